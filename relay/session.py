@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edge_client.commits import Commit
-from opensled.messages import Verdict
+from opensled.messages import Draft, Verdict
 from opensled.penalties import TokenCounts
 from relay.sequence import RelaySequence
 from relay.survival import Survival
@@ -78,6 +78,17 @@ class RelaySession(Session):
             apply(now)
         self.changed()
         return count
+
+    def _drop(self, draft: Draft, now: float) -> None:
+        """See `Session._drop`; a draft behind an end that is not confirmed waits for what the target says of that end.
+
+        Answered at once, the device would send one after another until then.
+        """
+        sequence, rest = self.sequence, self.sequence.rebase(draft.block)
+        if sequence.finish_reason and not sequence.over and rest is not None:
+            self.pending = self._pending(draft, rest, now)
+        else:
+            super()._drop(draft, now)
 
     def confirm(
         self, confirmed: Commit, now: float, ahead: tuple[int, ...] = (), finish_reason: str = ""

@@ -14,7 +14,7 @@ from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, STALL, Offline
 from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.answer import Task
 from opensled.errors import ProtocolError, Unreachable
-from opensled.messages import Guide, Open, SamplingParams, Verdict
+from opensled.messages import Draft, Guide, Open, SamplingParams, Verdict
 from tests.devices import TOKENIZER, OracleFactory
 from tests.fakes import FakeEngine, continuation
 from tests.outages import INFO, LostStream, Outages
@@ -222,6 +222,28 @@ def test_vetted_tokens_are_shown_only_to_who_asks(shown):
             chunks = await reading
             assert ids_of(chunks) == EXPECTED
             assert any(chunk.provisional for chunk in chunks) == shown
+
+    asyncio.run(scenario())
+
+
+def test_a_device_sends_one_draft_behind_an_end_that_is_not_confirmed():
+    end = next(place for place in range(25, LENGTH) if EXPECTED[place] not in EXPECTED[:place])
+    task = replace(TASK, params=replace(TASK.params, stop_ids=(EXPECTED[end],)))  # no device knows of it
+
+    async def scenario():
+        top, middle = FakeEngine(num_blocks=200), FakeEngine(num_blocks=200)
+        options = {"network_type": Outages, "offline": PROVISIONAL, "patience": QUICK}
+        async with tiers(top, middle, **options) as (network, manager, upper), device(network) as made:
+            reading = asyncio.ensure_future(read(made, task, each=outage(upper, 5)))
+            await until(lambda: upper.down)
+            [session] = manager.remembered
+            await until(lambda: session.sequence.finish_reason)
+            before = sum(isinstance(each, Draft) for each in network.uplinked)
+            await asyncio.sleep(0.1)
+            sent = sum(isinstance(each, Draft) for each in network.uplinked) - before
+            upper.find()
+            assert ids_of(await reading) == EXPECTED[: end + 1]
+            assert sent <= 2, "one was on its way"
 
     asyncio.run(scenario())
 
