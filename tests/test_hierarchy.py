@@ -102,21 +102,23 @@ def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7,
 
 @dataclass
 class Gate(FakeEngine):
-    """Opens another engine once it computes itself, or waits for that."""
+    """Opens another engine with its step number `opens`, or waits for that."""
 
     opened: threading.Event = field(default_factory=threading.Event)
     waits: bool = False
+    opens: int = 1
 
     def forward(self, segments):
         if self.waits:
             assert self.opened.wait(60)
-        self.opened.set()
+        if len(self.batches) + 1 >= self.opens:
+            self.opened.set()
         return super().forward(segments)
 
 
 def test_a_relay_that_agrees_saves_the_target_its_steps():
-    """The target waits for the relay's first step: else it may have written all before that, on a busy machine."""
-    middle = Gate()
+    """The target waits until the relay has vetted a block: else it may have written all before that."""
+    middle = Gate(opens=4)
     answers, _, top = answers_of(
         1, top=Gate(opened=middle.opened, waits=True), middle=middle, params=LONG, block=8
     )
