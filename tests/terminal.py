@@ -30,6 +30,8 @@ class Screen:
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             os.chdir(ROOT)
+            # As a terminal would: a shell starts what runs in its background with Ctrl-C ignored, these tests included.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(sys.executable, [sys.executable, "-m", "opensled", *arguments], environment)
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 

@@ -178,7 +178,9 @@ def test_every_length(length):
         assert answer.finish_reason == "length"
 
 
-@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+@pytest.mark.parametrize(
+    "weather", [Weather(), pytest.param(STORM, marks=pytest.mark.long)], ids=["calm", "storm"]
+)
 def test_penalties_count_what_was_taken_back_no_more(weather):
     async def scenario():
         top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)

@@ -53,6 +53,7 @@ def expected(reference):
     return reference.decode(ids)
 
 
+@pytest.mark.long
 def test_a_relay_is_killed_in_mid_answer(above, expected):
     with relay(above) as hub:
         below = hub.wait_ready()

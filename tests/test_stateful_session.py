@@ -288,7 +288,8 @@ class Sessions(RuleBasedStateMachine):
             waiting = [each for each in (session.pending, session.following) if each is not None]
             assert all(each.rest.base == len(session.sequence.tokens) for each in waiting)
             unanswered = [draft.counter for draft in session.turn.unanswered]
-            if session.has_reader:
+            # The verdict with the end answers whatever is under way.
+            if session.has_reader and not session.sequence.finish_reason:
                 assert [each.draft.counter for each in waiting] == unanswered, "each is answered once"
             held = [
                 self.engine.slots[
