@@ -44,12 +44,12 @@ def pace_of(requests: Iterable[RequestRecord], start: float = -inf, end: float =
 
 
 def _reading(times: Sequence[float], is_finished: bool, end: float) -> float:
-    """Seconds from the first arrival to the last; to the end, where the wait for the next one is the longest so far."""
+    """Seconds from the first arrival to the last; to the end, where the next one takes twice the longest wait so far."""
     if not times:
         return 0.0
     last = times[-1]
     longest = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
-    stalls = not is_finished and longest < end - last < inf
+    stalls = not is_finished and 2 * longest < end - last < inf
     return (end if stalls else last) - times[0]
 
 
