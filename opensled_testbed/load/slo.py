@@ -48,7 +48,7 @@ def _reading(times: Sequence[float], is_finished: bool, end: float) -> float:
     if not times:
         return 0.0
     last = times[-1]
-    longest = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+    longest = max((later - earlier for earlier, later in pairwise(times)), default=1.0)
     stalls = not is_finished and 2 * longest < end - last < inf
     return (end if stalls else last) - times[0]
 
