@@ -8,6 +8,7 @@ from math import inf
 from opensled_testbed.load.records import RequestRecord, RunResult
 
 SHARE = 0.9  # of the users of a capacity that must be served at their pace
+LONE_S = 1.0  # seconds that stand for the longest wait where one arrival says nothing of waits
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def _reading(times: Sequence[float], is_finished: bool, end: float) -> float:
     if not times:
         return 0.0
     last = times[-1]
-    longest = max((later - earlier for earlier, later in pairwise(times)), default=1.0)
+    longest = max((later - earlier for earlier, later in pairwise(times)), default=LONE_S)
     stalls = not is_finished and 2 * longest < end - last < inf
     return (end if stalls else last) - times[0]
 
