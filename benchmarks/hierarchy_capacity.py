@@ -71,7 +71,7 @@ class Capacity(NamedTuple):
         return replace(fleet, hub=hub).of_users(users).wanting(self.pace)
 
     def run(self) -> dict[str, Any]:
-        """The most users of whom nearly all get the pace, and what happens where all places are taken."""
+        """The largest number of users at which nearly all keep their pace, and the figures of a full server."""
         traces = traces_of(self.option.path, recordings())
         fits = self.fleet(1).server.sessions_that_fit // USERS * USERS
         full = simulate(self.fleet(fits), traces, LOAD)

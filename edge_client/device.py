@@ -111,8 +111,8 @@ class Device:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be answered now: the server can be reached, or the draft model may answer alone."""
-        return not self.server_away or self._memory is not None
+        """Whether a request can be answered now: by the server or the fallback, or by the draft model alone."""
+        return not self.server_away or bool(self._link.fallback) or self._memory is not None
 
     async def watch_server(self) -> None:
         """Notice when the server goes and when it comes back, and log that; runs until it is cancelled."""

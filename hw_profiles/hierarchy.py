@@ -36,7 +36,7 @@ class Candidate:
     judges: bool = True  # whether it can take blocks; else it only drafts alone
 
 
-class Way(NamedTuple):
+class Hop(NamedTuple):
     """From one place to another one with the model above."""
 
     rtt_s: float
@@ -134,7 +134,7 @@ class Hierarchy:
     """What there is to choose from."""
 
     candidates: tuple[Candidate, ...]  # smaller models before larger ones; the last one is the target
-    ways: Mapping[tuple[str, str], Way]  # by lower and upper place; between others there is none
+    hops: Mapping[tuple[str, str], Hop]  # by lower and upper place; between others there is none
     agreements: Mapping[tuple[str, str], Agreement]  # by lower and upper model
     dependences: Mapping[tuple[str, str, str], Dependence] = field(default_factory=dict)  # lowest model first
     longest: int = LONGEST  # tokens of a block
@@ -160,10 +160,10 @@ class Hierarchy:
     def specs(self, upper: Candidate) -> Iterator[Spec]:
         """All edges down from a model."""
         for lower in self._beneath(upper):
-            way = self.ways[lower.place, upper.place]
+            hop = self.hops[lower.place, upper.place]
             for lowest in (None, *self._beneath(lower)):
                 for length in range(1, self.longest + 1):
-                    for bound in way.bounds:
+                    for bound in hop.bounds:
                         yield Spec(upper, lower, lowest, length, bound)
 
     def blocks(self, spec: Spec) -> Blocks:
@@ -176,10 +176,10 @@ class Hierarchy:
 
     def rounds(self, spec: Spec, supply_s: float) -> Rounds:
         """Of an edge whose blocks take `supply_s` seconds on average from a cold start."""
-        sent, way = self.blocks(spec), self.ways[spec.lower.place, spec.upper.place]
+        sent, hop = self.blocks(spec), self.hops[spec.lower.place, spec.upper.place]
         steps = np.array([spec.upper.step_s(tokens + 1) for tokens in range(len(sent.lengths))])
         step_s = float(sent.lengths @ steps)
-        return Rounds(sent, supply_s, way.rtt_s, step_s, way.ahead, spec.lower.step_s(1), way.wait)
+        return Rounds(sent, supply_s, hop.rtt_s, step_s, hop.ahead, spec.lower.step_s(1), hop.wait)
 
     def _beneath(self, upper: Candidate) -> list[Candidate]:
         """Those that can send it blocks."""
@@ -187,7 +187,7 @@ class Hierarchy:
             lower
             for lower in self.candidates
             if upper.judges
-            and (lower.place, upper.place) in self.ways
+            and (lower.place, upper.place) in self.hops
             and (lower.model, upper.model) in self.agreements
         ]
 

@@ -12,8 +12,8 @@ from opensled.logs import tell
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import require_safe_metrics
 from relay.config import RelayConfig
-from relay.manager import RelayManager, Upstream
-from relay.uplink import Way
+from relay.manager import RelayManager
+from relay.uplink import Upstream
 from verify_server.command import clients, describe, make_loop, run, serve_sequences, session_limits
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
@@ -44,8 +44,8 @@ async def _relay(
     tls: Tls | None,
 ) -> int:
     link = Link(endpoint)
-    way = Way(config.block, config.bound, Offline(config.offline))
-    upstream = Upstream(link.connect, config.name, way, retry_policy(config.offline, config.give_up))
+    patience, offline = retry_policy(config.offline, config.give_up), Offline(config.offline)
+    upstream = Upstream(link.connect, config.name, config.block, config.bound, patience, offline)
     named = replace(target, model_id=info.model_id)
     loop, limits = make_loop(config.serving, target), session_limits(config.serving, target, tenants)
     manager = RelayManager(loop, named, limits, upstream)

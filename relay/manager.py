@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from edge_client.remote import Connect, RemoteSession, RetryPolicy
+from edge_client.offline.local_only import needs_target
+from edge_client.remote import RemoteSession
 from edge_client.served_target import is_another
 from opensled.answer import LOCAL_ONLY
 from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
@@ -15,7 +16,7 @@ from opensled.metrics import Metric
 from relay.sequence import RelaySequence
 from relay.session import RelaySession
 from relay.survival import Survival
-from relay.uplink import Uplink, Way, go_alone
+from relay.uplink import Uplink, Upstream, go_alone
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
@@ -23,16 +24,6 @@ from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """The server above, and what goes there."""
-
-    connect: Connect
-    device: str = ""  # this relay's name there
-    way: Way = field(default_factory=Way)  # of blocks as long as the server above takes them
-    patience: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 class RelayManager(SessionManager):
@@ -125,10 +116,8 @@ class RelayManager(SessionManager):
     def _can_go_alone(self, message: Open) -> bool:
         """Whether this relay's own words may do for the target's: both ends allow it, and the answer needs nothing that
         only the target has."""
-        guide = message.guide
-        guided = guide is not None and bool(guide.masks or guide.tools)
-        allowed = self._upstream.way.offline.mode == LOCAL_ONLY and message.takes_unverified
-        return allowed and not guided and message.top_logprobs is None
+        allowed = self._upstream.offline.mode == LOCAL_ONLY and message.takes_unverified
+        return allowed and not needs_target(message)
 
     async def _create_alone(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         session = await self._create_own(message, prompt_ids, tenant)
@@ -136,11 +125,11 @@ class RelayManager(SessionManager):
         return session
 
     async def _create_below(self, message: Open, remote: RemoteSession, tenant: str) -> Session:
-        truth, way = remote.truth, self._upstream.way
+        truth, upstream = remote.truth, self._upstream
         ids = tuple(truth.tokens[: truth.prompt_length])
         session = await self._create_own(replace(message, noise_key=remote.noise_key), ids, tenant)
-        way = replace(way, block=max(1, min(way.block, remote.limits.max_draft)))
-        uplink = Uplink(self.loop, session, remote, way, self._can_go_alone(message))
+        upstream = replace(upstream, block=max(1, min(upstream.block, remote.limits.max_draft)))
+        uplink = Uplink(self.loop, session, remote, upstream, self._can_go_alone(message))
         task = self._uplinks[session.id] = asyncio.ensure_future(uplink.run(message.params))
         task.add_done_callback(self._leaving.discard)
         task.add_done_callback(_tell_bugs)

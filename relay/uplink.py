@@ -20,7 +20,7 @@ from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
-from edge_client.remote import RemoteSession
+from edge_client.remote import Connect, RemoteSession, RetryPolicy
 from opensled.errors import OpenSledError, ProtocolError, Unreachable
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import Truth
@@ -30,17 +30,19 @@ from verify_server.loop import VerifyLoop
 
 log = logging.getLogger(__name__)
 
-
 AHEAD = 2  # blocks that a session runs ahead of the target: one is judged above, the next one grows
 
 
 @dataclass(frozen=True)
-class Way:
-    """How vetted tokens go up."""
+class Upstream:
+    """The server above, and how vetted tokens go there."""
 
-    block: int = 8  # tokens of a block
+    connect: Connect
+    device: str = ""  # this relay's name there
+    block: int = 8  # tokens of a block, if the server above takes so many
     bound: float = 0.4  # chance that a whole block stands, below which it leaves before it is full
-    offline: Offline = field(default_factory=Offline)  # what a session does while the server above is away
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
+    offline: Offline = field(default_factory=Offline)  # what a session does while it is away
 
     @property
     def ahead(self) -> int:
@@ -152,14 +154,19 @@ class Uplink:
     """One sequence between a relay's session and the server above."""
 
     def __init__(
-        self, loop: VerifyLoop, session: RelaySession, remote: RemoteSession, way: Way, can_go_alone: bool
+        self,
+        loop: VerifyLoop,
+        session: RelaySession,
+        remote: RemoteSession,
+        upstream: Upstream,
+        can_go_alone: bool,
     ) -> None:
         """`remote`: open. `can_go_alone`: whether the relay's own words may follow where the target is gone."""
-        self._loop, self._session, self._remote, self._way = loop, session, remote, way
-        self._can_go_alone = can_go_alone
-        self._blocks = VettedBlocks(session, way.block, way.bound)
+        self._loop, self._session, self._remote = loop, session, remote
+        self._upstream, self._can_go_alone = upstream, can_go_alone
+        self._blocks = VettedBlocks(session, upstream.block, upstream.bound)
         self._read = asyncio.Event()
-        session.may_vet(way.ahead)
+        session.may_vet(upstream.ahead)
         session.changed = self._changed
         self._changed()
 
@@ -169,7 +176,7 @@ class Uplink:
             commits = generate(self._remote, self._blocks, params)
             async with (
                 aclosing(commits),
-                aclosing(watched(commits, self._remote, self._way.offline)) as events,
+                aclosing(watched(commits, self._remote, self._upstream.offline)) as events,
             ):
                 async for event in events:
                     self._hear(event)
@@ -186,7 +193,7 @@ class Uplink:
     def _hear(self, event: Commit | float) -> None:
         """What the target has committed, or for how many seconds the server above is away."""
         session, away = self._session, isinstance(event, float)
-        session.may_vet(self._way.ahead_of(away))
+        session.may_vet(self._upstream.ahead_of(away))
         if isinstance(event, Commit):
             truth = self._remote.truth
             ahead = tuple(truth.tokens[truth.confirmed :])

@@ -17,7 +17,8 @@ from edge_client.remote import RetryPolicy
 from opensled.errors import Overloaded
 from opensled.messages import ChatMessage, Open, SamplingParams
 from opensled_testbed.soak import floods
-from relay.manager import RelayManager, Upstream
+from relay.manager import RelayManager
+from relay.uplink import Upstream
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import first_reply, linked, serving
 from tests.system import ask, until

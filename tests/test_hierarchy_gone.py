@@ -279,6 +279,17 @@ def test_without_the_relay_a_device_goes_to_its_fallback(after):
     asyncio.run(scenario())
 
 
+def test_a_device_with_a_fallback_is_ready_without_its_relay():
+    async def scenario():
+        async with three(patience=QUICK) as (near, _, far):
+            for network, ready in ((near, False), (TwoWays(near, far), True)):
+                async with device(network) as made:
+                    made.server_away = True
+                    assert made.ready == ready
+
+    asyncio.run(scenario())
+
+
 def test_a_relay_that_cannot_reach_the_target_is_gone_round():
     async def scenario():
         async with three(patience=BRIEF) as (near, manager, far):

@@ -211,7 +211,7 @@ def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
                 answer = await ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY)
                 assert list(answer.tokens) == continuation(each, 40)
             [silent] = [each for each in manager.remembered if not each.sequence.over]
-            way, step = manager._upstream.way, manager.limits.max_draft + 1
+            way, step = manager._upstream, manager.limits.max_draft + 1
             assert way.ahead <= len(silent.sequence.vetted) < way.ahead + step
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)

@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Spec, Way, chain_of
+from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Hop, Spec, chain_of
 from hw_profiles.hierarchy_blocks import Agreement, Dependence, blocks
 from hw_profiles.hierarchy_rounds import Ahead, Rounds
 from hw_profiles.speculation import RoundCosts, uniform_tokens
@@ -22,11 +22,11 @@ from hw_profiles.speculation import RoundCosts, uniform_tokens
 MODELS = ("lookup", "draft", "middle", "target")
 PLACES = {"lookup": "device", "draft": "device", "middle": "hub", "target": "cloud"}
 SECONDS = {"lookup": 0.001, "draft": 0.012, "middle": 0.03, "target": 0.2}
-WAYS = {
-    ("device", "device"): Way(0.0, Ahead.NOTHING),
-    ("device", "hub"): Way(0.004),
-    ("device", "cloud"): Way(0.064),
-    ("hub", "cloud"): Way(0.06, Ahead.SENDS),
+HOPS = {
+    ("device", "device"): Hop(0.0, Ahead.NOTHING),
+    ("device", "hub"): Hop(0.004),
+    ("device", "cloud"): Hop(0.064),
+    ("hub", "cloud"): Hop(0.06, Ahead.SENDS),
 }
 
 
@@ -55,11 +55,11 @@ def drawn(draw: random.Random) -> Hierarchy:
     }
     both = draw.uniform(0.5, 0.95)
     knows = {("draft", "middle", "target"): Dependence(draw.uniform(0.2, 0.9), both, draw.uniform(0.1, both))}
-    ways = {
-        pair: way._replace(rtt_s=way.rtt_s * draw.uniform(0.1, 3), bounds=(0.0, 0.4))
-        for pair, way in WAYS.items()
+    hops = {
+        pair: hop._replace(rtt_s=hop.rtt_s * draw.uniform(0.1, 3), bounds=(0.0, 0.4))
+        for pair, hop in HOPS.items()
     }
-    return Hierarchy(models, ways, found, knows, longest=5)
+    return Hierarchy(models, hops, found, knows, longest=5)
 
 
 # -- exhaustive search ------------------------------------------------------------------------------------
@@ -72,14 +72,14 @@ def all_chains(hierarchy: Hierarchy) -> Iterator[Chain]:
     for count in range(1, len(drafts) + 1):
         for members in combinations(drafts, count):
             path = [target, *reversed(members)]
-            if all((low.place, up.place) in hierarchy.ways for up, low in pairwise(path)):
+            if all((low.place, up.place) in hierarchy.hops for up, low in pairwise(path)):
                 yield from chains_along(hierarchy, path)
 
 
 def chains_along(hierarchy: Hierarchy, path: list[Candidate]) -> Iterator[Chain]:
     pairs = list(zip(path, path[1:], [*path[2:], None]))
     choices = [
-        product(range(1, hierarchy.longest + 1), hierarchy.ways[low.place, up.place].bounds)
+        product(range(1, hierarchy.longest + 1), hierarchy.hops[low.place, up.place].bounds)
         for up, low, _ in pairs
     ]
     for chosen in product(*choices):
@@ -104,10 +104,10 @@ def test_all_depths_win_somewhere() -> None:
 # -- what it reduces to -----------------------------------------------------------------------------------
 
 
-def single(rate: float, way: Way) -> Hierarchy:
+def single(rate: float, hop: Hop) -> Hierarchy:
     """A device that drafts for the target."""
     models = candidate("draft"), candidate("target")
-    return Hierarchy(models, {("device", "cloud"): way}, agreements({("draft", "target"): rate}))
+    return Hierarchy(models, {("device", "cloud"): hop}, agreements({("draft", "target"): rate}))
 
 
 def with_length(hierarchy: Hierarchy, length: int) -> Chain:
@@ -117,7 +117,7 @@ def with_length(hierarchy: Hierarchy, length: int) -> Chain:
 
 @pytest.mark.parametrize("rate", [0.2, 0.6, 0.9])
 def test_one_draft_without_look_ahead_is_plain_speculative_decoding(rate: float) -> None:
-    hierarchy = single(rate, Way(0.03, Ahead.NOTHING))
+    hierarchy = single(rate, Hop(0.03, Ahead.NOTHING))
     draft, target = hierarchy.candidates
     for length in range(1, 17):
         seconds = length * draft.step_s(1) + 0.03 + target.step_s(length + 1)
@@ -131,7 +131,7 @@ def test_one_draft_without_look_ahead_is_plain_speculative_decoding(rate: float)
 def test_one_draft_with_look_ahead_is_the_law_of_a_device(rate: float, rtt_s: float) -> None:
     """Beyond that law the guess before the next block takes a pass, and a pass in vain ends late: nothing of that
     counts where the device has its next block by the verdict."""
-    hierarchy = single(rate, Way(rtt_s))
+    hierarchy = single(rate, Hop(rtt_s))
     draft, target = hierarchy.candidates
     costs = RoundCosts(
         draft.step_s(1), rtt_s, lambda length: target.step_s(length + 1), target.step_s(1), rate
@@ -158,13 +158,13 @@ def test_a_hierarchy_is_never_predicted_worse_than_a_single_draft_or_none(seed: 
 
 def test_bad_agreement_leaves_the_target_alone() -> None:
     rates = dict.fromkeys(combinations(MODELS, 2), 0.02)
-    found = Hierarchy(CANDIDATES, WAYS, agreements(rates)).best()
+    found = Hierarchy(CANDIDATES, HOPS, agreements(rates)).best()
     assert (found.edges, found.positions, found.rate) == ([], 1.0, 1 / step(SECONDS["target"], 1))
 
 
 def test_a_middle_model_that_says_what_the_target_says_joins() -> None:
     rates = {("draft", "middle"): 0.8, ("draft", "target"): 0.6, ("middle", "target"): 0.95}
-    found = Hierarchy(CANDIDATES[1:], WAYS, agreements(rates)).best()
+    found = Hierarchy(CANDIDATES[1:], HOPS, agreements(rates)).best()
     assert [each.model for each in found.candidates] == ["target", "middle", "draft"]
 
 
@@ -273,7 +273,7 @@ def test_two_blocks_are_under_way_where_they_are_sent_on(
 def test_the_start_and_the_end_of_an_answer_cost_tokens() -> None:
     """Long answers have the rate of the long run. The target streams until it has the first block."""
     rates = {("draft", "middle"): 0.8, ("draft", "target"): 0.6, ("middle", "target"): 0.95}
-    found = Hierarchy(CANDIDATES[1:], WAYS, agreements(rates)).best()
+    found = Hierarchy(CANDIDATES[1:], HOPS, agreements(rates)).best()
     assert found.below is not None
     short, long = found.answer_rate(20), found.answer_rate(5000)
     assert short < 0.95 * long

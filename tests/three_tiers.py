@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from edge_client.offline.modes import STALL, Offline
 from edge_client.remote import RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
-from relay.manager import RelayManager, Upstream
-from relay.uplink import Way
+from relay.manager import RelayManager
+from relay.uplink import Upstream
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from tests.system import FOREVER, running
@@ -59,8 +59,13 @@ async def relaying(
 ):
     """A relay with the engine `middle` on the network `upper`; yields (network to the relay, its manager)."""
     loop = VerifyLoop(middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time)
-    way = Way(block, bound, Offline(offline, look=0.01))
-    upstream = Upstream(lambda address="": upper.connect(), way=way, patience=patience)
+    upstream = Upstream(
+        lambda address="": upper.connect(),
+        block=block,
+        bound=bound,
+        patience=patience,
+        offline=Offline(offline, look=0.01),
+    )
     text = FakeText(middle.info.vocab_size)
     manager = RelayManager(loop, Target("fake", middle, text), limits, upstream)
     network = network_type(manager, weather)

@@ -16,7 +16,7 @@ from opensled.answer import Origin, Task
 from opensled.chat_render import ChatRenderer, TemplateRefused
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.fork_server import OverLimit
-from opensled.messages import ChatMessage, ModelInfo, SamplingParams, Verdict, is_chat
+from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
 from opensled.sampling import Sampler
@@ -84,10 +84,17 @@ def own_prompt(task: Task, info: ModelInfo, tokenizer: TargetTokenizer, template
 
 def require_possible(task: Task, error: Unreachable) -> None:
     """Raises Unreachable, with the reason, for an answer that needs the target."""
-    if task.top_logprobs is not None:
-        raise Unreachable(f"{error}; log-probabilities are the target's alone") from error
-    if task.guide is not None and (task.guide.masks or task.guide.tools):
-        raise Unreachable(f"{error}; tools and formats of answers are the server's alone") from error
+    if reason := needs_target(task):
+        raise Unreachable(f"{error}; {reason}") from error
+
+
+def needs_target(asked: Task | Open) -> str:
+    """Why an answer can come of the target alone; "" = another model may write it."""
+    if asked.top_logprobs is not None:
+        return "log-probabilities are the target's alone"
+    if asked.guide is not None and (asked.guide.masks or asked.guide.tools):
+        return "tools and formats of answers are the server's alone"
+    return ""
 
 
 def render(

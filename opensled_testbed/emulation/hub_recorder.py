@@ -5,7 +5,7 @@
 The texts, and the device's drafts on them, are those of emulation/recorder.py, whose file must be there. At each of
 their places the hub's model draws its own token with the noise of the same key. Where that is another one than the
 text's, it writes on to its own end, and at each place of that the drafter is asked for one token. The file is
-hub-TARGET-HUB.jsonl.gz; see opensled_testbed/tiers.py. At the end a table says who agrees with whom.
+hub-TARGET-HUB.jsonl.gz; see opensled_testbed/tiers.py. At the end a table shows how often each two agree.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def pace_of(requests: Iterable[RequestRecord], start: float = -inf, end: float =
 
 
 def _reading(times: Sequence[float], is_finished: bool, end: float) -> float:
-    """Seconds from the first arrival to the last; to the end, where the next one takes twice the longest wait so far."""
+    """Seconds from the first arrival to the last, or to `end` where the next takes twice the longest wait so far."""
     if not times:
         return 0.0
     last = times[-1]

@@ -147,7 +147,7 @@ def _shared(site: Site, path: Path, users: int) -> Site:
 
 
 def capacity(site: Site, path: Path, pace: float) -> int:
-    """Users whom the server holds at `pace` tokens/s each, if all are on that path; 0 = not even one."""
+    """Users that the server can hold at `pace` tokens/s each, if all of them use that path; 0 = none."""
     if site.rate(along(site, path)) < pace:
         return 0
     loaded = site.shared(_last(lambda each: each.rate(along(each, path)) >= pace, site))

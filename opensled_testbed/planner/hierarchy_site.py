@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hw_profiles import catalog
-from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Way
+from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Hop
 from hw_profiles.hierarchy_blocks import Agreement, Dependence
 from hw_profiles.hierarchy_rounds import Ahead
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, LinkProfile
@@ -67,7 +67,7 @@ class Site:
         order = (DRAFT, MIDDLE, TARGET)
         return Hierarchy(
             tuple(sorted(candidates, key=lambda each: order.index(each.model))),
-            self._ways(),
+            self._hops(),
             self.drafts.agreements,
             self.drafts.dependences,
             self.longest,
@@ -137,14 +137,14 @@ class Site:
             return lambda positions: cost.verify_s(positions * sessions, self.context * sessions)
         return lambda positions: cost.verify_s(positions + others, self.context * sessions)
 
-    def _ways(self) -> dict[tuple[str, str], Way]:
+    def _hops(self) -> dict[tuple[str, str], Hop]:
         near = mean_s(self.link)
         wait = (STEPS - 1) * min(1.0, self.others)  # at an idle server no block waits
         return {
-            (DEVICE, HUB): Way(near),
-            (HUB, CLOUD): Way(self.hub_rtt_s, Ahead.SENDS, BOUNDS, wait),
-            (DEVICE, CLOUD): Way(near + self.hub_rtt_s, wait=wait),
-            (CLOUD, CLOUD): Way(0.0, Ahead.NOTHING),
+            (DEVICE, HUB): Hop(near),
+            (HUB, CLOUD): Hop(self.hub_rtt_s, Ahead.SENDS, BOUNDS, wait),
+            (DEVICE, CLOUD): Hop(near + self.hub_rtt_s, wait=wait),
+            (CLOUD, CLOUD): Hop(0.0, Ahead.NOTHING),
         }
 
 

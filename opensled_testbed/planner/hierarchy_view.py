@@ -13,7 +13,7 @@ from opensled_testbed.planner.plan_view import WIDEST, wrapped
 from opensled_testbed.planner.trip import mean_s
 
 USUAL = 4  # draft tokens of the blocks whose acceptance is told
-HEAD = ("who drafts for whom", "blocks", "tokens/s", "positions", "tokens", "users at")
+HEAD = ("chain", "blocks", "tokens/s", "positions", "tokens", "users at")
 HEAD2 = ("", "", "of a user", "/token", "/step", "that pace")
 LABEL = (
     "Positions and steps are those of the target in the cloud. All numbers are derived from hardware profiles by the "

@@ -1,8 +1,8 @@
-"""One chain of models, simulated: who drafts for whom, at which place, and in blocks of which length.
+"""One chain of models, simulated: the models, their places, and the lengths of the blocks between them.
 
     result = simulate_chain(tiers, ((TARGET, CLOUD), (MIDDLE, HUB), (DRAFT, DEVICE)), (8, 4), recordings, load)
 
-Under policy `fcfs` nobody chooses: lengths are those given, and every model waits for the drafts of the one below, as
+Under policy `fcfs` block lengths are those given, and every model waits for the drafts of the one below, as
 the law of chains has it (hw_profiles/hierarchy.py). Under `goodput` they are the most that is asked for. A server
 streams until its first draft comes, as the product's does, so a chain whose hub is slower than the target's own stream
 is never asked for anything, and the user reads that stream.

@@ -33,7 +33,7 @@ class Place:
 
 
 def private_file(path: Path, text: str) -> Path:
-    """A file that nobody else can read."""
+    """A file that only its owner can read."""
     path.touch(mode=0o600)
     path.write_text(text)
     return path

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from edge_client.moves import destination
 from edge_client.remote import RetryPolicy
-from relay.manager import RelayManager, Upstream
-from relay.uplink import Way
+from relay.manager import RelayManager
+from relay.uplink import Upstream
 from tests.by_hand import Wire
 from tests.fuzz.rooms import LINGER, Room
 from verify_server.loop import VerifyLoop
@@ -42,7 +42,7 @@ class RelayRoom(Room):
     def manager_of(self, loop: VerifyLoop, target: Target) -> SessionManager:
         """See `Room.manager_of`."""
         self.above: list[Wire] = []
-        upstream = Upstream(self._connect_above, way=Way(block=3), patience=PATIENCE)
+        upstream = Upstream(self._connect_above, block=3, patience=PATIENCE)
         return RelayManager(loop, target, SessionLimits(max_sessions=4, max_draft=8, linger=LINGER), upstream)
 
     def _connect_above(self, address: str = "") -> Wire:
