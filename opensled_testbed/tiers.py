@@ -57,9 +57,7 @@ class TieredTrace(ItemTrace):
         place = common_prefix(text, self.target_ids)
         if place < len(text):
             aside, offset = self._at[place], len(text) - place
-            assert aside.ids[:offset] == tuple(text[place:]), (
-                f"item {self.item}: nobody wrote such a text"
-            )
+            assert aside.ids[:offset] == tuple(text[place:]), f"item {self.item}: nobody wrote such a text"
             return aside.ids[offset:]
         leaves = next((aside for aside in self.asides if aside.place >= place), None)
         if leaves is None:
