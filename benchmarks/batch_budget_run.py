@@ -18,8 +18,8 @@ from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import StepCost
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import WHOLE, ItemTrace, TraceSet
-from scheduler.estimates import DraftEstimate
-from scheduler.goodput.step_budget import DraftOffer, most_valuable
+from scheduler.estimates import DraftEstimate, Forecast
+from scheduler.goodput.step_budget import DraftOffers, most_valuable
 from verify_server.engine.base import Segment, TargetEngine
 
 ROOM = 512  # tokens of a step
@@ -48,10 +48,11 @@ class Reader:
         room = len(self.item.target_ids) - self.place - 1
         return tuple(zip(proposal.ids, proposal.confidences))[:room]
 
-    def offer(self, with_confidences: bool) -> DraftOffer:
+    def offer(self, with_confidences: bool) -> tuple[int, Forecast, tuple[float, ...], int]:
+        """A row of `DraftOffers`."""
         drafted = self.drafted
         reach = self.estimate.reach([told for _, told in drafted]) if with_confidences else ()
-        return DraftOffer(len(drafted), self.estimate.forecast, reach)
+        return len(drafted), self.estimate.forecast, reach, 0
 
     def commit(self, verified: int) -> bool:
         """The first tokens of the draft were verified; whether the text ends with that."""
@@ -152,7 +153,8 @@ def worth_most(with_confidences: bool) -> Choice:
             seconds = [cost.verify_s(count + int(each), contexts, count) for each in drafted]
             return rate * np.array(seconds)
 
-        return most_valuable([each.offer(with_confidences) for each in readers], ROOM - count, price)
+        offers = DraftOffers(*zip(*[each.offer(with_confidences) for each in readers]))
+        return most_valuable(offers, ROOM - count, price)
 
     return choose
 

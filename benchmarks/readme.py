@@ -27,6 +27,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
+    "exit_drafts": server_drafts_view.section,
     "head_curves": head_curves_view.section,
     "hierarchy": hierarchy_view.section,
     "hierarchy_agreement": hierarchy_agreement.section,

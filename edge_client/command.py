@@ -24,6 +24,7 @@ from opensled.address import is_local, joined, web_origins
 from opensled.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
 from opensled.errors import UsageError
 from opensled.files import read_identity
+from opensled.images import TurnImage, image_file
 from opensled.logs import tell
 from opensled.messages import ChatMessage, Prompt
 from opensled.metrics import metrics_port, require_safe_metrics
@@ -69,7 +70,12 @@ def _prompt(config: GenerateConfig) -> Prompt:
     if not text:
         raise UsageError('nothing to answer: give --prompt "TEXT", or --prompt - for standard input')
     require_text(text, "the prompt")
-    return text if config.raw else (ChatMessage("user", text),)
+    images = tuple([TurnImage(0, image_file(path)) for path in config.image.split(",") if path])
+    if config.raw and images:
+        raise UsageError(
+            "--raw continues a text, which has no place for a picture; leave out --raw or --image"
+        )
+    return text if config.raw else (ChatMessage("user", text, images=images),)
 
 
 async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool) -> AsyncIterator[Chunk]:

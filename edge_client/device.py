@@ -26,12 +26,14 @@ from edge_client.offline.local_only import own_key, own_prompt, require_possible
 from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
 from edge_client.request_defaults import RequestDefaults
+from edge_client.sent_images import SentImages
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, VocabularyMismatch
+from opensled.images import require_none
 from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
@@ -73,6 +75,7 @@ class Device:
         self._updating = asyncio.Lock()  # of the target
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
+        self._sent_images = SentImages()
         self._idle: list[DraftThread] = []
         self._latest: RemoteSession | None = None  # the sequence that was opened last
         self.server_away = False  # as `watch_server` last heard
@@ -91,7 +94,7 @@ class Device:
                 request = self._open(task, drafter.drafts)
                 shaping = request.shaping
                 way = self._link.connect if shaping is None else self._link.shaped(shaping)
-                session = RemoteSession(way, request, self._retry, self._link.fallback)
+                session = RemoteSession(way, request, self._retry, self._link.fallback, self._sent_images)
                 await self._begin(session, task)
                 self._latest = None if session.away else session
                 stream = AnswerStream(
@@ -175,8 +178,11 @@ class Device:
 
     def _open(self, task: Task, drafts: bool) -> Open:
         require_served(task.params, self.info)
+        if self.info.images is None:
+            require_none(task.images)
         return Open(
             prompt=task.prompt,
+            images=task.images,
             params=task.params,
             rule=self.rule,
             model_id=self.info.model_id,
@@ -235,7 +241,8 @@ class Device:
         except BaseException:  # the answer was cancelled
             self._unused += 1
             raise
-        return DraftThread(drafter, self._lengths, self.info.vocab_size, self._looks_ahead)
+        placeholder = self.info.images.token_id if self.info.images else None
+        return DraftThread(drafter, self._lengths, self.info.vocab_size, self._looks_ahead, placeholder)
 
     async def close(self) -> None:
         if self._length_memory:

@@ -46,13 +46,20 @@ class Drafting(Protocol):
 class JobDrafting(ABC):
     """`Drafting` by the job of one drafter, one sequence at a time; a subclass says where its work is done.
 
-    Ids outside [0, vocab_size) end a block: the target does not know them.
+    Ids outside [0, vocab_size) end a block: the target does not know them. `placeholder`: the id that stands for
+    pictures in a prompt. A drafter reads text alone, so it is not told of them.
     """
 
     def __init__(
-        self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int = 1 << 31, looks_ahead: bool = True
+        self,
+        drafter: Drafter,
+        stop: DraftLengthPolicy,
+        vocab_size: int = 1 << 31,
+        looks_ahead: bool = True,
+        placeholder: int | None = None,
     ) -> None:
         self._drafter, self.stop, self._vocab_size = drafter, stop, vocab_size
+        self._placeholder = placeholder
         self._looks_ahead = looks_ahead
         self._job = DraftJob(drafter, stop, 0)
         self._job.interrupt()
@@ -82,13 +89,22 @@ class JobDrafting(ABC):
         self._sampler, self._rewinds = sampler, truth.rewinds
         stop, sparse = self.stop, isinstance(sampler, SparseSampler)
         self._job = DraftJob(self._drafter, stop, len(truth), self._vocab_size, sparse)
+        text = self._without_pictures(truth)
+        skipped = len(truth) - len(text)
         sampler = replace(
             sampler,
+            prompt_length=sampler.prompt_length - skipped,
+            skipped=skipped,
             with_confidence=stop.needs_confidence,
             with_spread=stop.needs_spread,
             vocab_size=self._vocab_size,
         )
-        self._begin(list(truth.tokens), sampler)
+        self._begin(text, sampler)
+
+    def _without_pictures(self, truth: Truth) -> list[int]:
+        """What the drafter reads: the prompt without placeholders, and what the target has committed."""
+        prompt, answer = truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length :]
+        return [*[token for token in prompt if token != self._placeholder], *answer]
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; the seconds are the drafter's own, without the wait for earlier work.
@@ -121,9 +137,14 @@ class DraftThread(JobDrafting):
     """Runs one drafter in a thread of its own."""
 
     def __init__(
-        self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int = 1 << 31, looks_ahead: bool = True
+        self,
+        drafter: Drafter,
+        stop: DraftLengthPolicy,
+        vocab_size: int = 1 << 31,
+        looks_ahead: bool = True,
+        placeholder: int | None = None,
     ) -> None:
-        super().__init__(drafter, stop, vocab_size, looks_ahead)
+        super().__init__(drafter, stop, vocab_size, looks_ahead, placeholder)
         self.drafts = not isinstance(drafter, NoneDrafter)  # whether it ever proposes anything
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
 

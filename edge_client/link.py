@@ -21,7 +21,8 @@ from edge_client.shaped_stream import ShapedStream
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable
 from opensled.files import Identity, read_authorities, read_identity, read_token
-from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
+from opensled.framed import Framed
+from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2_grpc
 

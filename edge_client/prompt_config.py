@@ -91,6 +91,12 @@ class GenerateConfig(SamplingConfig):
         group="the prompt and its answer",
         often=True,
     )
+    image: str = option(
+        "",
+        "pictures that the prompt is about, separated by commas: PNG, JPEG or WebP; for a target that sees",
+        metavar="FILE[,FILE]",
+        often=True,
+    )
     raw: bool = option(False, "continue the prompt as it is, without the chat template", often=True)
     json: bool = option(False, "print the answer and its statistics as JSON", often=True)
 

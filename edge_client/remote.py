@@ -10,7 +10,9 @@ from typing import Any, Protocol, TypeVar
 
 from edge_client.moves import MOST_MOVES
 from edge_client.reopening import ReopeningPace
-from opensled.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
+from edge_client.sent_images import SentImages
+from opensled.errors import MissingImage, OpenSledError, Overloaded, ProtocolError, Unreachable
+from opensled.images import Image
 from opensled.messages import (
     Cancel,
     ClientMessage,
@@ -74,9 +76,16 @@ class RemoteSession:
     rule: str = ""  # of the server, with all its options; "" = no server has opened it
 
     def __init__(
-        self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy(), fallback: str = ""
+        self,
+        connect: Connect,
+        request: Open,
+        patience: RetryPolicy = RetryPolicy(),
+        fallback: str = "",
+        sent_images: SentImages | None = None,
     ) -> None:
-        """`fallback`: HOST:PORT to try where the server that this device asks first does not answer; "" = none."""
+        """`fallback`: HOST:PORT to try where the server that this device asks first does not answer; "" = none.
+        `sent_images`: by this device, in all its sequences."""
+        self._sent_images = sent_images or SentImages()
         self._fallback = Moved(fallback)
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
@@ -221,9 +230,21 @@ class RemoteSession:
         )
 
     async def _open_stream(self, address: str) -> Opened | Moved:
+        """Open a stream; files of pictures go along where the server needs them."""
+        images = self._request.images
+        try:
+            answer = await self._asked(address, self._sent_images.named(images))
+        except MissingImage:
+            self._sent_images.lost(images)
+            answer = await self._asked(address, images)
+        if isinstance(answer, Opened):
+            self._sent_images.sent(images)
+        return answer
+
+    async def _asked(self, address: str, images: tuple[Image, ...]) -> Opened | Moved:
         stream = self._connect(address) if address else self._connect()
         try:
-            await stream.send(self._request)
+            await stream.send(replace(self._request, images=images))
             answer = await _within(self._patience.silence, _first_answer(stream))
         except BaseException:
             await stream.close()

@@ -10,6 +10,7 @@ from edge_client import tokenizer_cache as tokenizers
 from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
 from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
+from opensled.images import ImageFacts
 from opensled.messages import Limits, ModelInfo, RuleFacts
 from opensled.shaping import SHAPING, Shaping
 from opensled.tokenizer import TargetTokenizer
@@ -98,6 +99,7 @@ class TargetMemory:
             fields |= {name: tuple(fields[name]) for name in LISTS}
             fields["limits"] = Limits(**fields["limits"])
             fields["shaping"] = Shaping(**fields["shaping"]) if fields.get("shaping") else None
+            fields["images"] = ImageFacts(**fields["images"]) if fields.get("images") else None
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

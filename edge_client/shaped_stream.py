@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from opensled.errors import Unsupported
-from opensled.messages import ClientMessage, Framed, Open, Opened, ServerMessage
+from opensled.framed import Framed
+from opensled.messages import ClientMessage, Open, Opened, ServerMessage
 from opensled.shaping import OPENING_BYTES, Shaping
 from opensled.ticked_stream import TickedStream
 

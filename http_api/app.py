@@ -98,7 +98,9 @@ class Api:
     async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
-            (alone, wanted), headers = await read_body(request, partial(self._wanted, read), self._is_lenient)
+            (alone, wanted), headers = await read_body(
+                request, partial(self._wanted, read), self._is_lenient, self._backend.info.images is not None
+            )
             reply = kind(wanted, self._backend)
             reply.headers |= headers
             answer = self._backend.answering(request.scope)

@@ -10,9 +10,11 @@ from starlette.requests import Request
 
 from http_api.backend import reading
 from http_api.fields import lenient, parse_object
+from opensled.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
+MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
 IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read (--lenient)
 MOST_NAMES = 16  # in that header
 
@@ -20,28 +22,30 @@ T = TypeVar("T")
 
 
 async def read_body(
-    request: Request, read: Callable[[dict[str, Any]], T], is_lenient: bool
+    request: Request, read: Callable[[dict[str, Any]], T], is_lenient: bool, images: bool = False
 ) -> tuple[T, dict[str, str]]:
     """What `read` makes of the JSON object in the body, and headers for the answer.
 
+    `images`: whether the target reads pictures, so that bodies may be larger.
+
     A field that nothing reads is an error, or with `is_lenient` left out and named in the headers.
     """
-    body = await whole_body(request)
+    body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
     with reading(request.scope), lenient(is_lenient) as ignored:
         found = read(parse_object(body))
     return found, _headers(ignored)
 
 
-async def whole_body(request: Request) -> bytes:
-    """All its bytes; raises HTTPException for another content type or too many bytes."""
+async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
+    """All its bytes; raises HTTPException for another content type or more than `most` bytes."""
     kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
     if kind != JSON:
         raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MAX_BODY:
-            raise HTTPException(413, f"the request is larger than {MAX_BODY >> 20} MiB")
+        if len(body) > most:
+            raise HTTPException(413, f"the request is larger than {most >> 20} MiB")
     return body
 
 

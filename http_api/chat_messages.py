@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from http_api.content_parts import read_content
 from http_api.fields import Fields, as_integer, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
@@ -47,25 +48,31 @@ def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
 EMPTY_EXTRAS = ("refusal", "function_call", "audio", "annotations")
 
 
-def read_turns(value: object) -> tuple[ChatMessage, ...]:
-    """The field `messages`."""
+def read_turns(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
+    """The field `messages`; `sees`: whether the target reads pictures."""
     if not isinstance(value, list) or not value:
         raise InvalidRequest("messages must be a list with at least one message", "messages")
-    return tuple(_turn(message, f"messages[{index}]") for index, message in enumerate(value))
+    return tuple(_turn(message, f"messages[{index}]", sees) for index, message in enumerate(value))
 
 
-def _turn(value: object, where: str) -> ChatMessage:
+def _turn(value: object, where: str, sees: bool) -> ChatMessage:
     fields = fields_of(value, where)
     role = fields.text("role", "")
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
-    message = ROLES[role](fields, role)
+    message = (_seen if sees and role == "user" else ROLES[role])(fields, role)
     fields.finish()
     return message
 
 
 def _plain(fields: Fields, role: str) -> ChatMessage:
     return ChatMessage(role, _content(fields), name=fields.text("name", ""))
+
+
+def _seen(fields: Fields, role: str) -> ChatMessage:
+    """A user's turn, the only one that may show pictures."""
+    content = read_content(fields.take("content"), fields.path("content"), ("text",), "image_url")
+    return ChatMessage(role, content.text, name=fields.text("name", ""), images=content.images)
 
 
 def _developer(fields: Fields, role: str) -> ChatMessage:
@@ -115,18 +122,6 @@ def _call(value: object, where: str) -> ToolCall:
 def _content(fields: Fields, optional: bool = False) -> str:
     """A string, or the texts of a list of {"type": "text"} parts."""
     value: Any = fields.take("content")
-    where = fields.path("content")
     if value is None and optional:
         return ""
-    if not isinstance(value, list):
-        return require_text(value, where)
-    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
-
-
-def _part(value: object, where: str) -> str:
-    fields = fields_of(value, where)
-    if fields.take("type") != "text":
-        raise Unsupported(f"{where}.type must be text: this model reads nothing else", f"{where}.type")
-    text = require_text(fields.take("text"), f"{where}.text")
-    fields.finish()
-    return text
+    return read_content(value, fields.path("content"), ("text",)).text

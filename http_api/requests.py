@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
+from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of
 from http_api.guides import read_guide
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
@@ -76,13 +77,14 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/chat/completions. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
     check_model(fields, info)
-    prompt = read_turns(fields.take("messages"))
+    prompt = read_turns(fields.take("messages"), info.images is not None)
     require_template(info, "messages")
+    require_images(prompt, info.images, "messages")
     guide = read_guide(fields, info)
     limit, name = token_limit(fields, "max_completion_tokens", "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
-    names = {**CLIENT_NAMES, "prompt": "messages", "max_tokens": name}
+    names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
     return shared(fields, [task], _count(fields), True, CHAT_DEFAULTS_ONLY, names)
 
 

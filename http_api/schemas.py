@@ -1,6 +1,7 @@
 """The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
 from http_api.chat_messages import MAX_PROMPTS
+from http_api.content_parts import DETAILS
 from http_api.guide_schemas import guided
 from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
 from http_api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
@@ -33,7 +34,7 @@ def components(info: ModelInfo) -> Schema:
         "CompletionRequest": closed(
             {"prompt": _prompt(info), **_common(info), **_completion_only()}, "prompt"
         ),
-        "Message": {"anyOf": _messages()},
+        "Message": {"anyOf": _messages(info)},
     }
 
 
@@ -193,9 +194,19 @@ def _prompt(info: ModelInfo) -> Schema:
     }
 
 
-def _messages() -> list[Schema]:
+PICTURE_URL: Schema = {**TEXT, "description": "A data URL: data:image/png;base64,..."}
+DETAIL = one_of(*DETAILS, None)
+
+
+def _picture() -> Schema:
+    inner = closed({"url": PICTURE_URL, "detail": DETAIL}, "url")
+    return closed({"type": one_of("image_url"), "image_url": inner}, "type", "image_url")
+
+
+def _messages(info: ModelInfo) -> list[Schema]:
     part = closed({"type": one_of("text"), "text": TEXT}, "type", "text")
     content = {"anyOf": [TEXT, items(part)]}
+    shown = {"anyOf": [TEXT, items({"anyOf": [part, _picture()]})]} if info.images else content
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
     called = closed(
         {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}, "name", "arguments"
@@ -205,9 +216,8 @@ def _messages() -> list[Schema]:
     said: Schema = {"role": one_of("assistant"), **name, **empty}
     calls = items(call, 1)
     return [
-        closed(
-            {"role": one_of("system", "developer", "user"), "content": content, **name}, "role", "content"
-        ),
+        closed({"role": one_of("system", "developer"), "content": content, **name}, "role", "content"),
+        closed({"role": one_of("user"), "content": shown, **name}, "role", "content"),
         closed({**said, "content": content, "tool_calls": optional(items(call), "")}, "role", "content"),
         closed({**said, "content": optional(content, ""), "tool_calls": calls}, "role", "tool_calls"),
         closed(

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
+from opensled.images import Image
+from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs, is_chat
 
 # Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
 # accepted draft (bonus), the server without a draft; or, without verification, the draft model alone (local) or a
@@ -35,6 +36,13 @@ class Task:
     pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = the device's default
     background: bool | None = None  # no reader waits for it; None = the device's default
     alone: bool = False  # the draft model answers by itself, without the target
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures of the prompt, in order."""
+        if not is_chat(self.prompt):
+            return ()
+        return tuple([placed.image for turn in self.prompt for placed in turn.images])
 
 
 @dataclass

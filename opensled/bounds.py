@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from opensled.errors import InvalidRequest
+from opensled.images import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_PROMPT_IMAGE_BYTES
 from opensled.messages import MAX_BIASES, MAX_TOP_LOGPROBS
 
 MAX_POSITIONS = 1 << 20  # token ids in one list
@@ -40,6 +41,14 @@ def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
     _at_most(MAX_BIASES, len(message.params.logit_bias), "logit_bias", "ids")
     _at_most(MAX_TURNS, len(turns), "messages", "messages")
     _at_most(MAX_TURNS, sum(len(turn.tool_calls) for turn in turns), "messages", "tool calls")
+    _at_most(MAX_IMAGES, len(message.images), "images", "images")
+    _check_places(turns, len(message.images))
+    sizes = [len(image.data) for image in message.images]
+    if max(sizes, default=0) > MAX_IMAGE_BYTES or sum(sizes) > MAX_PROMPT_IMAGE_BYTES:
+        raise InvalidRequest(
+            f"images of {sum(sizes)} bytes: at most {MAX_IMAGE_BYTES} each and {MAX_PROMPT_IMAGE_BYTES} in all",
+            "images",
+        )
     _no_longer(MAX_NAME, message.rule, "rule")
     _no_longer(MAX_TOKEN, message.resume_token, "resume_token")
     _no_longer(MAX_MODEL, message.model_id, "model_id")
@@ -47,6 +56,19 @@ def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
     _no_longer(MAX_NAME, message.device, "device")
     if message.HasField("guide"):
         _check_tools(message.guide)
+
+
+def _check_places(turns: Sequence[Any], images: int) -> None:
+    """Each picture of a chat has its place in one turn."""
+    places = [place for turn in turns for place in turn.images]
+    _at_most(MAX_IMAGES, len(places), "images", "places of images")
+    if turns and len(places) != images:
+        raise InvalidRequest(f"{images} images for {len(places)} places in the messages", "images")
+    for turn in turns:
+        if not all(first <= second for first, second in pairwise((0, *turn.images, len(turn.content)))):
+            raise InvalidRequest(
+                "places of images are ascending, and within the content of their turn", "images"
+            )
 
 
 def _check_tools(guide: Any) -> None:

@@ -12,6 +12,8 @@ from google.protobuf.message import DecodeError
 
 from opensled import bounds
 from opensled.errors import InvalidRequest, ProtocolError, RequestError
+from opensled.framed import Framed
+from opensled.images import ImageFacts
 from opensled.messages import (
     MATCH,
     Cancel,
@@ -21,7 +23,6 @@ from opensled.messages import (
     DraftToken,
     Dummy,
     Failure,
-    Framed,
     Limits,
     ModelInfo,
     Moved,
@@ -151,6 +152,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         "limits": _encode_limits(info.limits),
         "rules": rules,
         "shaping": encode_shaping(info.shaping),
+        "images": None if info.images is None else pb.ImageFacts(**vars(info.images)),
     }
     return pb.DescribeReply(**vars(info) | parts)
 
@@ -176,7 +178,14 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         has_chat_template=reply.has_chat_template,
         capabilities=tuple(reply.capabilities),
         shaping=decode_shaping(reply),
+        images=_decode_images(reply.images) if reply.HasField("images") else None,
     )
+
+
+def _decode_images(facts: pb.ImageFacts) -> ImageFacts:
+    if not facts.rows:
+        raise InvalidRequest("an image takes at least one position", "images")
+    return ImageFacts(facts.token_id, facts.rows, facts.most, facts.most_bytes)
 
 
 def described(data: bytes) -> ModelInfo:

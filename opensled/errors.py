@@ -33,6 +33,10 @@ class NotFound(RequestError):
     code, exit_code = "not_found", 3  # no such model, file or session
 
 
+class MissingImage(NotFound):
+    code = "missing_image"  # it was named, and this server has it no more: send the file
+
+
 class Unauthorized(RequestError):
     code, exit_code = "unauthorized", 4  # no valid token
 

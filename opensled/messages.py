@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
+from opensled.images import Image, ImageFacts, TurnImage
 from opensled.registry import split_name
 from opensled.shaping import Shaping
 
@@ -140,6 +141,7 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
     tool_call_id: str = ""  # the call that a tool's turn answers
     name: str = ""
+    images: tuple[TurnImage, ...] = ()  # by their offsets, ascending
 
 
 Prompt = tuple[int, ...] | str | tuple[ChatMessage, ...]
@@ -197,6 +199,7 @@ class Open:
     device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
     shaping: Shaping | None = None  # asked for; None = sizes and times of frames may tell what they like
     takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
+    images: tuple[Image, ...] = ()  # of the prompt, in order
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
@@ -305,13 +308,6 @@ ClientMessage = Open | Draft | Cancel | Dummy
 ServerMessage = Opened | Verdict | Failure | Moved | Dummy
 
 
-class Framed(NamedTuple):
-    """A message to be sent with padding."""
-
-    message: ClientMessage | ServerMessage
-    least: int  # bytes of its frame, or a power of two times as many
-
-
 @dataclass(frozen=True)
 class RuleFacts:
     """What a device must know of an acceptance rule."""
@@ -338,6 +334,7 @@ class ModelInfo:
     has_chat_template: bool
     capabilities: tuple[str, ...] = ()  # GUIDE, PENALTIES, SHAPING
     shaping: Shaping | None = None  # that every sequence must ask for at least
+    images: ImageFacts | None = None  # None: it reads text alone
 
     def serves(self, rule: str) -> bool:
         """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""

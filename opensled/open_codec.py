@@ -1,7 +1,10 @@
 """Converts the largest message, `Open`: prompt, sampling parameters, guide. A part of codec.py."""
 
+from collections.abc import Iterator
+
 from opensled import bounds
 from opensled.errors import InvalidRequest, Unsupported
+from opensled.images import DIGEST_BYTES, Image, TurnImage
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
 from opensled.noise import KEY_BYTES
 from opensled.shaping import Shaping
@@ -22,6 +25,7 @@ def encode_open(message: Open) -> pb.Open:
         "params": pb.SamplingParams(**vars(params) | {"logit_bias": biases}),
         "guide": _encode_guide(guide) if guide else None,
         "shaping": encode_shaping(message.shaping),
+        "images": [pb.Image(**vars(image)) for image in message.images],
     }
     del fields["prompt"]
     encoded = pb.Open(**fields)
@@ -43,8 +47,9 @@ def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
 
 
 def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
+    calls = [pb.ToolCall(**vars(call)) for call in turn.tool_calls]
     return pb.ChatMessage(
-        **vars(turn) | {"tool_calls": [pb.ToolCall(**vars(call)) for call in turn.tool_calls]}
+        **vars(turn) | {"tool_calls": calls, "images": [each.offset for each in turn.images]}
     )
 
 
@@ -70,7 +75,14 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         device=message.device,
         shaping=decode_shaping(message),
         takes_unverified=message.takes_unverified,
+        images=tuple([_decode_image(image) for image in message.images]),
     )
+
+
+def _decode_image(image: pb.Image) -> Image:
+    if len(image.digest) != DIGEST_BYTES:
+        raise InvalidRequest(f"the digest of an image has {DIGEST_BYTES} bytes", "images")
+    return Image(image.digest, image.data)
 
 
 def encode_shaping(shaping: Shaping | None) -> pb.Shaping | None:
@@ -107,13 +119,16 @@ def _decode_prompt(message: pb.Open) -> Prompt:
     if kind == "text":
         return message.text
     if kind == "chat":
-        return tuple(map(_decode_turn, message.chat.messages))
+        images = iter([_decode_image(image) for image in message.images])
+        return tuple([_decode_turn(turn, images) for turn in message.chat.messages])
     raise InvalidRequest("the prompt is missing: set ids, text or chat", "prompt")
 
 
-def _decode_turn(turn: pb.ChatMessage) -> ChatMessage:
+def _decode_turn(turn: pb.ChatMessage, images: Iterator[Image]) -> ChatMessage:
+    """`images`: of this turn and the later ones; `bounds.check_open` has counted them."""
     calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in turn.tool_calls)
-    return ChatMessage(turn.role, turn.content, calls, turn.tool_call_id, turn.name)
+    placed = tuple([TurnImage(offset, next(images)) for offset in turn.images])
+    return ChatMessage(turn.role, turn.content, calls, turn.tool_call_id, turn.name, placed)
 
 
 def _decode_params(params: pb.SamplingParams) -> SamplingParams:

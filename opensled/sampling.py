@@ -57,6 +57,7 @@ class Sampler:
     with_spread: bool = False  # entropy and margin too
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
     prompt_length: int = 0  # tokens of the text that penalties do not count
+    skipped: int = 0  # positions that the drafter is not told of, and that its own do not count
 
     def counts(self, text: Sequence[int]) -> TokenCounts | None:
         """What penalties count of a text that begins with the prompt; None: there are no penalties."""
@@ -73,7 +74,7 @@ class Sampler:
             return self._greedy(logits)
         ids = most_likely(logits, DRAFT_CANDIDATES)
         scores = logits[ids].astype(np.float64)
-        return self._drawn(ids, scores, position)
+        return self._drawn(ids, scores, position + self.skipped)
 
     def draw_with_rival(
         self, logits: np.ndarray, position: int, emitted: Emitted | None = None
@@ -88,6 +89,7 @@ class Sampler:
             return token, rival, float(logits[token.id] - others[rival])
         ids = most_likely(logits, DRAFT_CANDIDATES)
         scores = logits[ids].astype(np.float64)
+        position += self.skipped
         noisy = self._noisy(ids, scores, position)
         order = np.argsort(-noisy, kind="stable")[:2]
         return (

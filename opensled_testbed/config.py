@@ -30,6 +30,10 @@ class DemoConfig:
     mtls: bool = option(
         False, "server and devices ask each other for certificates, and the server for tokens; takes tiny"
     )
+    vision: bool = option(
+        False,
+        "ask the bundled tiny-vision about drawn scenes; the answers show which tokens the device drafted",
+    )
     json: bool = option(False, "print the figures as JSON")
 
 

@@ -13,6 +13,12 @@ REAL = "smollm2"
 
 def demo(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what the target alone writes."""
+    if config.vision:
+        if config.model != "auto" or config.engine != "torch" or config.mtls:
+            raise UsageError("--vision has a target of its own; leave out --model, --engine and --mtls")
+        from opensled_testbed.demo_vision import demo_vision
+
+        return demo_vision(config)
     for_tiny = config.engine != "torch" or config.mtls
     if config.model == REAL and for_tiny:
         raise UsageError("--engine llamacpp and --mtls are for --model tiny; leave them out, or take that")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,16 +131,18 @@ class Lead:
 class Reference:
     """A target model from a folder, run plainly."""
 
+    loader: Any = AutoModelForCausalLM
+
     def __init__(self, folder: str | Path, dtype: str = "float64") -> None:
         self.folder = Path(folder)
         disable_progress_bar()
         # Not "eager": transformers computes its softmax in float32 whatever the dtype.
-        self.model = AutoModelForCausalLM.from_pretrained(
+        self.model = self.loader.from_pretrained(
             self.folder, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         ).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
         self.eos_ids = _as_set(self.model.generation_config.eos_token_id)
-        self.context_length = int(self.model.config.max_position_embeddings)
+        self.context_length = int(self.model.config.get_text_config(decoder=True).max_position_embeddings)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as it stands, without a chat template."""

@@ -41,11 +41,11 @@ class Corpus:
         They depend on `draw` (seed, step) alone, so a resumed run sees what an unbroken one would.
         """
         rng = np.random.default_rng(draw)
-        cuts = [_cut(self.chat if row < chat_rows else self.code, rng, length + 1) for row in range(rows)]
+        cuts = [cut(self.chat if row < chat_rows else self.code, rng, length + 1) for row in range(rows)]
         return np.stack([ids for ids, _ in cuts]).astype(np.int64), np.stack([wanted for _, wanted in cuts])
 
 
-def _cut(stream: Stream, rng: np.random.Generator, size: int) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
+def cut(stream: Stream, rng: np.random.Generator, size: int) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
     """Half of the rows begin with a document, as every prompt does; the others anywhere, so that positions vary."""
     last = len(stream.ids) - size
     start = int(rng.integers(last))

@@ -22,11 +22,10 @@ from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizer
 
 from .export_gguf import write_gguf
 from .family import DRAFT, END_ID, Recipe
-from .train_tokenizer import SPECIAL_TOKENS
 
 
 @contextmanager
-def _moved_into(folder: Path) -> Iterator[Path]:
+def moved_into(folder: Path) -> Iterator[Path]:
     """A scratch folder beside `folder`; on success its files replace theirs in `folder`, one by one."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as name:
@@ -41,7 +40,7 @@ def export(
     recipe: Recipe, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, models_dir: Path
 ) -> None:
     folder = models_dir / recipe.name
-    with _moved_into(folder) as scratch:
+    with moved_into(folder) as scratch:
         write_hf(model, tokenizer, scratch)
         kind = "Q8_0" if recipe == DRAFT else "F16"  # the target's own precision on disk: the same model
         write_gguf(scratch, scratch / f"{recipe.name}-{kind.lower()}.gguf", kind)
@@ -54,18 +53,18 @@ def write_hf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder
     model.generation_config = GenerationConfig(eos_token_id=END_ID, pad_token_id=END_ID)
     model.to(torch.float16).save_pretrained(folder)
     model.to(torch.float32)
-    _patch_json(folder / "config.json", dtype="float32")
+    patch_json(folder / "config.json", dtype="float32")
     write_tokenizer(tokenizer, folder)
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """The class by its older name, known to transformers 4 and 5; the template inside, for tools that read one file."""
     tokenizer.save_pretrained(folder)
-    _patch_json(
+    patch_json(
         folder / "tokenizer_config.json",
         tokenizer_class="PreTrainedTokenizerFast",
         chat_template=tokenizer.chat_template,
-        additional_special_tokens=list(SPECIAL_TOKENS[1:]),
+        additional_special_tokens=list(tokenizer.extra_special_tokens),
         extra_special_tokens=None,
         backend=None,
         is_local=None,
@@ -73,7 +72,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     )
 
 
-def _patch_json(path: Path, **changes: object) -> None:
+def patch_json(path: Path, **changes: object) -> None:
     """Set keys of a JSON object; None removes one."""
     values = {**json.loads(path.read_text()), **changes}
     kept = {key: value for key, value in values.items() if changes.get(key, value) is not None}

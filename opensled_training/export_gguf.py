@@ -42,7 +42,7 @@ def write_gguf(folder: Path, path: Path, kind: str = "Q8_0") -> None:
     writer = gguf.GGUFWriter(path, "llama")
     _add_architecture(writer, config, path.stem)
     writer.add_file_type(KINDS[kind])
-    _add_tokenizer(writer, folder)
+    _add_tokenizer(writer, folder, config.vocab_size)
     for name, tensor in load_file(folder / "model.safetensors").items():
         add_tensor(writer, gguf_name(name), permuted(name, tensor.astype(np.float32), config), kind)
     writer.write_header_to_file()
@@ -68,11 +68,18 @@ def _add_architecture(writer: gguf.GGUFWriter, config: LlamaConfig, name: str) -
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
-    """`bos` names the end token: llama.cpp would take id 11 for a missing one. It is never added to a prompt."""
+def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path, rows: int) -> None:
+    """`rows`: of the embedding, each of which must have a piece.
+
+    `bos` names the end token: llama.cpp would take id 11 for a missing one. It is never added to a prompt.
+    """
     saved = json.loads((folder / "tokenizer.json").read_text())
     pieces = sorted(saved["model"]["vocab"], key=saved["model"]["vocab"].get)
-    kinds = [gguf.TokenType.CONTROL if piece in SPECIAL_TOKENS else gguf.TokenType.NORMAL for piece in pieces]
+    added = [token["content"] for token in saved["added_tokens"] if token["id"] >= len(pieces)]
+    special, pieces = {*SPECIAL_TOKENS, *added}, [*pieces, *added]
+    kinds = [gguf.TokenType.CONTROL if piece in special else gguf.TokenType.NORMAL for piece in pieces]
+    kinds += [gguf.TokenType.UNUSED] * (rows - len(pieces))
+    pieces += [f"[PAD{number}]" for number in range(len(pieces), rows)]
     end = SPECIAL_TOKENS.index("<|end|>")
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")

@@ -22,6 +22,7 @@ from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
+from verify_server.tenant_pool import Spent
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,11 @@ class RelayManager(SessionManager):
             return None
         return super()._resume(message, prompt_ids, tenant)
 
-    async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
+    async def _create(
+        self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None
+    ) -> Session:
+        if message.images:
+            raise Unsupported("a relay passes no images on; ask the server above directly", "images")
         if message.rule != MATCH:
             raise Unsupported(
                 f"rule {message.rule[:80]!r} at a relay, whose own model is not the target; ask for rule {MATCH}, or "
@@ -137,7 +142,7 @@ class RelayManager(SessionManager):
 
     async def _create_own(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> RelaySession:
         here = replace(message, prompt=prompt_ids, guide=None, top_logprobs=None)
-        session = await super()._create(here, prompt_ids, tenant)
+        session = await super()._create(here, prompt_ids, tenant, None)
         assert isinstance(session, RelaySession), "made by this manager"
         session.survival = self._survival
         return session

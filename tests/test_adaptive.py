@@ -47,8 +47,9 @@ def share_of_best(site) -> tuple[float, float]:
     return early / best, late / best
 
 
-def test_it_comes_within_five_percent_of_the_best_fixed_length():
-    shares = [share_of_best(site) for site in GRID]
+@pytest.mark.parametrize("sites", [GRID[::3], pytest.param(GRID, marks=pytest.mark.long)])
+def test_it_comes_within_five_percent_of_the_best_fixed_length(sites):
+    shares = [share_of_best(site) for site in sites]
     assert min(late for _, late in shares) > 0.93  # of single sites; two runs of one differ by 2 %
     assert statistics.mean(late for _, late in shares) > 0.97
     assert statistics.mean(early for early, _ in shares) > 0.92
@@ -333,7 +334,10 @@ def test_a_device_that_was_busy_drafts_again_soon(seed):
     assert world.run(rule, 30) > 0.9 * fixed
 
 
-@pytest.mark.parametrize(("every_s", "busy_s", "factor"), [(2, 0.5, 4), (4, 1, 6), (10, 3, 6), (20, 4, 20)])
+MORE_BURSTS = [pytest.param(*each, marks=pytest.mark.long) for each in ((2, 0.5, 4), (10, 3, 6))]
+
+
+@pytest.mark.parametrize(("every_s", "busy_s", "factor"), [(4, 1, 6), (20, 4, 20), *MORE_BURSTS])
 def test_bursts_of_other_work_do_not_keep_it_silent(every_s, busy_s, factor):
     """Blocks of four bring 1.2 to 1.4 times the server's own speed here; it drafted next to nothing."""
     bursts = [(every_s * at, every_s * at + busy_s) for at in range(240 // every_s)]

@@ -17,13 +17,18 @@ from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
 from opensled.answer import Chunk, Stats
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
+from opensled.images import ImageFacts, digest_of
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read
 from tests.gated_target import SlowEngine
 from tests.serving import serving
 from tests.test_tokenizer import TOKENIZERS, tiny_tokenizer
+from tests.vision_models import picture
 
 # -- turn by turn ----------------------------------------------------------------------------------------
+
+
+SEES = ImageFacts(token_id=3, rows=9)
 
 
 class FakeDevice:
@@ -32,9 +37,9 @@ class FakeDevice:
     drafter_name = "fake"
     status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4)
 
-    def __init__(self, *script, context=100, template=True):
+    def __init__(self, *script, context=100, template=True, images=None):
         limits = SimpleNamespace(context_length=context)
-        self.info = SimpleNamespace(model_id="fake", limits=limits, has_chat_template=template)
+        self.info = SimpleNamespace(model_id="fake", limits=limits, has_chat_template=template, images=images)
         self.tokenizer, self.script, self.prompts = tiny_tokenizer(), list(script), []
 
     async def answer(self, task):
@@ -67,6 +72,34 @@ def test_turns_add_up_and_can_be_taken_back():
     assert device.prompts[0] == (ChatMessage("system", "be kind"), ChatMessage("user", "a"))
     assert contents(device.prompts[2])[1:] == [("user", "a"), ("assistant", "one"), ("user", "c")]
     assert contents(device.prompts[3]) == [("system", "be brief"), ("user", "/d")]
+
+
+def test_a_picture_goes_with_the_next_question_and_stays_in_the_conversation(tmp_path):
+    path = tmp_path / "door.png"
+    path.write_bytes(picture(1))
+    device = FakeDevice("one", "two", images=SEES)
+    said = talk(device, f"/image {path}", "who?", "and now?", f"/save {tmp_path / 'saved.json'}")
+    assert f"the next question is about {path}" in said
+    [first], [again, answer, second] = device.prompts
+    assert first.content == "who?" and [placed.image.data for placed in first.images] == [picture(1)]
+    assert again == first and not answer.images and not second.images
+    saved = json.loads((tmp_path / "saved.json").read_text())["messages"]
+    assert saved[0]["images"] == [digest_of(picture(1)).hex()] and "images" not in saved[2]
+
+
+@pytest.mark.parametrize(
+    ("images", "line", "error"),
+    [
+        (None, "/image x.png", "reads text alone"),
+        (SEES, "/image", "write /image FILE"),
+        (SEES, "/image /no/such.png", "cannot be read"),
+        (SEES, f"/image {__file__}", "no image that can be read"),
+    ],
+)
+def test_what_is_no_picture_is_told_and_sends_nothing(images, line, error, capsys):
+    device = FakeDevice("one", images=images)
+    talk(device, line)
+    assert error in capsys.readouterr().err and not device.prompts
 
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), InvalidRequest("9 tokens do not fit", "prompt")])
@@ -220,13 +253,15 @@ def test_the_greeting_says_what_the_bundled_model_was_made_for():
     from opensled_training.tasks import TASKS
 
     assert set(TINY_SKILLS) == {task.name for task in TASKS}
-    info = SimpleNamespace(model_id="tiny", limits=SimpleNamespace(context_length=1024))
+    info = SimpleNamespace(model_id="tiny", limits=SimpleNamespace(context_length=1024), images=None)
     said = greeting(info, "hub:7411", "lookup")
     assert "tiny at hub:7411" in said[0] and "1,024 tokens" in said[0]
     assert "short stories" in said[1] and "writes nonsense" in said[1]
     info.model_id = "org/other"
     assert len(greeting(info, "hub:7411", "lookup")) == 2
     assert "this device drafts nothing." in greeting(info, "hub:7411", "none")[0]
+    info.images = SEES
+    assert "/image FILE" in greeting(info, "hub:7411", "none")[1]
 
 
 @pytest.mark.parametrize("width", [10, 25, 40, 79])

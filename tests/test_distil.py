@@ -235,12 +235,14 @@ def test_a_run_that_was_stopped_goes_on(target, texts, shop):
     assert second.progress.steps > steps
 
 
+@pytest.mark.long
 def test_no_passage_of_a_held_out_module_is_read():
     assert len(passages()) > 500
     told = "\n".join(passages())
     assert "optparse" in HELD_OUT_MODULES and "Turtle" not in told and "OptionParser" not in told
 
 
+@pytest.mark.long
 def test_scripts_are_chats_of_the_targets_own_template():
     text = GgufText(bundled_folder() / "tiny/tiny-f16.gguf")
     frame = Frame(text)

@@ -97,7 +97,7 @@ WARM_UP = 5.0  # seconds
 @pytest.mark.parametrize(
     ("regime", "kinds", "most"),
     [
-        ("moe", [("orin-nano-super", "wifi-good")], 40),
+        pytest.param("moe", [("orin-nano-super", "wifi-good")], 40, marks=pytest.mark.long),
         ("dense-8k", [("orin-nano-super", "wifi-good"), ("orin-nx", "ethernet"), ("agx-orin", "wifi-busy")], 60),
     ],
 )  # fmt: skip

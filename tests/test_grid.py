@@ -146,6 +146,7 @@ def test_pipesd_comes_where_it_is_named_and_stays(units: list[Any], tmp_path: Pa
         assert point["thresholds"] == {"pipesd": [0.1, 0.2]}
 
 
+@pytest.mark.long
 def test_pipesd_gets_its_best_thresholds_at_a_place() -> None:
     [found] = answers(Place("hub-8k", "wifi-good", 10, TINY, "laptop-cpu"), ("pipesd",))
     assert found.thresholds in {each[1:] for each in TRIGGERS}

@@ -160,7 +160,9 @@ def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
         assert np.allclose(*([t.confidence for t in each.block.tokens] for each in (made, alone)), rtol=1e-3)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8, pytest.param(1.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "temperature", [0.8, *(pytest.param(each, marks=pytest.mark.long) for each in (0.0, 1.0))]
+)
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature) -> None:
     engine = fresh_engine()

@@ -205,7 +205,7 @@ def lines_in(folder: Path, lines: list[str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["tiny", "some other"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("some other", marks=pytest.mark.long)])
 def test_no_prompt_that_is_held_out_is_learned(tiny, name: str) -> None:
     asker = Asker(name, tiny)
     held, learned = prompts(asker.heldout()), prompts(itertools.islice(asker.scripts(1), 60))

@@ -63,12 +63,11 @@ MODEL_HOMES = (
     "opensled_training/",
     "opensled_testbed/reference.py",
     "opensled_testbed/gguf_reference.py",
-    BARE_RAGGED,
-    BARE_PAIR,
-    BARE_STEPS,
+    "opensled_testbed/vision_reference.py",
+    *(BARE_RAGGED, BARE_PAIR, BARE_STEPS),
 )
-HEADS = "verify_server/heads/"
-TORCH_HOMES = (*MODEL_HOMES, HEADS, BARE_SAMPLING)
+HEADS, EXITS = "verify_server/heads/", "verify_server/exits/"
+TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, BARE_SAMPLING)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",
@@ -93,7 +92,7 @@ HOMES = {
     "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
-    "transformers": (*MODEL_HOMES, HEADS, "verify_server/text/hf_text.py"),
+    "transformers": (*MODEL_HOMES, HEADS, EXITS, "verify_server/text/hf_text.py"),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
@@ -118,7 +117,8 @@ HOMES = {
 }
 # Files whose worth is that they share nothing with the product.
 INDEPENDENT = tuple(
-    f"opensled_testbed/{name}.py" for name in ("reference", "loose_reference", "gguf_reference")
+    f"opensled_testbed/{name}.py"
+    for name in ("reference", "loose_reference", "gguf_reference", "vision_reference")
 )
 
 PRODUCT = ("opensled", "hw_profiles", "scheduler", "http_api", "edge_client", "verify_server")

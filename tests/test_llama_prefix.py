@@ -130,7 +130,7 @@ def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
 @pytest.mark.parametrize("sequences", [llamacpp.SEQUENCES, 3], ids=["enough sequences", "three sequences"])
 @pytest.mark.parametrize("hears", [True, False], ids=["hears of free blocks", "finds out"])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 2))])
 def test_texts_that_begin_alike_come_roll_back_and_go(
     seed, family, hears, sequences, engine, fresh, monkeypatch
 ):

@@ -145,6 +145,7 @@ def test_a_cell_that_does_not_exist_is_refused_by_name() -> None:
     assert look_ahead.main(["--only", "mars", "--quick"]) == UsageError("").exit_code
 
 
+@pytest.mark.long
 def test_the_search_finds_what_its_own_simulations_say() -> None:
     [found] = search([CHOSEN[0]], FEW.effort, 1)
     rates = [*found["fixed"]["goodput"], *found["fixed"]["fcfs"]]

@@ -7,7 +7,6 @@ after a server was lost. `theta` = infinity and `sigma` < 0 are `match`, and mut
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -210,11 +209,11 @@ def loose_of(answer) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "temperature"),
     [
-        ("fly", 0.0),
         ("fly", 0.8),
-        ("fly-bare", 1.0),
         ("fly-top3", 0.0),
-        *itertools.product(["pad"], TEMPERATURES),
+        ("pad", 0.8),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("fly", 0.0), ("fly-bare", 1.0))),
+        *(pytest.param("pad", each, marks=pytest.mark.long) for each in TEMPERATURES if each != 0.8),
     ],
 )
 def test_every_decision_over_a_lossy_link_is_the_references(engine, name, temperature):
@@ -228,7 +227,10 @@ def test_every_decision_over_a_lossy_link_is_the_references(engine, name, temper
     assert counted, "a run without loose tokens shows nothing"
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize(
+    "temperature",
+    [pytest.param(each, marks=[pytest.mark.long] * (each != 0.8)) for each in TEMPERATURES],
+)
 @pytest.mark.parametrize("name", ["fly", "pad"])
 def test_the_whole_text_is_that_of_the_closed_loop(engine, name, temperature):
     make, law = RULES[name]
@@ -309,7 +311,10 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name == "shaped entropy")) for name in MUTANTS],
+)
 def test_the_replay_catches_a_planted_fault(engine, name):
     make, law = MUTANTS[name]
     for temperature in (0.8, 0.0):

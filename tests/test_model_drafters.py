@@ -46,6 +46,9 @@ def reference_draw(logits: np.ndarray, draw: Sampler, position: int) -> int:
     return likely[int(np.argmax(logits[likely].astype(np.float64) / temperature + noise))]
 
 
+every_temperature = pytest.mark.parametrize("temperature", [pytest.param(0, marks=pytest.mark.long), 0.8])
+
+
 class ModelContract(DrafterContract):
     """What drafters with the committed tiny draft model keep to, besides the contract."""
 
@@ -88,7 +91,17 @@ class ModelContract(DrafterContract):
 
         return check
 
-    @pytest.mark.parametrize("temperature", [0, 0.8])
+    @every_temperature
+    @pytest.mark.parametrize("accepted", [0, 1, BLOCK - 1, BLOCK])
+    @pytest.mark.parametrize("next_agrees", [True, False])
+    def test_after_a_verdict_drafts_like_a_fresh_one(
+        self, drafter, assert_on_path, temperature, accepted, next_agrees
+    ):
+        super().test_after_a_verdict_drafts_like_a_fresh_one(
+            drafter, assert_on_path, temperature, accepted, next_agrees
+        )
+
+    @every_temperature
     def test_drafts_the_models_own_continuation(self, drafter, assert_on_path, temperature):
         draw = self.sampler(temperature)
         drafter.begin(self.prompt, draw)

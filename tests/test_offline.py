@@ -55,9 +55,10 @@ class PerfectFactory:
 # -- whole answers ---------------------------------------------------------------------------------------
 
 
-def test_a_hundred_answers_with_random_outages_are_exactly_the_targets():
+@pytest.mark.parametrize("answers", [25, pytest.param(100, marks=pytest.mark.long)])
+def test_answers_with_random_outages_are_exactly_the_targets(answers):
     outages = guesses = right = 0
-    for seed in range(100):
+    for seed in range(answers):
         text, reader, network = read_through(seed)
         assert (text, reader.ids) == (TEXT, EXPECTED)
         assert all(TEXT.startswith(shown) for shown, _ in reader.screens), "what is confirmed never changes"
@@ -65,7 +66,7 @@ def test_a_hundred_answers_with_random_outages_are_exactly_the_targets():
         outages += network.lost
         guesses += sum(bool(guess) for _, guess in reader.screens)
         right += any(guess and TEXT.startswith(shown + guess[:4]) for shown, guess in reader.screens)
-    assert outages > 150 and guesses > 500 and right > 50
+    assert outages > 1.5 * answers and guesses > 5 * answers and right > 0.5 * answers
 
 
 @pytest.mark.parametrize("seed", range(8))

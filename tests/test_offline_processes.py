@@ -104,6 +104,7 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_in_a_chat(tmp_path)
     assert "waiting" not in "".join(lines)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_and_returns_changes_nothing_for_a_client_of_the_api(tmp_path):
     gate = tmp_path / "open"
     with serve(gate) as first:
@@ -124,6 +125,7 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_for_a_client_of_the
     assert client.text == expected_text() and client.comments[0].startswith(": waiting for the server, ")
 
 
+@pytest.mark.long
 def test_generate_waits_with_a_line_that_goes_away(tmp_path):
     gate = tmp_path / "open"
     with serve(gate) as first:

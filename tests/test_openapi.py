@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import schemathesis.openapi
 from hypothesis import settings
 
@@ -43,6 +44,7 @@ def test_the_api_keeps_to_its_description(case):
     keep_to_the_description(case)
 
 
+@pytest.mark.long
 @UNGUIDED.include(path="/v1/chat/completions").parametrize()
 @settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True, database=None)
 def test_also_where_the_server_cannot_guide(case):

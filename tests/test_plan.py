@@ -170,6 +170,7 @@ def test_the_plan_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["verdict"].startswith("Drafting") and "200 users need" in found["details"]
 
 
+@pytest.mark.long
 def test_pipesd_is_a_row_more_and_never_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("plan", "--accelerator", "agx-orin", "--weight-bits", "8", "--context", "8192", "--pace", "5")
     assert main([*flags, "--json", "--pipesd"]) == 0
@@ -243,7 +244,7 @@ def test_the_map_has_every_place_and_a_reason_for_each(work: Work) -> None:
     assert any(point.gain == inf for point in found)
 
 
-@pytest.mark.parametrize("name", ["map.png", "map.svg"])
+@pytest.mark.parametrize("name", [pytest.param("map.png", marks=pytest.mark.long), "map.svg"])
 def test_the_map_becomes_a_picture(name: str, tmp_path: Path, work: Work) -> None:
     draw(points([REGIMES["hub"]], work), tmp_path / name, "a test")
     head = (tmp_path / name).read_bytes()[:200]

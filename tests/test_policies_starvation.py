@@ -111,7 +111,9 @@ def crowded(policy: SchedulingPolicy, habits: Habits = NONE) -> World:
     return world
 
 
-@pytest.mark.parametrize("habits", [NONE, GOOD], ids=["decoding", "drafting"])
+@pytest.mark.parametrize(
+    "habits", [NONE, pytest.param(GOOD, marks=pytest.mark.long)], ids=["decoding", "drafting"]
+)
 def test_more_sessions_than_tokens_in_a_step_take_turns(habits: Habits) -> None:
     world = crowded(GOODPUT, habits)
     world.run()

@@ -145,7 +145,9 @@ def predicted(clock) -> Predicted:
     return Predicted(0.4, look_ahead=False, clock=clock, board=BoardState)
 
 
-@pytest.mark.parametrize("token_s", [0.004, 0.01, 0.02])
+@pytest.mark.parametrize(
+    "token_s", [0.01, *(pytest.param(each, marks=pytest.mark.long) for each in (0.004, 0.02))]
+)
 def test_it_is_better_than_every_fixed_length_and_wastes_less(token_s):
     ours = play(predicted, token_s)
     fixed = [play(lambda clock, length=length: FixedLength(length), token_s) for length in (1, 2, 3, 4, 6)]

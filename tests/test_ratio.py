@@ -117,7 +117,7 @@ def misses(world: World, rounds: int = 3000, stop: FixedLength = FixedLength(2))
     ]
 
 
-@pytest.mark.parametrize("seed", [1, 12])
+@pytest.mark.parametrize("seed", [1, pytest.param(12, marks=pytest.mark.long)])
 def test_what_is_drawn_has_the_joint_law_of_the_target_at_every_position(seed):
     assert max(misses(World.random(seed, np.float32, params=PARAMS["plain"]))) < 4
 

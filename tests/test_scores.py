@@ -42,7 +42,7 @@ def both(logits: np.ndarray) -> tuple[TorchScores, NumpyScores]:
     return TorchScores(torch.from_numpy(logits)), NumpyScores(logits)
 
 
-@pytest.mark.parametrize("vocabulary", [50, 2048, 5000])
+@pytest.mark.parametrize("vocabulary", [50, pytest.param(2048, marks=pytest.mark.long), 5000])
 def test_torch_and_numpy_draw_the_same_tokens(vocabulary):
     chance = np.random.default_rng(vocabulary)
     logits = (chance.normal(size=(8, vocabulary)) * 3).astype(np.float32)

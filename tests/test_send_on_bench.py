@@ -22,6 +22,7 @@ def test_every_message_takes_the_same_time() -> None:
     assert Delay(0.05).deliver_at(3.0, 10_000) == 3.05
 
 
+@pytest.mark.long
 def test_good_drafts_gain() -> None:
     """The same texts in fewer seconds, and more rounds in each: the server takes every draft."""
     setting = Setting(1, "fcfs", 6)

@@ -238,8 +238,19 @@ def test_a_target_without_a_known_draft_model_is_told_what_to_do():
         SERVER_DRAFTERS.get("model")(ServeConfig(model="unknown"), target)
 
 
-@pytest.mark.parametrize("kind", ["torch", "llamacpp"])
-@pytest.mark.parametrize("name", ["lookup", "cacheback", "model"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("model", "torch"),
+        ("model", "llamacpp"),
+        ("cacheback", "torch"),
+        ("lookup", "llamacpp"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (("lookup", "torch"), ("cacheback", "llamacpp"))
+        ),
+    ],
+)
 def test_real_engines_write_the_same_with_every_drafter(kind, name):
     """On the bundled family: the target in float32 (level exact) or GGUF, and its draft model on llama.cpp."""
     config = ServeConfig(model="tiny", engine=kind, threads=1, kv_tokens=4000, drafter=name)

@@ -16,7 +16,8 @@ from edge_client.served_target import shaping_for
 from edge_client.shaped_stream import ShapedStream
 from opensled import codec
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import Dummy, Failure, Framed, Open, Opened, SamplingParams
+from opensled.framed import Framed
+from opensled.messages import Dummy, Failure, Open, Opened, SamplingParams
 from opensled.shaping import FRAME_BYTES, LEAST_FRAMES, OPENING_BYTES, SHAPING, Shaping
 from tests.ahead_drafts import AheadDrafter, SendsOn
 from tests.devices import device_on, read

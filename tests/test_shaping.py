@@ -6,20 +6,28 @@ from hypothesis import strategies as st
 
 from opensled import codec
 from opensled.errors import InvalidRequest, UsageError
+from opensled.framed import Framed
 from opensled.messages import (
     Cancel,
     Draft,
     DraftBlock,
     DraftToken,
     Dummy,
-    Framed,
     Limits,
     Open,
     Opened,
     SamplingParams,
     Verdict,
 )
-from opensled.shaping import FRAME_BYTES, Shaping, agreed, configured, is_whole, padded_size, padding_parts
+from opensled.shaping import (
+    FRAME_BYTES,
+    Shaping,
+    agreed,
+    configured,
+    is_whole,
+    padded_size,
+    padding_parts,
+)
 from opensled.v1 import verify_pb2 as pb
 from verify_server.shaped_wire import MAX_JOINED, joined
 

@@ -69,7 +69,9 @@ def prompts_of(target: Target) -> list[tuple[int, ...]]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "temperature"), [("ctc", 0.8), ("specformer", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "temperature"), [pytest.param("ctc", 0.8, marks=pytest.mark.long), ("specformer", 0.0)]
+)
 def test_the_heads_of_tiny_draft_what_tiny_writes(
     reference: Reference, kind: str, temperature: float
 ) -> None:

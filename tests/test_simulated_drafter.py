@@ -16,7 +16,7 @@ from benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
 from opensled.errors import UsageError
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import common_prefix
-from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE
+from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.recorded_drafter import RecordedDrafter
 from opensled_testbed.emulation.step_law import StepLaw
@@ -192,7 +192,10 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
     assert session.commit(item, result, 0.0) == stands + 1
 
 
-@pytest.mark.parametrize("name", DRAFT_BESIDE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name in OF_HEADS)) for name in DRAFT_BESIDE],
+)
 def test_every_answer_is_the_whole_text_and_drafts_bring_more_of_it_a_step(name: str) -> None:
     traces = made(12, 0.8, tokens=48)
     lengths = {item.item: len(item.target_ids) for item in traces.items}

@@ -151,7 +151,7 @@ def test_a_step_s_drafts_take_one_pass_whatever_their_length(kind: str) -> None:
     assert tokens == sorted(tokens) and tokens[2] > 1.5 * tokens[0]
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ["specformer", pytest.param("ctc", marks=pytest.mark.long)])
 def test_a_head_that_drafts_in_vain_soon_drafts_no_more(kind: str) -> None:
     traces = made(12, 0.0, tokens=48)
     vain, plain, fixed = (

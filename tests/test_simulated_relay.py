@@ -49,7 +49,7 @@ def whole(result: RunResult, traces: TraceSet) -> bool:
 
 @pytest.mark.parametrize("group", [READERS, DEVICES, replace(DEVICES, look_ahead=True)])
 @pytest.mark.parametrize("policy", ["fcfs", "goodput"])
-@pytest.mark.parametrize("hub", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("hub", [0.7, *(pytest.param(each, marks=pytest.mark.long) for each in (0.0, 1.0))])
 def test_every_answer_is_the_whole_text_of_the_target(hub: float, policy: str, group: Group) -> None:
     result = run(hub, group, policy=policy)
     assert finished(result) and whole(result, made_tiers(hub, tokens=60))
@@ -120,14 +120,14 @@ def test_users_are_spread_over_hubs() -> None:
     assert one.hubs.step_sessions > 1.5 * one.hubs.steps
 
 
+@pytest.mark.long
 def test_the_same_arguments_give_the_same_run() -> None:
     first, second = (json.dumps(asdict(run(0.7, DEVICES, policy="goodput"))) for _ in range(2))
     assert first == second
     assert json.dumps(asdict(run(0.7, DEVICES, load=replace(LOAD, seed=1), policy="goodput"))) != first
 
 
-@settings(max_examples=25, deadline=None)
-@given(
+HIERARCHIES = given(
     hub=st.sampled_from((0.0, 0.4, 0.8, 1.0)),
     device=st.sampled_from((0.0, 0.6, 1.0)),
     shape=st.builds(
@@ -159,7 +159,22 @@ def test_the_same_arguments_give_the_same_run() -> None:
     ),
     seed=st.integers(0, 99),
 )
-def test_nothing_impossible_happens_in_any_hierarchy(hub, device, shape, wait, groups, seed) -> None:
+
+
+@settings(max_examples=8, deadline=None)
+@HIERARCHIES
+def test_nothing_impossible_happens_in_any_hierarchy(**drawn) -> None:
+    require_possible(**drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=25, deadline=None)
+@HIERARCHIES
+def test_nothing_impossible_happens_in_many_hierarchies(**drawn) -> None:
+    require_possible(**drawn)
+
+
+def require_possible(hub, device, shape, wait, groups, seed) -> None:
     traces = made_tiers(hub, device, 6, seed, 24)
     fleet = Fleet(replace(CLOUD, draft_wait=wait), tuple(groups), hub=shape)
     result = simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed))

@@ -69,6 +69,7 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
             )
 
 
+@pytest.mark.long
 def test_the_first_line_comes_before_the_libraries(tmp_path, cold_start):
     """They take seconds to import."""
     log, began = tmp_path / "log", time.monotonic()

@@ -141,8 +141,18 @@ class StaticProtocol(Protocol):
     policy = Static(DRAFT_WAIT)
 
 
-TestStaticSessions = bounded(StaticSessions, examples=60, steps=60)
-TestStaticProtocol = bounded(StaticProtocol, examples=100, steps=60)
+class LongStaticSessions(StaticSessions):
+    pass
+
+
+class LongStaticProtocol(StaticProtocol):
+    pass
+
+
+TestStaticSessions = bounded(StaticSessions, examples=20, steps=60)
+TestStaticProtocol = bounded(StaticProtocol, examples=30, steps=60)
+TestLongStaticSessions = pytest.mark.long(bounded(LongStaticSessions, examples=60, steps=60))
+TestLongStaticProtocol = pytest.mark.long(bounded(LongStaticProtocol, examples=100, steps=60))
 
 
 # -- padding on real engines ------------------------------------------------------------------------------------

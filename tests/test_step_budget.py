@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, product
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,10 +16,27 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scheduler.estimates import Forecast
-from scheduler.goodput.step_budget import NOTHING, DraftOffer, most_valuable
+from scheduler.goodput import step_budget
+from scheduler.goodput.step_budget import DraftOffers
 
 SURE, DOUBTFUL = Forecast(0.9, 0.9), Forecast(0.3, 0.5)
 Price = Callable[[np.ndarray], np.ndarray]
+
+
+class DraftOffer(NamedTuple):
+    """One draft: a row of `DraftOffers`."""
+
+    tokens: int
+    forecast: Forecast
+    reach: tuple[float, ...] = ()
+    depth: int = 0
+
+
+NOTHING = DraftOffer(0, Forecast(0.0, 0.0))
+
+
+def most_valuable(offers: Sequence[DraftOffer], room: int, price: Price) -> list[int]:
+    return step_budget.most_valuable(DraftOffers(*zip(*offers)), room, price)
 
 
 def each(price: float) -> Price:

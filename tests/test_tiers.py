@@ -134,6 +134,7 @@ def test_the_hub_is_right_more_often_than_the_device_and_most_where_both_agree()
     assert device < hub and other < hub < both
 
 
+@pytest.mark.long
 def test_recording_a_hub_again_gives_the_same() -> None:
     traces = read_traces(BUNDLED)
     few = replace(traces, items=traces.items[9:11])

@@ -145,7 +145,7 @@ def test_the_texts_are_what_the_reference_writes():
         assert (tuple(written), reason) == (trace.target_ids, trace.finish_reason)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", [pytest.param("llamacpp", marks=pytest.mark.long), "lookup"])
 def test_recording_again_gives_the_same(drafter):
     """Token for token where no float is involved; a draft model on another processor may round otherwise."""
     again = record(target(), drafter, recorded_items()[9:13]).items

@@ -152,6 +152,7 @@ def test_nothing_is_drawn_where_nobody_can_be_served(
 # -- simulated ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_simulated_servers_do_what_their_objective_says() -> None:
     """Ten users on a hub, whose devices draft 0.8 right: `energy` lets them draft less, and all keep their pace."""
     traces = adapted(perfect_traces(), 0.8)

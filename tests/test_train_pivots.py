@@ -90,7 +90,12 @@ def test_what_can_be_told_apart_is_learned(monkeypatch) -> None:
     assert trained.report["other_tasks_chose"]["recall"]["share"] > 0.95
     assert set(trained.report["kinds"]) == {"one", "two"}
     json.dumps(trained.report)
-    again = train(made_labels(), 3)
+
+
+@pytest.mark.long
+def test_training_again_gives_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(network, "MOST_STEPS", 120)
+    trained, again = (train(made_labels(), 3) for _ in range(2))
     assert all(np.array_equal(again.weights[name], weight) for name, weight in trained.weights.items())
 
 
@@ -152,10 +157,28 @@ def config(folder: Path, **changes) -> TrainPivotsConfig:
     return TrainPivotsConfig("tiny", work=str(folder), **{**options, **changes})
 
 
-def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys) -> None:
-    """On very little; a run that was stopped labels what an unbroken one does."""
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """Trains on very little."""
     monkeypatch.setattr(command, "SHARD_S", -1.0)  # a shard for each task
     monkeypatch.setattr(trainer, "LEAST", 0)
+
+
+def require_classifier_of_six(folder: Path, said: str) -> None:
+    mine, found = read_labels(folder / "work/tiny"), load(folder / "out")
+    assert (found.target, found.layer, found.size) == ("tiny", 3, 256)
+    assert found.training["mismatches"] == len(mine) and found.training["rollouts"] == 4
+    assert "6 tasks of 6 asked" in said
+
+
+def test_tiny_is_labelled(tmp_path, small, capsys) -> None:
+    assert command.train_pivots(config(tmp_path / "work", out=str(tmp_path / "out"))) == 0
+    require_classifier_of_six(tmp_path, capsys.readouterr().out)
+
+
+@pytest.mark.long
+def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, small, monkeypatch, capsys) -> None:
+    """A run that was stopped labels what an unbroken one does."""
     walk, walks = Labeller.walk, []
 
     def stopping(self, question, seed):
@@ -170,13 +193,10 @@ def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capsy
     assert labels.asked(tmp_path / "one/tiny") == 3
     assert command.train_pivots(config(tmp_path / "one")) == 0
     assert len(walks) == 4 + 3
-    assert command.train_pivots(config(tmp_path / "two", out=str(tmp_path / "out"))) == 0
-    one, two = (read_labels(tmp_path / name / "tiny") for name in ("one", "two"))
+    assert command.train_pivots(config(tmp_path / "work", out=str(tmp_path / "out"))) == 0
+    one, two = (read_labels(tmp_path / name / "tiny") for name in ("one", "work"))
     assert np.array_equal(one.states, two.states) and np.array_equal(one.pivots, two.pivots)
-    found = load(tmp_path / "out")
-    assert (found.target, found.layer, found.size) == ("tiny", 3, 256)
-    assert found.training["mismatches"] == len(two) and found.training["rollouts"] == 4
-    assert "6 tasks of 6 asked" in capsys.readouterr().out
+    require_classifier_of_six(tmp_path, capsys.readouterr().out)
 
 
 def test_labels_of_other_options_are_not_added_to(tmp_path, monkeypatch) -> None:

@@ -155,10 +155,11 @@ def test_own_drafts_must_be_clearly_better_than_plain_decoding() -> None:
         assert (planner.chosen(drafts, [plain]) is drafts) == taken
 
 
-def test_probes_of_a_dear_drafter_take_a_small_share_of_the_steps() -> None:
+@pytest.mark.parametrize("steps", [3000, pytest.param(6000, marks=pytest.mark.long)])
+def test_probes_of_a_dear_drafter_take_a_small_share_of_the_steps(steps: int) -> None:
     policy, memory, profile = Goodput(WAIT), None, server(DEAR)
     sessions = tuple([own(id) for id in range(1, 33)])
-    probed, steps = [], 6000
+    probed = []
     for step in range(steps):
         found = policy.plan(Snapshot(sessions, memory), profile, NOW + 0.03 * step)
         memory = found.memory

@@ -161,10 +161,11 @@ def run(command: list, folder: Path = ROOT) -> str:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would lead a command to other sources or other settings."""
-    return {
+    """Without what would lead a command to other sources, other settings, or models fetched before."""
+    kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "OPENSLED_"))
     }
+    return kept | {"OPENSLED_CACHE_DIR": os.devnull}
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from opensled.images import MAX_PROMPT_IMAGE_BYTES
+
 MAX_VARINT = 7  # payload bits of a byte of a protobuf integer
 FIXED_BYTES = 256 << 10  # of a message: a schema of MAX_SCHEMA characters, biases, stop ids and names
 MOST_BYTES = 64 << 20  # of a message, however long the context: gRPC counts in 32 bits
@@ -49,13 +51,15 @@ IDLE_MESSAGES = Rate(128, 128 * BURST)
 REFUSALS = Rate(20, 200)
 
 
-def message_bytes(context_length: int, vocab_size: int) -> int:
-    """Most bytes of a message: a text that fills the context, as many ids, and all else of an `Open`.
+def message_bytes(context_length: int, vocab_size: int, images: bool = False) -> int:
+    """Most bytes of a message: a text that fills the context, as many ids, all pictures of a prompt if the target
+    takes `images`, and all else of an `Open`.
 
     A power of two: a padded `Open` grows to one.
     """
     id_bytes = -(-max(1, vocab_size - 1).bit_length() // MAX_VARINT)
-    size = min(FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes), MOST_BYTES)
+    files = MAX_PROMPT_IMAGE_BYTES if images else 0
+    size = min(FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes) + files, MOST_BYTES)
     return 1 << (size - 1).bit_length()
 
 

@@ -237,7 +237,8 @@ def client_limits(config: ServeConfig, manager: SessionManager | None = None) ->
     if manager is None:
         return limits
     context, vocab_size = manager.sequence_limits.context_length, manager.inputs.vocab_size
-    return replace(limits, message_bytes=message_bytes(context, vocab_size))
+    images = manager.loop.engine.info.images is not None
+    return replace(limits, message_bytes=message_bytes(context, vocab_size, images))
 
 
 def arriving_signals(*more: int) -> asyncio.Queue[int]:
@@ -280,4 +281,5 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         has_chat_template=bool(text.chat_template),
         capabilities=(GUIDE, PENALTIES, SHAPING),
         shaping=manager.limits.shaping,
+        images=engine.info.images,
     )

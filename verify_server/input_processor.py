@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from opensled.errors import InvalidRequest
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.images import expanded, placed, require_none
 from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
 from opensled.protocol import EndRules
 from verify_server.engine.base import EngineInfo
@@ -12,6 +13,7 @@ from verify_server.security import Tenants
 from verify_server.target import TextCodec
 from verify_server.tenant_pool import Spent, TenantPool
 from verify_server.text.guide import Constraint, GuideCompiler
+from verify_server.vision.image_store import ImageStore, PlacedRows
 
 # Characters of text per token: the usual rule of thumb for English.
 CHARACTERS = 4
@@ -24,8 +26,17 @@ THREADS, EACH, GRAMMAR_THREADS = 4, 2, 2
 class InputProcessor:
     """Knows the tokenizer, the limits of a sequence, and those of each tenant. All errors are InvalidRequest."""
 
-    def __init__(self, text: TextCodec, info: EngineInfo, limits: Limits, tenants: Tenants) -> None:
+    def __init__(
+        self,
+        text: TextCodec,
+        info: EngineInfo,
+        limits: Limits,
+        tenants: Tenants,
+        images: ImageStore | None = None,
+    ) -> None:
+        """`images`: of a target that reads pictures."""
         self.text, self._info, self._limits, self._tenants = text, info, limits, tenants
+        self._images = images
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self.vocab_size = min(text.vocab_size, info.vocab_size)
         self._texts, self._chats = (
@@ -74,17 +85,42 @@ class InputProcessor:
         """Token ids of the prompt of an `Open`; `spent` is told the seconds of processor time that they took."""
         limit = self._tenants.limits_of(tenant).max_prompt
         context = self.limits_of(tenant).context_length
+        if message.images:
+            self._require_images(message)
         ids = await self._encoded(
             message.prompt, message.guide, min(limit or context, context), tenant, spent
         )
+        if is_chat(message.prompt):
+            ids = expanded(ids, message.images, self._info.images)
         if limit and len(ids) > limit:
             raise InvalidRequest(
                 f"a prompt of {len(ids)} tokens; your tenant may send at most {limit}", "prompt"
             )
         return ids
 
+    def _require_images(self, message: Open) -> None:
+        if self._images is None:
+            require_none(message.images)
+        if isinstance(message.prompt, str):
+            raise Unsupported(
+                "text without a chat template has no places for images; send chat messages", "images"
+            )
+
+    async def images(
+        self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None = None
+    ) -> tuple[PlacedRows, ...]:
+        """The pictures of a new sequence, seen. Raises as `opensled.images.placed` and `ImageStore.seen` do."""
+        places = placed(prompt_ids, message.images, self._info.images)
+        if self._images is None:
+            return ()
+        return tuple(
+            [PlacedRows(first, await self._images.seen(image, tenant, spent)) for first, image in places]
+        )
+
     def close(self) -> None:
         """End its threads and processes; what native code computes is not waited for."""
+        if self._images is not None:
+            self._images.close()
         for pool in (self._texts, self._chats, self._grammars):
             pool.close()
         self._guides.close()

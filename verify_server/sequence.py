@@ -10,20 +10,29 @@ from collections.abc import Sequence as Ids
 from opensled.messages import DraftBlock
 from opensled.protocol import EndRules, agreed, cut, rebase
 from scheduler.plan import Slice
-from verify_server.engine.base import Segment
+from verify_server.engine.base import ImageRows, Segment
 from verify_server.kv.blocks import BlockTable
+from verify_server.vision.image_store import PlacedRows
 
 
 class Sequence:
     """One sequence; lengths count tokens, the prompt included."""
 
-    def __init__(self, tokens: Ids[int], prompt_length: int, ends: EndRules, table: BlockTable) -> None:
-        """`tokens`: the prompt and what is committed already, all of it confirmed."""
+    def __init__(
+        self,
+        tokens: Ids[int],
+        prompt_length: int,
+        ends: EndRules,
+        table: BlockTable,
+        images: Ids[PlacedRows] = (),
+    ) -> None:
+        """`tokens`: the prompt and what is committed already, all of it confirmed. `images`: of the prompt."""
         self.tokens = list(tokens)
         self.prompt_length, self.ends, self.table = prompt_length, ends, table
         self.computed = 0  # positions [0, computed) are in the KV blocks
         self.confirmed = len(self.tokens)
         self.finish_reason = ""  # "" = goes on
+        self.images = tuple(images)
 
     def __len__(self) -> int:
         """Tokens that are known."""
@@ -68,6 +77,13 @@ class Sequence:
             blocks=tuple(self.table.blocks),
             rows=len(drafted) + 1 if piece.decide else 0,
             parents=block.parents,
+            images=self._images_from(start) if self.images else (),
+        )
+
+    def _images_from(self, start: int) -> tuple[ImageRows, ...]:
+        """The pictures with positions at `start` or behind it."""
+        return tuple(
+            [ImageRows(first, seen.rows) for first, seen in self.images if start < first + len(seen.content)]
         )
 
     def advance(self, segment: Segment) -> None:

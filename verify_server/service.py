@@ -13,7 +13,8 @@ from grpc_reflection.v1alpha import reflection
 from opensled import codec
 from opensled.bounds import MAX_POSITIONS
 from opensled.errors import InvalidRequest, OpenSledError
-from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
+from opensled.framed import Framed
+from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients

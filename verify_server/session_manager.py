@@ -33,6 +33,7 @@ from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.target import Target
 from verify_server.tenant_pool import Spent
+from verify_server.vision.image_store import ImageStore, content_of
 
 # Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.
 IDLE_POLL_SECONDS = 0.02
@@ -75,7 +76,8 @@ class SessionManager:
         self.stats = SessionStats()
         info = loop.engine.info
         self.sequence_limits = _sequence_limits(info, limits)
-        self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants)
+        images = ImageStore(loop.engine.see) if info.images else None
+        self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, images)
         self._draft_limits = DraftLimits(
             self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads, True
         )
@@ -113,7 +115,7 @@ class SessionManager:
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
-                session = await self._create(message, prompt_ids, tenant)
+                session = await self._create(message, prompt_ids, tenant, spent)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
         takes = session.limits
@@ -189,6 +191,8 @@ class SessionManager:
         held = (*prompt_ids, *message.committed)
         if tuple(session.sequence.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
+        if [seen.digest for _, seen in session.sequence.images] != [image.digest for image in message.images]:
+            raise TruthConflict("the images of this Open are not those of the session")
         self.stats.opened["resumed"] += 1
         return session
 
@@ -213,13 +217,16 @@ class SessionManager:
             return self._admission.promised(message.pace, tenant)
         return 0.0 if message.background else self.limits.min_pace
 
-    async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
+    async def _create(
+        self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None
+    ) -> Session:
         served = self.rules.create(message.rule)
         require_rule(served, message.guide, self.limits.tenants.limits_of(tenant), self.limits.max_draft)
         label, rule = served
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
         constraint = await self.inputs.constraint(message, tenant)
+        images = await self.inputs.images(message, prompt_ids, tenant, spent)
         if self.draining:
             raise _shutting_down()
         if (absent := self._admission.yielding(tenant)) is not None:
@@ -233,7 +240,8 @@ class SessionManager:
                 (*prompt_ids, *message.committed),
                 len(prompt_ids),
                 ends,
-                BlockTable(self.loop.pool, tenant, kv_tokens),
+                BlockTable(self.loop.pool, tenant, kv_tokens, content_of(images)),
+                images,
             ),
             params=message.params,
             key=message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),

@@ -60,7 +60,7 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         own.estimate.forecast if own else None,
         own.share.ratio if own else 1.0,
         own.reach if own else (),
-        length - own.read if own and own.needs_kv else 0,
+        length - own.read if own and own.needs_kv and not own.reads_blocks else 0,
         sequence.ends.last_length - length,
         pending.reach if pending else (),
         session.limits.least_draft,

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from opensled.messages import ClientMessage, Framed, Opened, ServerMessage, Verdict
+from opensled.framed import Framed
+from opensled.messages import ClientMessage, Opened, ServerMessage, Verdict
 from opensled.shaping import OPENING_BYTES, Shaping
 from opensled.ticked_stream import TickedStream
 

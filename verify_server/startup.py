@@ -21,9 +21,10 @@ def tell_ready(target: Target, context: int, config: ServeConfig, address: str) 
 def described(info: EngineInfo, context: int) -> str:
     """How the target is computed, in one line."""
     memory = info.num_blocks * info.block_size
+    eyes = f", pictures of {info.images.rows} positions each" if info.images else ""
     return (
         f"engine {info.runtime}, {info.dtype} on {info.device}, level {info.numerics}, context {context:,} tokens, "
-        f"KV memory for {memory:,} tokens"
+        f"KV memory for {memory:,} tokens{eyes}"
     )
 
 

@@ -94,6 +94,8 @@ def needs_target(asked: Task | Open) -> str:
         return "log-probabilities are the target's alone"
     if asked.guide is not None and (asked.guide.masks or asked.guide.tools):
         return "tools and formats of answers are the server's alone"
+    if asked.images:
+        return "the draft model reads text alone, and sees no images"
     return ""
 
 

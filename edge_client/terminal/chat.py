@@ -93,7 +93,10 @@ class Chat:
     def __init__(self, config: ChatConfig, device: Device, view: View, runner: Runner) -> None:
         self._config, self._device, self._view, self._runner = config, device, view, runner
         self._conversation = Conversation(config.system)
-        self._desk = Desk(device.info.model_id, view, self._conversation, lambda: device.status)
+        info = device.info
+        self._desk = Desk(
+            info.model_id, view, self._conversation, lambda: device.status, sees=info.images is not None
+        )
 
     def talk(self, messages: Iterable[str]) -> None:
         """Answer every message; raises Unsupported for a target without a chat template."""
@@ -143,10 +146,12 @@ class Chat:
                 ChatTurn(
                     question,
                     answer.text,
+                    tuple(self._conversation.images),
                     stopped=not answer.finish_reason,
                     local=unverified(answer.origins) is not None,
                 )
             )
+            self._conversation.images.clear()
         if answer.stats:
             self._desk.finished.append(answer.stats)
         self._view.statistics(answer, time.monotonic() - started)

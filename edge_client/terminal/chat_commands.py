@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat_view import View
 from opensled.answer import Stats
 from opensled.errors import UsageError
+from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
 from opensled.messages import ChatMessage
 
 
@@ -20,6 +21,7 @@ class ChatTurn:
 
     question: str
     answer: str
+    images: tuple[Image, ...] = ()  # that the question was about
     stopped: bool = False  # by Ctrl-C, before the target had finished
     local: bool = False  # has text that no target has verified
 
@@ -30,13 +32,14 @@ class Conversation:
 
     system: str = ""
     exchanges: list[ChatTurn] = field(default_factory=list)
+    images: list[Image] = field(default_factory=list)  # that the next question is about
 
     def prompt(self, question: str) -> tuple[ChatMessage, ...]:
         """The whole conversation with `question` as its last message."""
         messages = [ChatMessage("system", self.system)] if self.system else []
         for past in self.exchanges:
-            messages += [ChatMessage("user", past.question), ChatMessage("assistant", past.answer)]
-        return (*messages, ChatMessage("user", question))
+            messages += [_asked(past.question, past.images), ChatMessage("assistant", past.answer)]
+        return (*messages, _asked(question, self.images))
 
     def save(self, path: Path, model: str) -> None:
         """Write OpenAI chat messages into a new file that only its owner can read; raises UsageError."""
@@ -53,9 +56,15 @@ class Conversation:
         shown: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
         for past in self.exchanges:
             marks = {name: True for name in ("stopped", "local") if getattr(past, name)}
-            shown.append({"role": "user", "content": past.question})
+            about = {"images": [image.digest.hex() for image in past.images]} if past.images else {}
+            shown.append({"role": "user", "content": past.question, **about})
             shown.append({"role": "assistant", "content": past.answer, **marks})
         return shown
+
+
+def _asked(question: str, images: Sequence[Image]) -> ChatMessage:
+    """A question behind its pictures."""
+    return ChatMessage("user", question, images=tuple([TurnImage(0, image) for image in images]))
 
 
 @dataclass
@@ -66,6 +75,7 @@ class Desk:
     view: View
     conversation: Conversation
     status: Callable[[], DraftStatus]  # how the device drafts now
+    sees: bool = False  # whether the target reads pictures
     finished: list[Stats] = field(default_factory=list)  # the statistics of each finished answer
     leaving: bool = False
 
@@ -101,6 +111,17 @@ def _undo(desk: Desk, argument: str) -> None:
 def _system(desk: Desk, argument: str) -> None:
     desk.conversation.system = argument
     desk.view.note("the system message is set" if argument else "there is no system message now")
+
+
+def _image(desk: Desk, argument: str) -> None:
+    if not desk.sees:
+        raise UsageError(f"{desk.model} reads text alone: it takes no pictures")
+    if not argument:
+        raise UsageError("write /image FILE")
+    if len(desk.conversation.images) >= MAX_IMAGES:
+        raise UsageError(f"a question may be about at most {MAX_IMAGES} pictures")
+    desk.conversation.images.append(image_file(argument))
+    desk.view.note(f"the next question is about {argument}")
 
 
 def _stats(desk: Desk, argument: str) -> None:
@@ -149,6 +170,7 @@ COMMANDS = {
     "reset": Command("/reset", "forget the conversation, but not the system message", _reset),
     "undo": Command("/undo", "take back the last question and its answer", _undo),
     "system": Command("/system [TEXT]", "set the system message; without TEXT remove it", _system),
+    "image": Command("/image FILE", "show the target a picture with the next question", _image),
     "stats": Command("/stats", "tokens, speed and accepted drafts so far", _stats),
     "status": Command("/status", "how this device drafts now, and why", _status),
     "save": Command("/save FILE", "write the conversation into a new file, as JSON", _save),

@@ -24,6 +24,8 @@ def greeting(info: ModelInfo, server: str, drafter: str) -> list[str]:
     context = f"A conversation has room for {info.limits.context_length:,} tokens."
     drafting = "nothing" if drafter == "none" else f"with {drafter}"
     lines = [f"{info.model_id} at {server} answers, and this device drafts {drafting}. {context}"]
+    if info.images:
+        lines.append("It reads pictures: /image FILE shows it one with your next question.")
     if info.model_id in TINY_IDS:
         lines.append(_tiny(info.model_id))
     lines.append(

@@ -14,12 +14,15 @@ from opensled.errors import InvalidRequest
 OWN = ("content", "images", "thinking", "tool_calls", "tool_name")  # read here; the rest has OpenAI's form
 
 
-def openai_turns(value: object) -> object:
-    """The field `messages`. What has no known form is left as it is, for the reader to refuse."""
+def openai_turns(value: object, sees: bool = False) -> object:
+    """The field `messages`; `sees`: whether the target reads pictures.
+
+    What has no known form is left as it is, for the reader to refuse.
+    """
     if not isinstance(value, list):
         return value
     calls = CallIds()
-    return [_turn(turn, f"messages[{index}]", calls) for index, turn in enumerate(value)]
+    return [_turn(turn, f"messages[{index}]", calls, sees) for index, turn in enumerate(value)]
 
 
 class CallIds:
@@ -44,14 +47,13 @@ class CallIds:
         return self._unanswered.popleft() if self._unanswered else ""
 
 
-def _turn(value: object, where: str, calls: CallIds) -> object:
+def _turn(value: object, where: str, calls: CallIds, sees: bool) -> object:
     if not isinstance(value, dict):
         return value
     fields = Fields({name: value[name] for name in OWN if name in value}, f"{where}.")
     turn = {name: field for name, field in value.items() if name not in OWN}
     content = fields.take("content")
-    turn["content"] = "" if content is None else content
-    fields.only("images", [])
+    turn["content"] = with_images("" if content is None else content, fields, sees)
     fields.text("thinking", "")  # of an earlier answer; chat templates leave it out
     if (made := fields.take("tool_calls")) is not None:
         turn["tool_calls"] = _calls(made, fields.path("tool_calls"), calls)
@@ -60,6 +62,26 @@ def _turn(value: object, where: str, calls: CallIds) -> object:
     if turn.get("role") == "tool" and turn.get("tool_call_id") is None:
         turn["tool_call_id"] = calls.answered()
     return turn
+
+
+def with_images(content: object, fields: Fields, sees: bool) -> object:
+    """A turn's content in OpenAI's form; Ollama's pictures, in base64 without a type, come before the text.
+
+    `sees`: whether the target reads pictures; else there may be none.
+    """
+    if not sees:
+        fields.only("images", [])
+        return content
+    images = fields.take("images")
+    if images in (None, []):
+        return content
+    if not isinstance(images, list):
+        raise InvalidRequest(f"{fields.path('images')} must be a list", fields.path("images"))
+    urls = [f"data:image;base64,{image}" if isinstance(image, str) else image for image in images]
+    return [
+        *[{"type": "image_url", "image_url": {"url": url}} for url in urls],
+        {"type": "text", "text": content},
+    ]
 
 
 def _calls(value: object, where: str, calls: CallIds) -> object:

@@ -12,7 +12,7 @@ from typing import Any
 
 from http_api import requests
 from http_api.fields import Fields, ignores, is_number
-from http_api.ollama.chat_turns import openai_turns
+from http_api.ollama.chat_turns import openai_turns, with_images
 from http_api.ollama.options import SERVED, sampling_fields
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
@@ -63,7 +63,7 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     """/api/chat. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
     turns = fields.take("messages")
-    asked = {"messages": openai_turns(turns), "tools": fields.take("tools")}
+    asked = {"messages": openai_turns(turns, info.images is not None), "tools": fields.take("tools")}
     has_prompt = turns is not None and turns != []
     return _request(fields, info, asked if has_prompt else None, requests.chat_request, True)
 
@@ -78,15 +78,16 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     prompt, system = fields.text("prompt", ""), fields.text("system", "")
     for name in ("suffix", "template"):
         fields.only(name, "")
-    for name in ("images", "context"):
-        fields.only(name, [])
-    if fields.flag("raw", False) or not info.has_chat_template:
+    fields.only("context", [])
+    is_raw = fields.flag("raw", False) or not info.has_chat_template
+    content = with_images(prompt, fields, info.images is not None and not is_raw)
+    if is_raw:
         if system:
             raise Unsupported("system needs a chat template: leave it out, or raw", "system")
         raw: dict[str, Any] = {"prompt": prompt}
         return _request(fields, info, raw if prompt else None, _raw_request, False)
     turns = [{"role": "system", "content": system}] if system else []
-    asked = {"messages": [*turns, {"role": "user", "content": prompt}]}
+    asked = {"messages": [*turns, {"role": "user", "content": content}]}
     return _request(fields, info, asked if prompt else None, requests.chat_request, False)
 
 

@@ -73,7 +73,9 @@ class OllamaApi:
 
     async def answer(self, read: Read, request: Request) -> Response:
         """Answer one request, whole or as a stream. If the client leaves, the work ends."""
-        (alone, asked), headers = await read_body(request, partial(self._asked, read), self._is_lenient)
+        (alone, asked), headers = await read_body(
+            request, partial(self._asked, read), self._is_lenient, self._backend.info.images is not None
+        )
         if asked.request is None:
             return _json(without_prompt(asked))
         reply = OllamaReply(asked, self._backend)

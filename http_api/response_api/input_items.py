@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+from http_api.content_parts import read_content
 from http_api.fields import Fields, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ToolCall
@@ -12,8 +12,6 @@ ITEM_TYPES = ("message", "function_call", "function_call_output")
 PART_TYPES = ("input_text", "output_text")
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 STATES = ("in_progress", "completed", "incomplete")
-# What a client repeats of an earlier answer; the text alone reaches the model.
-LABELS = ("annotations", "logprobs")
 # Fields of other services, which clients send as null when they repeat an item; Python's client may write "async_".
 ABSENT = {
     "message": ("phase",),
@@ -22,15 +20,18 @@ ABSENT = {
 }
 
 
-def read_input(value: object) -> tuple[ChatMessage, ...]:
-    """The field `input`. Calls join the assistant's turn before them, as one answer holds them."""
+def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
+    """The field `input`; `sees`: whether the target reads pictures.
+
+    Calls join the assistant's turn before them, as one answer holds them.
+    """
     if isinstance(value, str):
         return (ChatMessage("user", require_text(value, "input")),)
     if not isinstance(value, list) or not value:
         raise InvalidRequest("input must be a string, or a list with at least one item", "input")
     turns: list[ChatMessage] = []
     for index, item in enumerate(value):
-        turn = _turn(item, f"input[{index}]")
+        turn = _turn(item, f"input[{index}]", sees)
         if turn.tool_calls and turns and turns[-1].role == "assistant":
             turns[-1] = replace(turns[-1], tool_calls=turns[-1].tool_calls + turn.tool_calls)
         else:
@@ -38,7 +39,7 @@ def read_input(value: object) -> tuple[ChatMessage, ...]:
     return tuple(turns)
 
 
-def _turn(value: object, where: str) -> ChatMessage:
+def _turn(value: object, where: str, sees: bool) -> ChatMessage:
     fields = fields_of(value, where)
     kind = fields.take("type")
     kind = "message" if kind is None else kind
@@ -51,16 +52,18 @@ def _turn(value: object, where: str) -> ChatMessage:
     fields.only("status", *STATES)
     for name in ABSENT[kind]:
         fields.only(name)
-    turn = READERS[kind](fields)
+    turn = _message(fields, sees) if kind == "message" else READERS[kind](fields)
     fields.finish()
     return turn
 
 
-def _message(fields: Fields) -> ChatMessage:
+def _message(fields: Fields, sees: bool) -> ChatMessage:
     role, where = fields.text("role", ""), fields.path("role")
     if role not in ROLES:
         raise InvalidRequest(f"{where} must be one of {', '.join(ROLES)}", where)
-    return ChatMessage(ROLES[role], _text(fields, "content"))
+    pictures = "input_image" if sees and role == "user" else ""
+    content = read_content(fields.take("content"), fields.path("content"), PART_TYPES, pictures)
+    return ChatMessage(ROLES[role], content.text, images=content.images)
 
 
 def _call(fields: Fields) -> ChatMessage:
@@ -73,7 +76,6 @@ def _output(fields: Fields) -> ChatMessage:
 
 
 READERS: dict[str, Callable[[Fields], ChatMessage]] = {
-    "message": _message,
     "function_call": _call,
     "function_call_output": _output,
 }
@@ -85,21 +87,4 @@ def _required(fields: Fields, name: str) -> str:
 
 def _text(fields: Fields, name: str) -> str:
     """A string, or the texts of a list of parts."""
-    value: Any = fields.take(name)
-    where = fields.path(name)
-    if not isinstance(value, list):
-        return require_text(value, where)
-    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
-
-
-def _part(value: object, where: str) -> str:
-    fields = fields_of(value, where)
-    if fields.take("type") not in PART_TYPES:
-        raise Unsupported(
-            f"{where}.type must be {' or '.join(PART_TYPES)}: this model reads nothing else", f"{where}.type"
-        )
-    text = _required(fields, "text")
-    for name in LABELS:
-        fields.take(name)
-    fields.finish()
-    return text
+    return read_content(fields.take(name), fields.path(name), PART_TYPES).text

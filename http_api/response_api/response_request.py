@@ -8,6 +8,7 @@ same fields as a JSON schema.
 from dataclasses import replace
 from typing import Any
 
+from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, require_object, require_text
 from http_api.guides import (
     make_guide,
@@ -57,6 +58,7 @@ NAMES = {
     **CLIENT_NAMES,
     "prompt": "input",
     "messages": "input",
+    "images": "input",
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
@@ -69,8 +71,9 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     for name, remedy in ELSEWHERE.items():
         if fields.take(name) is not None:
             raise Unsupported(f"{name} is not supported: {remedy}", name)
-    prompt = _instructions(fields) + read_input(fields.take("input"))
+    prompt = _instructions(fields) + read_input(fields.take("input"), info.images is not None)
     require_template(info, "input")
+    require_images(prompt, info.images, "input")
     guide = _guide(fields, info)
     limit, _ = token_limit(fields, "max_output_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)

@@ -1,8 +1,9 @@
 """The JSON schema of a request for a response: the fields and ranges that response_request.py reads."""
 
+from http_api.content_parts import LABELS
 from http_api.guide_schemas import NAMED, ONLY_TEXT, function, json_schema, no_tools, tools
 from http_api.replies import COUNT, TEXT, Schema, closed, items, one_of, optional, ref
-from http_api.response_api.input_items import ABSENT, LABELS, PART_TYPES, ROLES, STATES
+from http_api.response_api.input_items import ABSENT, PART_TYPES, ROLES, STATES
 from http_api.response_api.response_request import (
     ELSEWHERE,
     INCLUDED,
@@ -11,7 +12,7 @@ from http_api.response_api.response_request import (
     MAX_PAIRS,
     MAX_VALUE,
 )
-from http_api.schemas import everywhere
+from http_api.schemas import DETAIL, PICTURE_URL, everywhere
 from opensled.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
 
 FUNCTION = one_of("function")
@@ -27,7 +28,7 @@ def components(info: ModelInfo) -> Schema:
     guided = _guided() if GUIDE in info.capabilities else _unguided()
     return {
         "ResponseRequest": closed({**fields, **guided}, "input"),
-        "InputItem": {"anyOf": [_message(), _call(), _output()]},
+        "InputItem": {"anyOf": [_message(info), _call(), _output()]},
     }
 
 
@@ -94,8 +95,9 @@ def _item(kind: str, fields: Schema, *required: str) -> Schema:
     return closed({**fields, **labels}, *required)
 
 
-def _message() -> Schema:
-    fields = {"type": one_of("message", None), "role": one_of(*ROLES), "content": _content()}
+def _message(info: ModelInfo) -> Schema:
+    content = _content(*([_picture()] if info.images else []))
+    fields = {"type": one_of("message", None), "role": one_of(*ROLES), "content": content}
     return _item("message", fields, "role", "content")
 
 
@@ -109,7 +111,13 @@ def _output() -> Schema:
     return _item("function_call_output", fields, *fields)
 
 
-def _content() -> Schema:
+def _picture() -> Schema:
+    fields = {"type": one_of("input_image"), "image_url": PICTURE_URL, "detail": DETAIL}
+    return closed({**fields, "file_id": one_of(None)}, "type", "image_url")
+
+
+def _content(*others: Schema) -> Schema:
+    """A text, or a list of texts and `others`."""
     labels = {name: {"description": "Of an earlier answer; not read."} for name in LABELS}
     part = closed({"type": one_of(*PART_TYPES), "text": TEXT, **labels}, "type", "text")
-    return {"anyOf": [TEXT, items(part)]}
+    return {"anyOf": [TEXT, items({"anyOf": [part, *others]} if others else part)]}

@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("model_id", "vocab_size", "fingerprint", "eos_ids", "limits", "rules", "numerics", "version", "tokenizer_hash", "has_chat_template", "capabilities", "shaping")
+    __slots__ = ("model_id", "vocab_size", "fingerprint", "eos_ids", "limits", "rules", "numerics", "version", "tokenizer_hash", "has_chat_template", "capabilities", "shaping", "images")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class DescribeReply(_message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     SHAPING_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     vocab_size: int
     fingerprint: str
@@ -36,7 +37,20 @@ class DescribeReply(_message.Message):
     has_chat_template: bool
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     shaping: Shaping
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ...) -> None: ...
+    images: ImageFacts
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ...) -> None: ...
+
+class ImageFacts(_message.Message):
+    __slots__ = ("token_id", "rows", "most", "most_bytes")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    rows: int
+    most: int
+    most_bytes: int
+    def __init__(self, token_id: _Optional[int] = ..., rows: _Optional[int] = ..., most: _Optional[int] = ..., most_bytes: _Optional[int] = ...) -> None: ...
 
 class RuleFacts(_message.Message):
     __slots__ = ("name", "lossless", "trees", "draft_probs")
@@ -121,7 +135,7 @@ class Dummy(_message.Message):
     def __init__(self) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping", "takes_unverified")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping", "takes_unverified", "images")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +154,7 @@ class Open(_message.Message):
     GUIDE_FIELD_NUMBER: _ClassVar[int]
     SHAPING_FIELD_NUMBER: _ClassVar[int]
     TAKES_UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     ids: Ids
     text: str
     chat: Chat
@@ -158,7 +173,16 @@ class Open(_message.Message):
     guide: Guide
     shaping: Shaping
     takes_unverified: bool
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[Image]
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
+
+class Image(_message.Message):
+    __slots__ = ("digest", "data")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    data: bytes
+    def __init__(self, digest: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Ids(_message.Message):
     __slots__ = ("ids",)
@@ -173,18 +197,20 @@ class Chat(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "content", "tool_calls", "tool_call_id", "name")
+    __slots__ = ("role", "content", "tool_calls", "tool_call_id", "name", "images")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
     tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
     tool_call_id: str
     name: str
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    images: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., name: _Optional[str] = ..., images: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ToolCall(_message.Message):
     __slots__ = ("id", "name", "arguments")

@@ -35,11 +35,11 @@ def losses(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Gener
     What the target does not count among its most likely tokens is one outcome, "another". The softmax goes over the
     tokens that any position has among its most likely ones, and over a sample of all others that stands for them.
     """
-    candidates = _candidates(aims.ids, len(embedding), generator)
+    candidates = candidates_of(aims.ids, len(embedding), generator)
     logits = linear(hidden, embedding[candidates.ids]).float() + candidates.log_shares
     log_probs = logits.log_softmax(-1).gather(1, candidates.places[aims.ids])  # [N, TOP]
     wanted = aims.log_probs.exp()
-    rest, own_rest = _rest(wanted), _rest(log_probs.exp())
+    rest, own_rest = rest_of(wanted), rest_of(log_probs.exp())
     known = (wanted * (aims.log_probs - log_probs)).sum(-1)
     divergence = known + rest * (rest.log() - own_rest.log())
     variation = 1 - torch.minimum(wanted, log_probs.exp()).sum(-1) - torch.minimum(rest, own_rest)
@@ -47,7 +47,7 @@ def losses(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Gener
     return Losses(divergence.mean(), variation.mean(), distance)
 
 
-class _Candidates(NamedTuple):
+class Candidates(NamedTuple):
     """Tokens that the softmax goes over."""
 
     ids: Tensor  # [C]
@@ -55,7 +55,7 @@ class _Candidates(NamedTuple):
     log_shares: Tensor  # [C]: log of the number of tokens that each one stands for
 
 
-def _candidates(ids: Tensor, vocabulary: int, generator: torch.Generator) -> _Candidates:
+def candidates_of(ids: Tensor, vocabulary: int, generator: torch.Generator) -> Candidates:
     likely = torch.zeros(vocabulary, dtype=torch.bool)
     likely[ids.flatten()] = True
     named, others = likely.nonzero()[:, 0], (~likely).nonzero()[:, 0]
@@ -63,9 +63,9 @@ def _candidates(ids: Tensor, vocabulary: int, generator: torch.Generator) -> _Ca
     places = torch.zeros(vocabulary, dtype=torch.long)
     places[named] = torch.arange(len(named))
     shares = torch.cat([torch.ones(len(named)), torch.full([len(drawn)], len(others) / max(1, len(drawn)))])
-    return _Candidates(torch.cat([named, drawn]), places, shares.log())
+    return Candidates(torch.cat([named, drawn]), places, shares.log())
 
 
-def _rest(probs: Tensor) -> Tensor:
+def rest_of(probs: Tensor) -> Tensor:
     """What the TOP leave, never 0."""
     return (1 - probs.sum(-1)).clamp_min(1e-4)

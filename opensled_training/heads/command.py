@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,6 +33,24 @@ ROWS = 96  # texts at once
 HELDOUT_WINDOWS = 48  # that the curve is of
 
 
+class TextsWanted(Protocol):
+    """What a target writes before anything is trained for it."""
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def data(self) -> str:
+        """A file of prompts, or `self`."""
+
+    @property
+    def positions(self) -> int: ...
+
+    @property
+    def shop(self) -> Path:
+        """Folder that TEXTS and HELDOUT are in."""
+
+
 def train_head(config: TrainHeadConfig) -> int:
     """`opensled train-head`: make the data, train, and write the head. What is there already is not made again.
 
@@ -40,7 +59,7 @@ def train_head(config: TrainHeadConfig) -> int:
     _check(config)
     torch.set_num_threads(config.threads)
     source = load_source(config.target)
-    _capture(source, config)
+    write_texts(source, config)
     if not config.capture_only:
         print(_train(source, config), flush=True)
     return 0
@@ -56,7 +75,8 @@ def _check(config: TrainHeadConfig) -> None:
         )
 
 
-def _capture(source: Source, config: TrainHeadConfig) -> None:
+def write_texts(source: Source, config: TextsWanted) -> None:
+    """The texts to learn from and the held-out ones, as far as they are not there yet."""
     asker = Asker(config.target, source.text, None if config.data == "self" else Path(config.data))
     texts, heldout = config.shop / TEXTS, config.shop / HELDOUT
     if not windows.shards(heldout):

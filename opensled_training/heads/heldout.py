@@ -19,7 +19,6 @@ from opensled_training.heads.windows import Window
 from verify_server.heads.collapse import ROOT, Trie
 
 NODES = 16  # of a tree
-WAYS = ("chain", "tree")  # of drafts; the last one is what a head is judged by
 
 
 @dataclass
@@ -44,13 +43,13 @@ class Walk:
 
 @torch.inference_mode()
 def tokens_per_step(pupil: Learner, windows: Sequence[Window]) -> dict[str, float]:
-    """`chain`: with the likeliest chain; `tree`: with the best NODES nodes of a tree."""
-    walks = {way: Walk() for way in WAYS}
+    """By way of drafting: of `chain` with the likeliest chain, of `tree` with the best NODES nodes of a tree."""
+    walks: dict[str, Walk] = {}
     for window in windows:
         rows = window.starts()
         batch = pupil.batch([window], [rows])
         for way, drafts in pupil.drafts(batch).items():
-            walks[way].along(rows, map(agreed, drafts, _texts(batch)))
+            walks.setdefault(way, Walk()).along(rows, map(agreed, drafts, _texts(batch)))
     return {way: round(walk.mean, 4) for way, walk in walks.items()}
 
 

@@ -10,8 +10,18 @@ from torch import Tensor, nn
 
 from opensled_training.heads.batches import Batch
 from opensled_training.heads.windows import Window
-from verify_server.heads.base import HeadShape
 from verify_server.heads.collapse import Trie
+
+
+class Shape(Protocol):
+    """Of a head, or of what else learns from tapped states."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Hidden states that it reads."""
 
 
 class Learner(Protocol):
@@ -20,8 +30,7 @@ class Learner(Protocol):
         """What is trained, in float32."""
 
     @property
-    def shape(self) -> HeadShape:
-        """Of the head."""
+    def shape(self) -> Shape: ...
 
     @property
     def places(self) -> np.ndarray:
@@ -34,4 +43,6 @@ class Learner(Protocol):
         """`name`: see losses.LOSSES; a learner with a loss of its own takes that."""
 
     def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
-        """For each of heldout.WAYS a draft from each start; ids are of the draft vocabulary."""
+        """By way of drafting, of heads `chain` and `tree`, a draft from each start; ids are of the draft vocabulary.
+
+        A learner is judged by the last way."""

@@ -11,28 +11,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.speculation import Numbers, accepted_tokens, tokens_beside
-from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from scheduler.estimates import Forecast
-from scheduler.goodput.arms import (
-    ARMS,
-    BOTH,
-    LENGTHS,
-    NO_COSTS,
-    RESPONSE,
-    Assignment,
-    MarginalCosts,
-    PromptLoad,
-)
+from hw_profiles.speculation import Numbers
+from hw_profiles.step_cost import HardwareProfile
+from scheduler.goodput.arms import LENGTHS, NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
 from scheduler.goodput.objective import SPEED, Consumption, Objective
+from scheduler.goodput.rounds import RoundTable
 from scheduler.plan import SessionView
 
 ROUNDS = 6  # iterations of the fixed point; more change nothing that matters and cost planning time
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 # Positions over which marginal costs are measured: beyond a bend of the cost
 TOKENS_STEP, CONTEXTS_STEP = 8, 1000
-# Tokens still to be written for which a text is read: half of what may be written, and no more than these. Chosen.
-ANSWER = 64
 # Share of all tokens/s by which another assignment must be better: against flapping; where no device drafts, and where
 # one does.
 OWN_BETTER, BETTER = 0.005, 0.03
@@ -40,7 +29,6 @@ OWN_BETTER, BETTER = 0.005, 0.03
 # who get none wait for longer steps.
 DOUBT = 0.03
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
-AHEAD = 8  # steps for which an assignment is made, about as many as from one review to the next
 NEEDED = 0.5  # chance that a draft of the server is used, where a device is late (chosen)
 # Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
 MIN_GAIN = 0.5
@@ -49,18 +37,8 @@ SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
 LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
 
 
-NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
-NO_FORECAST = Forecast(0.0, 0.0)
-
-
-def _whole(device: NDArray[np.int_], least: NDArray[np.int_]) -> NDArray[np.int_]:
-    """[arm, session]: `least` tokens of the device in the place of the longest draft of its own, else none."""
-    longest = np.arange(len(device)) == len(LENGTHS) - 1
-    return np.where(longest[:, None], least, 0)
-
-
-class DraftPlanner:
-    """The law over all sessions at once: arrays have one column per session, and a row per arm."""
+class DraftPlanner(RoundTable):
+    """The law over all sessions at once: what a choice of arms comes to, and which one is worth most."""
 
     def __init__(
         self,
@@ -69,83 +47,8 @@ class DraftPlanner:
         prompts: PromptLoad,
         objective: Objective = SPEED,
     ) -> None:
-        self._objective = objective
-        self._cost, self._step_tokens, self._prompts = profile.cost, profile.max_step_tokens, prompts
-        self._drafting = profile.drafting or NO_DRAFTING
-        self._contexts = np.array([one.context for one in sessions], float)
-        self._pace = np.array([one.pace for one in sessions], float)
-        forecasts = [one.forecast for one in sessions]
-        known = [each for each in forecasts if each is not None]
-        columns = np.zeros((6, len(sessions)))
-        self._longest = np.array([one.max_draft if one.forecast else 0 for one in sessions])
-        if known:
-            columns[:, [each is not None for each in forecasts]] = np.array(
-                [(*each[:4], each.continued, each.earlier) for each in known]
-            ).T
-        first, later, delay, draft, continued, earlier = columns
-        has_own = np.array([one.own_forecast is not None for one in sessions])
-        self.arms = ARMS[bool(has_own.any())]
-        # A rule that needs long drafts has two choices: none, and in the place of the longest one its own.
-        least = np.array([one.least_draft for one in sessions])
-        lengths = np.broadcast_to(self.arms.device[:, None], (len(self.arms.device), len(sessions)))
-        if least.any():
-            lengths = np.where(least > 0, _whole(self.arms.device, least), lengths)
-        self._lengths = lengths
-        self._tokens = 1 + accepted_tokens(first, later, lengths)
-        self._own = self._own_tokens(sessions, (first, later))
-        drafting = self._longest > 0
-        # Similar devices are treated alike: a lucky series of drafts says little of the next ones.
-        self._usual = (
-            self._tokens[:, drafting].mean(axis=1, keepdims=True) if drafting.any() else self._tokens
-        )
-        self._usual = np.where(least > 0, self._tokens, self._usual)
-        self._device_s = lengths * draft  # for which the device drafts
-        whole = np.where(lengths > 0, first * later ** np.maximum(0, lengths - 1), 0.0)
-        # A draft that was sent on waits for no verdict: it is drafted while the step with the last one runs.
-        least_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
-        ahead_s = np.maximum(0.0, self._device_s - least_s)
-        away = (delay + self._device_s) * (1 - earlier)
-        away += continued * whole * np.minimum(0.0, ahead_s - away)
-        self._away = np.where(lengths > 0, away, 0.0)
-        self._messages = 1.0 + (lengths > 0)  # of a round: a verdict, and a draft
-        fits = (lengths <= self._longest) & ((least == 0) | (lengths > 0) | (self.arms.device[:, None] == 0))
-        self._allowed = fits & ((self.arms.own[:, None] == 0) | has_own)
-        self._positions = lengths + self._own + 1.0
-        self._all = np.arange(len(sessions))
-        self._counts = self._present(np.array([one.uncomputed - 1 for one in sessions], float))
-        if not self._counts.any():
-            self._counts[:] = 1.0
-
-    def _present(self, prompts: Numbers) -> Numbers:
-        """How much each session counts in the next steps. One whose prompt is being computed counts here only for the
-        steps after that. While a server computes the first prompts of many, these are all that there is to plan for."""
-        steps = np.ceil(prompts.cumsum() / self._step_tokens)
-        return np.where(prompts > 0, np.maximum(0.0, 1 - steps / AHEAD), 1.0)
-
-    def _own_tokens(self, sessions: Sequence[SessionView], device: tuple[Numbers, Numbers]) -> Numbers:
-        """[arm, session]: tokens of the server's draft that are expected; adds to `_tokens` what they bring.
-
-        `device`: first and later chances of the device's drafts.
-        """
-        own = self.arms.own[:, None]
-        self._read = np.zeros((len(own), len(sessions)))
-        if not self.arms.server_drafts:
-            return self._read
-        forecasts = [one.own_forecast or NO_FORECAST for one in sessions]
-        first, later, apart = np.array([(*each[:2], each.apart) for each in forecasts]).T
-        offered = np.array([one.own_share for one in sessions])
-        alone, both = own[: -len(BOTH)], own[-len(BOTH) :]
-        gained = np.concatenate(
-            (
-                accepted_tokens(first, later, alone),
-                apart * tokens_beside((first, later), device, both, self.arms.device[-len(BOTH) :, None]),
-            )
-        )
-        self._tokens = self._tokens + np.where(own > 0, offered * gained, 0.0)
-        # Each token that is written is read, and long texts are paid for by what is written after them.
-        debts = [one.own_unread / max(1.0, min(one.left / 2, ANSWER)) for one in sessions]
-        self._read = np.where(own > 0, self._tokens * (1 + np.array(debts)), 0.0)
-        return own * offered
+        super().__init__(sessions, profile)
+        self._objective, self._prompts = objective, prompts
 
     def hints(self, arms: NDArray[np.int_]) -> NDArray[np.int_]:
         """Tokens that each device drafts, where the sessions have these arms."""

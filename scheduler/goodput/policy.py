@@ -22,7 +22,7 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.objective import SPEED, Objective
 from scheduler.goodput.state import GoodputState, Wait, current
-from scheduler.goodput.step_budget import DraftOffer, most_urgent, most_valuable, urgency
+from scheduler.goodput.step_budget import DraftOffers, most_urgent, most_valuable, urgency
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
@@ -72,14 +72,16 @@ class Goodput:
         deciding, late, prompts, ahead, awaited = candidates
         known, hints = state.waits, state.hints
         for session in sessions:
-            if session.absent:
-                continue
-            waits = False
-            drafts = session.draft is None and not session.server_drives and session.hint != 0
-            if drafts and hints.get(session.id):
-                wait = known.get(session.id)
-                if wait is None or wait.view is not session:
+            wait = known.get(session.id)
+            if wait is None or wait.view is not session:
+                wait = None
+                if session.absent:
+                    continue
+                drafts = session.draft is None and not session.server_drives and session.hint != 0
+                if drafts and hints.get(session.id):
                     wait = known[session.id] = self._wait(session, state)
+            waits = False
+            if wait is not None:
                 waits = now < wait.until
                 if not waits:
                     late.add(session.id)
@@ -97,10 +99,12 @@ class Goodput:
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
         """When its draft is expected, and until when it is waited for."""
         forecast, asked = session.forecast, session.asked_since
-        if forecast is None or not forecast.drafts:
+        if forecast is None:
+            return Wait(session, inf, asked + self.draft_wait)
+        delay_s, draft_s, jitter_s, drafts, latest = forecast[2:7]
+        if not drafts:
             return Wait(session, inf, asked + self.draft_wait)
         length = session.hint or state.hints[session.id]
-        delay_s, draft_s, jitter_s, _, latest = forecast[2:7]
         # A device may draft less than its hint, and changes its length in small steps.
         if latest is not None and latest < length:
             length = latest + 1
@@ -141,20 +145,7 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     asks = state.asks
     if candidates.late:
         asks = {**asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
-    slices = [
-        Slice(
-            session.id,
-            1,
-            True,
-            False,
-            0,
-            draft,
-            _hint(session, state.told),
-            mine if session.own else None,
-            asks.get(session.id, 0),
-        )
-        for session, draft, mine in zip(chosen, drafts, own)
-    ]
+    slices = _decided(chosen, (drafts, own), state.told, asks)
     for session in _short_first(prompts, budget):
         if budget <= 0:
             break
@@ -167,6 +158,30 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
             Slice(session.id, tokens, decide, False, 0, draft, hint, 0 if session.own else None, ask)
         )
     return slices
+
+
+def _decided(
+    chosen: Sequence[SessionView],
+    verified: tuple[Sequence[int], Sequence[int]],
+    told: Mapping[int, int],
+    asks: Mapping[int, int],
+) -> list[Slice]:
+    """The slices of sessions that decide; `verified`: tokens of each device's and of each own draft."""
+    # By position, and the usual hint without a call: a step may have a thousand.
+    return [
+        Slice(
+            session.id,
+            1,
+            True,
+            False,
+            0,
+            draft,
+            session.max_draft if (hint := told.get(session.id)) and hint > session.max_draft else hint,
+            mine if session.own else None,
+            asks.get(session.id, 0),
+        )
+        for session, draft, mine in zip(chosen, *verified)
+    ]
 
 
 def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
@@ -189,16 +204,17 @@ def _cut(
     `second`: tokens that a second of the target is worth.
     """
     drafts, own = [0] * len(chosen), [0] * len(chosen)
-    for place, each in enumerate(chosen):
-        if each.draft and each.least_draft:  # asked for as a whole, and of little use as a part
-            drafts[place] = min(_draft(each), room)
-            room -= drafts[place]
-    devices = [place for place, each in enumerate(chosen) if each.draft and not each.least_draft]
+    devices = [place for place, each in enumerate(chosen) if each.draft]
+    whole = {place for place in devices if chosen[place].least_draft}
+    for place in sorted(whole):  # asked for as a whole, and of little use as a part
+        drafts[place] = min(_draft(chosen[place]), room)
+        room -= drafts[place]
+    if whole:
+        devices = [place for place in devices if place not in whole]
     servers = [place for place, each in enumerate(chosen) if each.own]
     if not (devices or servers):
         return drafts, own
-    offers = [_device_offer(chosen[place]) for place in devices]
-    offers += [_own_offer(chosen[place]) for place in servers]
+    offers = _offers([chosen[place] for place in devices], [chosen[place] for place in servers])
     kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, second, profile))
     for place, tokens in zip(devices, kept):
         drafts[place] = tokens
@@ -207,12 +223,14 @@ def _cut(
     return drafts, own
 
 
-def _device_offer(session: SessionView) -> DraftOffer:
-    return DraftOffer(_draft(session), session.forecast or GUESS, session.reach, session.depth)
-
-
-def _own_offer(session: SessionView) -> DraftOffer:
-    return DraftOffer(session.own, session.own_forecast or GUESS, session.own_reach)
+def _offers(devices: Sequence[SessionView], servers: Sequence[SessionView]) -> DraftOffers:
+    """The drafts of the `devices`, and the server's own for the sessions `servers`."""
+    return DraftOffers(
+        [_draft(each) for each in devices] + [each.own for each in servers],
+        [each.forecast or GUESS for each in devices] + [each.own_forecast or GUESS for each in servers],
+        [each.reach for each in devices] + [each.own_reach for each in servers],
+        [each.depth for each in devices] + [0] * len(servers),
+    )
 
 
 def _draft(session: SessionView) -> int:

@@ -114,13 +114,15 @@ def current(
 def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView]:
     """Those for which it is not decided yet who drafts: of a thousand, most are not among them."""
     hints, held, newest = old.hints, old.held, old.newest
-    drafting = [
-        one for one in sessions if one.forecast is not None and one.id not in hints and not one.absent
+    new = [
+        one
+        for one in sessions
+        if one.id > newest or (one.id not in hints and one.forecast is not None and not one.absent)
     ]
-    if not held and (not sessions or sessions[-1].id <= newest):
-        return drafting
-    new = {one.id for one in drafting}
-    return [one for one in sessions if one.id > newest or one.id in new or one.id in held]
+    if not held:
+        return new
+    ids = held.union([one.id for one in new])
+    return [one for one in sessions if one.id in ids]
 
 
 def _with_new(

@@ -3,8 +3,8 @@ compute all, drafts are shortened before a session waits, background sessions wa
 its turn."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,67 +17,70 @@ BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
 CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
 
 
-@dataclass(slots=True)
-class DraftOffer:
-    """A draft that a step may verify as far as it pays: a device's, or the server's own."""
+class DraftOffers(NamedTuple):
+    """Drafts that a step may verify as far as they pay, of devices and of the server itself: the columns of a table,
+    for to make an object of each would take as long as to weigh them."""
 
-    tokens: int
-    forecast: Forecast  # of such drafts
-    reach: tuple[float, ...] = ()  # for each token the chance that it stands with all before it; () = unknown
-    depth: int = 0  # of a tree: tokens of its longest path; 0 = it is a chain
-
-
-NOTHING = DraftOffer(0, Forecast(0.0, 0.0))
+    tokens: Sequence[int]
+    forecasts: Sequence[Forecast]  # of such drafts
+    # For each token the chance that it stands with all before it; () = unknown
+    reach: Sequence[tuple[float, ...]]
+    depths: Sequence[int]  # of a tree: tokens of its longest path; 0 = it is a chain
 
 
-def most_valuable(
-    offers: Sequence[DraftOffer], room: int, price: Callable[[NDArray[np.int_]], Numbers]
-) -> list[int]:
+def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.int_]], Numbers]) -> list[int]:
     """How many tokens of each draft a step verifies: the likeliest ones of the whole batch, `room` at most.
 
     `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
     many are taken as makes the sum of their chances, less their price, largest.
     """
-    tokens = np.array([offer.tokens for offer in offers], int)
+    tokens = np.array(offers.tokens, int)
     chances = _chances(offers, tokens)
     ranked = np.sort(chances)[::-1][:room]
     counts = np.arange(len(ranked) + 1)
     worth = np.concatenate(([0.0], np.cumsum(ranked))) - price(counts)
     count = int(worth.argmax())
     if not count:
-        return [0] * len(offers)
+        return [0] * len(tokens)
+    if count == len(chances):
+        return list(offers.tokens)
     return _likeliest(chances, tokens, count, ranked[count - 1])
 
 
-def _chances(offers: Sequence[DraftOffer], tokens: NDArray[np.int_]) -> Numbers:
+def _chances(offers: DraftOffers, tokens: NDArray[np.int_]) -> Numbers:
     """For each of the `tokens` of the first draft, then of the next ones, the chance that it stands with all before it:
-    never rising within a draft.
-
-    Of a tree without confidences all that is known is what its depth brings: each token counts as an equal share.
-    """
-    told = [_told(offer) if offer.reach or offer.depth else None for offer in offers]
+    never rising within a draft."""
+    told = [place for place, reach in enumerate(offers.reach) if reach or offers.depths[place]]
     # All at once: row by row, a thousand drafts would take a millisecond.
-    known = np.fromiter(chain.from_iterable([each for each in told if each is not None]), float)
-    is_untold = np.array([each is None for each in told])
-    if not is_untold.any():
+    known = np.fromiter(chain.from_iterable([_told(offers, place) for place in told]), float)
+    if len(told) == len(tokens):
         return known
-    guesses = [offer.forecast for offer, each in zip(offers, told) if each is None]
-    first = np.array([guess.first for guess in guesses])
-    later = np.array([guess.later for guess in guesses])
-    lengths = tokens[is_untold]
-    place = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
-    guessed = np.repeat(first, lengths) * np.repeat(later, lengths) ** place
-    is_guessed = np.repeat(is_untold, tokens)
-    chances = np.empty(len(is_guessed))
-    chances[is_guessed], chances[~is_guessed] = guessed, known
+    chances = _guessed(offers.forecasts, tokens)
+    if told:
+        is_told = np.zeros(len(tokens), bool)
+        is_told[told] = True
+        chances[np.repeat(is_told, tokens)] = known
     return chances
 
 
-def _told(offer: DraftOffer) -> Sequence[float]:
-    if offer.reach:
-        return offer.reach[: offer.tokens]
-    share = accepted_tokens(*offer.forecast[:2], min(offer.depth, offer.tokens)) / max(1, offer.tokens)
-    return [float(share)] * offer.tokens
+def _guessed(forecasts: Sequence[Forecast], tokens: NDArray[np.int_]) -> Numbers:
+    """The same of drafts of so many `tokens`, where their drafters do not say."""
+    first = np.array([each.first for each in forecasts])
+    later = np.array([each.later for each in forecasts])
+    place = np.arange(tokens.sum()) - np.repeat(tokens.cumsum() - tokens, tokens)
+    chances: Numbers = np.repeat(first, tokens) * np.repeat(later, tokens) ** place
+    return chances
+
+
+def _told(offers: DraftOffers, place: int) -> Sequence[float]:
+    """The same of the draft at one place; of a tree without confidences all that is known is what its depth brings:
+    each token counts as an equal share."""
+    tokens, reach = offers.tokens[place], offers.reach[place]
+    if reach:
+        return reach[:tokens]
+    depth = min(offers.depths[place], tokens)
+    share = accepted_tokens(*offers.forecasts[place][:2], depth) / max(1, tokens)
+    return [float(share)] * tokens
 
 
 def _likeliest(chances: Numbers, tokens: NDArray[np.int_], count: int, least: float) -> list[int]:

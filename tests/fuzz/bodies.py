@@ -17,8 +17,10 @@ COMMON: dict[str, Any] = {
     "stream_options": {"include_usage": True}, "presence_penalty": 0.5,
     "frequency_penalty": -0.5, "repetition_penalty": 1.1, "min_p": 0.1,
 }  # fmt: skip
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}}
+SHOWN = {"role": "user", "content": [PICTURE, {"type": "text", "text": "a"}]}
 CHAT = {
-    **COMMON, "messages": HELLO, "logprobs": True, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "auto",
+    **COMMON, "messages": [*HELLO, SHOWN], "logprobs": True, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "auto",
     "response_format": SCHEMA, "parallel_tool_calls": True,
 }  # fmt: skip
 RESPONSE = {

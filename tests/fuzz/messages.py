@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opensled.images import digest_of
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz.choices import Choices
 
@@ -52,6 +53,8 @@ def open_(choose: Choices) -> pb.ClientMessage:
     for _ in range(choose.byte() % 4):
         choose.pick(_CHANGES)(choose, opening)
     opening.takes_unverified = choose.flag()
+    if choose.flag():
+        _images(choose, opening)
     return pb.ClientMessage(open=opening)
 
 
@@ -142,6 +145,16 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
     else:
         opening.features.append(choose.text())
+
+
+def _images(choose: Choices, opening: pb.Open) -> None:
+    """Pictures, and their places in a chat, which may be right."""
+    for _ in range(choose.byte() % 3):
+        data = choose.bytes(choose.byte())
+        digest = digest_of(data) if choose.flag() else choose.bytes(choose.pick((32, 0, 31)))
+        opening.images.add(digest=digest, data=choose.pick((data, b"")))
+        if opening.chat.messages:
+            choose.pick(opening.chat.messages).images.append(choose.byte() % 4)
 
 
 _CHANGES = (_prompt, _params, _params, _guide, _committed, _other)

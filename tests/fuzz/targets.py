@@ -23,6 +23,7 @@ from opensled.errors import OpenSledError
 from opensled.gguf_file import read_head
 from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
 from opensled.hub_names import HubName
+from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE
 from opensled.messages import Guide
 from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
@@ -32,9 +33,11 @@ from tests.fuzz.rooms import Counter
 from tests.fuzz.streams import OPEN, RATIO
 from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
+from tests.vision_models import picture
 from verify_server.config import ServeConfig
 from verify_server.security import read_tenants
 from verify_server.text.guide import GuideCompiler
+from verify_server.vision.decoding import pixels_of
 
 counter = cache(Counter)
 SAID = pb.ServerMessage(
@@ -192,6 +195,13 @@ def config_file(data: bytes) -> None:
         config.resolve(ServeConfig, "serve", {}, {}, [_scratch()])
 
 
+def image(data: bytes) -> None:
+    """Bytes as the file of a picture; what is decoded is within the limits."""
+    with contextlib.suppress(OpenSledError):
+        height, width, colours = pixels_of(data).shape
+        assert 0 < height * width <= MAX_PIXELS and max(height, width) <= MAX_SIDE and colours == 3
+
+
 @dataclass(frozen=True)
 class Target:
     run: Callable[[bytes], None]
@@ -212,6 +222,8 @@ GUIDED = (
     b'{"enum": [1, "a"]}',
 )
 
+PICTURES = tuple(picture(1, kind, 5, 4) for kind in FORMATS.values())
+
 TARGETS = {
     "client_message": Target(client_message, 24, (OPEN, RATIO, *CLIENTS)),
     "server_message": Target(server_message, 18, (SAID, *SERVERS)),
@@ -230,6 +242,7 @@ TARGETS = {
     "response_body": Target(response_body, 4, noise()),
     "ollama_chat_body": Target(ollama_chat_body, 3, noise()),
     "ollama_generate_body": Target(ollama_generate_body, 2, noise()),
+    "image": Target(image, 4, PICTURES),
     "guide": Target(guide, 1, GUIDED),
     "schema": Target(schema, 1, noise()),
     "draft_table": Target(draft_table, 4, noise()),

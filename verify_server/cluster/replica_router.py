@@ -75,9 +75,11 @@ class ReplicaRouter:
     def _keys(self, message: Open, tenant: str, block_size: int) -> tuple[bytes, ...]:
         """Keys of the pieces of a prompt, one KV block long: of token ids as in the replicas, of text by its bytes.
 
-        The gateway does not tokenize text, which would double that cost; so it knows only texts that it routed itself.
+        Pictures are in every key, for their placeholders are equal. The gateway does not tokenize text, which would
+        double that cost; so it knows only texts that it routed itself.
         """
         prompt = message.prompt
+        tenant = "\0".join([tenant, *[image.digest.hex() for image in message.images]])
         if isinstance(prompt, str) or is_chat(prompt):
             return tuple(islice(_pieces(prompt, tenant, block_size), MAX_KEYS))
         ids = (*prompt, *message.committed)[: MAX_KEYS * block_size + 1]

@@ -14,5 +14,6 @@ SERVER_DRAFTERS = Registry(
         "model": "verify_server.drafting.model:load",
         "ctc": "verify_server.heads.attach:ctc",
         "specformer": "verify_server.heads.attach:specformer",
+        "exit": "verify_server.exits.exit_attach:early_exit",
     },
 )

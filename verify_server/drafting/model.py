@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from opensled.errors import NonFiniteLogits, UsageError, VocabularyMismatch
 from opensled.messages import DraftBlock, DraftToken
@@ -60,17 +60,34 @@ class _Draft:
         return SampleRequest([row], ask.params, ask.key, position, emitted=emitted and [emitted])
 
 
+class ReadKV(Protocol):
+    """Which tokens' KV the engine of a drafter has in which block; see `WrittenKV`."""
+
+    def computed(self, ask: Ask) -> int:
+        """Positions of a session's text whose KV is there; not the last one."""
+
+    def write(self, ask: Ask, start: int, fed: Sequence[int]) -> None:
+        """From position `start` of the text on, its blocks hold the ids `fed`."""
+
+    def free(self, block: int) -> None:
+        """Its content is lost."""
+
+    def forget(self, session: int) -> None:
+        """The session is over."""
+
+
 class ServerModel(ServerDrafter):
     """`opensled serve --drafter model --draft-model M`; `engine` has at least the target's KV blocks.
 
-    `shared`: what it has read for one session of a tenant it need not read for another one.
+    `shared`: what it has read for one session of a tenant it need not read for another one. `kv`: what it has read
+    where that is not its own to keep.
     """
 
     needs_kv: ClassVar[bool] = True
 
-    def __init__(self, engine: TargetEngine, shared: bool = True) -> None:
+    def __init__(self, engine: TargetEngine, shared: bool = True, kv: ReadKV | None = None) -> None:
         self._engine, info = engine, engine.info
-        self._kv, self._reach = WrittenKV(info.block_size, shared), info.context_length
+        self._kv, self._reach = kv or WrittenKV(info.block_size, shared), info.context_length
         self._ends = frozenset(info.eos_ids)
         # Where an engine keeps what is in blocks that are given back, a session that gets them again finds it.
         self._loses = type(engine).forget is not TargetEngine.forget

@@ -28,8 +28,8 @@ from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
-# Of a step of the target that a pass of a draft model, or of a head, is assumed to take (chosen).
-GUESS, HEAD_GUESS = 0.25, 0.1
+# Of a step of the target that a pass of a draft model, of a head, or of an early exit is assumed to take (chosen).
+GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
 READS = 8  # tokens of text that it is assumed to read in such a pass (chosen)
 
 
@@ -80,6 +80,8 @@ class DraftStage:
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
         step_s = target.verify_s(1, 0, 1)
+        if self.needs_kv and self._drafter.reads_blocks:
+            return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
         if self._drafter.reads_blocks:
             return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
         return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()

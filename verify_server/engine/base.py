@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.profiles import TargetShape
-from opensled.errors import EngineError, NonFiniteLogits, UnsupportedModel
+from opensled.errors import EngineError, NonFiniteLogits, Unsupported, UnsupportedModel
+from opensled.images import ImageFacts
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.penalties import Emitted
 from verify_server.trees import depths
@@ -21,6 +22,13 @@ EmittedRows = Sequence[Emitted] | None
 
 
 MAX_TREE = 64  # tokens of a draft tree: the ancestors of each are the bits of one number
+
+
+class ImageRows(NamedTuple):
+    """A picture in a text: rows of embeddings in place of those of its placeholders."""
+
+    first: int  # position of the first row
+    rows: Any  # [positions, size], as `TargetEngine.see` gave them
 
 
 class Segment(NamedTuple):
@@ -37,6 +45,7 @@ class Segment(NamedTuple):
     # Of each token of the tree the index of its parent in it, -1 = the token before the tree; () = no tree. A child
     # stands behind its parent, and one position further on in the text; it sees the text and its own path.
     parents: tuple[int, ...] = ()
+    images: tuple[ImageRows, ...] = ()  # of the text, at least those with a position in the segment
 
     @property
     def tree_start(self) -> int:
@@ -174,6 +183,7 @@ class EngineInfo:
     runtime: str = "custom"  # what computes it: "torch", "llama.cpp"
     row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
+    images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
 
 
 class TargetEngine(ABC):
@@ -199,6 +209,13 @@ class TargetEngine(ABC):
         raise UnsupportedModel(
             f"engine {self.info.runtime} gives no hidden states, which this rule needs; use --engine torch"
         )
+
+    def see(self, pixels: NDArray[np.uint8]) -> Any:
+        """The rows of embeddings of a picture [height, width, 3], for `ImageRows`; `info.images` says how many.
+
+        Called from any thread, also during a step. Raises Unsupported where `info.images` is None, EngineError.
+        """
+        raise Unsupported(f"engine {self.info.runtime} serves text alone here: it takes no images", "images")
 
     def forget(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """The content of these KV blocks is not needed any more. Called from any thread, also during a step."""

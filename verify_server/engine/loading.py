@@ -10,7 +10,7 @@ import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from opensled.errors import (
@@ -24,7 +24,7 @@ from opensled.errors import (
 )
 from opensled.hub import pinned
 from opensled.store import model_file
-from verify_server.engine import gguf_config, gguf_model, model_sizes
+from verify_server.engine import gguf_config, gguf_model, image_encoder, model_sizes
 from verify_server.engine.attention import NAME
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,8 @@ def _is_wide(weights: Weights) -> bool:
 def load_network(weights: Weights, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """The model in evaluation mode, attention dispatched to `attention.NAME`. Raises UnsupportedModel.
 
-    It reads a config of its own: two models that share one also share its attention implementation.
+    It reads a config of its own: two models that share one also share its attention implementation. Of a
+    vision-language model it is the whole; `image_encoder.decoder_of` has its decoder.
     """
     network = (_from_gguf if weights.gguf else _from_safetensors)(weights, dtype)
     return network.to(device).eval().requires_grad_(False)
@@ -206,10 +207,11 @@ def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     usual = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
     try:
-        network, report = AutoModelForCausalLM.from_pretrained(
+        kind, attention = _class_of(weights)
+        network, report = kind.from_pretrained(
             weights.folder,
             dtype=dtype,
-            attn_implementation=NAME,
+            attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
@@ -234,6 +236,15 @@ def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     if unused := sorted(report["unexpected_keys"]):
         log.warning("%d weights in %s are not used, such as %s", len(unused), weights.folder, unused[0])
     return network
+
+
+def _class_of(weights: Weights) -> tuple[Any, str | dict[str, str]]:
+    """How transformers loads the model, and by which attention. Raises UnsupportedModel, see `require_family`."""
+    config = read_config(weights)
+    if not image_encoder.sees(config):
+        return AutoModelForCausalLM, NAME
+    image_encoder.require_family(config)
+    return AutoModelForImageTextToText, {"text_config": NAME, "vision_config": "sdpa"}
 
 
 def _experts(dtype: torch.dtype) -> dict[str, str]:

@@ -28,13 +28,21 @@ class PackedModel:
         """Logits [wanted rows, vocabulary] in order of the segments, and the batch they came from."""
         batch = pack(segments, self.geometry, self.memory, self.backend, self.network.device)
         output = self.network(
-            input_ids=batch.tokens,
+            **self._inputs(batch),
             position_ids=batch.positions,
             use_cache=False,
             logits_to_keep=batch.wanted,
             opensled_batch=batch,
         )
         return output.logits[0, : batch.num_wanted], batch
+
+    def _inputs(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """The tokens; where a step has rows of pictures, embeddings. Those of tokens are the same, to the last bit."""
+        if batch.pictures is None:
+            return {"input_ids": batch.tokens}
+        embedded: Tensor = self.network.get_input_embeddings()(batch.tokens)
+        rows, values = batch.pictures
+        return {"inputs_embeds": embedded.index_copy(1, rows, values[None].to(embedded.dtype))}
 
     @torch.inference_mode()
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> Tensor:

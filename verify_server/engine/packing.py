@@ -18,6 +18,7 @@ from torch import Tensor
 
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.picture_rows import Pictures, pictures_in
 from verify_server.engine.piece import Piece
 from verify_server.engine.tree_packing import (
     Branches,
@@ -94,6 +95,7 @@ class PackedBatch:
     slots: Tensor  # [live rows] where each token's KV goes; padded rows are written nowhere
     tails: Tensor  # [n] slots behind the text in blocks that it has just entered: they may hold another's NaN
     groups: list[Group]
+    pictures: Pictures | None = None  # None: every row has the embedding of its token
     calls: list[Attend] = field(default_factory=list)  # what the layers asked for, in order
 
 
@@ -121,6 +123,7 @@ def pack(
         slots=tensor(np.concatenate([_slots(segment) for segment in segments])),
         tails=tensor([slot for segment in segments for slot in _tail(segment)]),
         groups=[_group(pieces, len(tokens + padding), device) for pieces in _by_shape(segments, geometry)],
+        pictures=pictures_in(segments, device),
     )
 
 

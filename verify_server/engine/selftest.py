@@ -63,7 +63,7 @@ def agree(model: PackedModel) -> int:
 
     Raises UnsupportedModel or SelfTestFailed. `model` must have its own small memory of NUM_BLOCKS.
     """
-    with _failing_closed():
+    with failing_closed():
         check_backend(model)
         count = num_layers(model.network)
         logits, calls = _play(model, RAGGED, count)
@@ -78,7 +78,7 @@ def keeps_bits(model: PackedModel, layers: int) -> bool:
     Of layers of one kind all have the kernels, and so the independence, of the first one. The output layer was tried by
     itself, in every number of rows that it is given.
     """
-    with _failing_closed(), shortened(model.network, layers):
+    with failing_closed(), shortened(model.network, layers):
         return _same_bits(_play(model, RAGGED, layers)[0], _play(model, ALONE, layers)[0])
 
 
@@ -89,7 +89,7 @@ def as_before(model: PackedModel, layers: int) -> bool:
     if not 1 <= layers <= count:
         return False
     try:
-        with _failing_closed():
+        with failing_closed():
             check_backend(model)
             _compare(model.network, _play(model, SHORTEST, count)[0])
             with shortened(model.network, layers):
@@ -111,7 +111,7 @@ def _runs_short(model: PackedModel, layers: int) -> bool:
 
 
 @contextmanager
-def _failing_closed() -> Iterator[None]:
+def failing_closed() -> Iterator[None]:
     try:
         yield
     except OpenSledError:

@@ -4,7 +4,10 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from opensled.errors import EngineError, SelfTestFailed, UsageError
@@ -13,6 +16,8 @@ from verify_server.engine import geometry, guards, known_geometry, loading, self
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
+from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
+from verify_server.engine.image_selftest import sees_alike
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.onednn_linear import reorder
@@ -36,8 +41,9 @@ MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
 class TorchEngine(TargetEngine):
     """`TargetEngine` over a `PackedModel`."""
 
-    def __init__(self, model: PackedModel, info: EngineInfo) -> None:
-        self._model = model
+    def __init__(self, model: PackedModel, info: EngineInfo, eyes: ImageEncoder | None = None) -> None:
+        """`eyes`: of a vision-language model."""
+        self._model, self._eyes = model, eyes
         self.info = info
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
@@ -47,6 +53,10 @@ class TorchEngine(TargetEngine):
     def network(self) -> PreTrainedModel:
         """For a draft head, which has its embedding, final norm and output layer in common with it."""
         return self._model.network
+
+    def beside(self, network: PreTrainedModel) -> PackedModel:
+        """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
+        return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])
 
     def attach(self, reader: RowReader) -> None:
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
@@ -73,6 +83,10 @@ class TorchEngine(TargetEngine):
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
         return TorchScores(logits, self._kept.taken(len(batch.slots))[:, 0].index_select(0, wanted))
+
+    def see(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """See `verify_server.engine.base.TargetEngine`."""
+        return super().see(pixels) if self._eyes is None else self._eyes.encode(pixels)
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         """See `verify_server.engine.base.TargetEngine`."""
@@ -112,12 +126,16 @@ def load(
     context_length = guards.check_config(loading.read_config(weights), context)
     with told_long("still reading the weights") as reading:
         network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
-    guards.check_modules(network)
+        eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
     tell_read(network.num_parameters(), reading.seconds)
+    network = decoder_of(network) if eyes else network
+    guards.check_modules(network)
     shape = shape_of(network, model)
     reorder(network)
     with told_tested():
         tested, level = _tested(network, attention, numerics, most_rows, weights.path)
+        if eyes is not None:
+            sees_alike(tested, eyes)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
     try:
         memory.allocate_like(tested.memory)
@@ -142,8 +160,9 @@ def load(
         runtime="torch",
         row_step=tested.geometry.rows,
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
+        images=eyes.facts if eyes else None,
     )
-    return TorchEngine(dataclasses.replace(tested, memory=memory), info)
+    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes)
 
 
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:

@@ -112,6 +112,7 @@ class ServerBackend:
         require_served(task.params, info)
         return Open(
             prompt=task.prompt,
+            images=task.images,
             params=task.params,
             rule=self.rule,
             model_id=info.model_id,

@@ -7,7 +7,7 @@ least recently used.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from verify_server.kv.prefix import PrefixIndex, next_key, reusable_blocks, root_key
 
@@ -143,12 +143,16 @@ class BlockPool:
 class BlockTable:
     """One session's blocks, in order: block i holds positions [i * block_size, (i + 1) * block_size)."""
 
-    def __init__(self, pool: BlockPool, tenant: str = "", budget: int = 0) -> None:
-        """`budget`: tokens of KV that all sessions of the tenant may hold together; 0 = no limit."""
+    def __init__(
+        self, pool: BlockPool, tenant: str = "", budget: int = 0, content: Mapping[int, int] | None = None
+    ) -> None:
+        """`budget`: tokens of KV that all sessions of the tenant may hold together; 0 = no limit. `content`: of
+        positions whose KV does not follow from their token, what it follows from (a row of a picture)."""
         self.blocks: list[int] = []
         self._pool = pool
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
+        self._content = content or {}
         self._settled = 0  # leading blocks that are never written again, because others may read them
         # Of the leading full blocks; committed text only grows, so that they stay valid
         self._keys: list[bytes] = []
@@ -235,8 +239,15 @@ class BlockTable:
         size, keys = self._pool.block_size, self._keys
         while len(keys) <= number:
             before = keys[-1] if keys else root_key(self._tenant, self._pool.prefixes.key)
-            keys.append(next_key(before, tokens[len(keys) * size : (len(keys) + 1) * size]))
+            start = len(keys) * size
+            keys.append(next_key(before, self._named(start, tokens[start : start + size])))
         return keys[number]
+
+    def _named(self, start: int, tokens: Sequence[int]) -> Sequence[int]:
+        """What the KV of these tokens follows from: the tokens, and where there is a picture, its content."""
+        if not self._content:
+            return tokens
+        return [self._content.get(start + index, token) for index, token in enumerate(tokens)]
 
     def _hold(self, key: bytes, found: list[int]) -> bool:
         """Hold the block with this key, if there is one and the budget allows it."""

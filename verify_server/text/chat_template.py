@@ -7,7 +7,10 @@ any chat model can be asked to call one. The form of calls follows the template:
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from opensled.answer_text import CALL_TAGS
@@ -22,14 +25,27 @@ Turn = dict[str, Any]  # one message, by the keys that templates read
 Render = Callable[[list[Turn], list[dict[str, Any]] | None], str]
 
 
-def rendered(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str, render: Render) -> str:
+# Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.
+PICTURE = f"<picture {secrets.token_hex(16)}>"
+
+
+def rendered(
+    messages: Sequence[ChatMessage],
+    tools: Sequence[Tool],
+    template: str,
+    render: Render,
+    placeholder: str = "",
+) -> str:
     """The text of a chat up to the start of the assistant's next turn, by a `render` of `template`.
 
+    `placeholder`: text that stands for a picture; a template that reads contents in parts writes it by itself.
     Raises Unsupported without a template, InvalidRequest for what the template or the tokenizer refuses.
     """
     if not template:
         raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
-    turns, functions = template_input(messages, tools, template)
+    turns, functions = template_input([_marked(message) for message in messages], tools, template)
+    if reads_parts(template):
+        turns = [{**turn, "content": _parts(turn["content"])} for turn in turns]
     try:
         text = render(turns, functions)
     except OverLimit as error:
@@ -39,7 +55,31 @@ def rendered(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: s
         ) from error
     except TemplateRefused as error:
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
-    return valid_text(text)
+    return valid_text(text.replace(PICTURE, placeholder))
+
+
+def reads_parts(template: str) -> bool:
+    """Whether a template reads a turn's content as a list of texts and pictures."""
+    return re.search(r"""['"]image['"]""", template) is not None
+
+
+def _marked(message: ChatMessage) -> ChatMessage:
+    """With PICTURE at the place of each picture."""
+    if not message.images:
+        return message
+    cuts = (0, *[placed.offset for placed in message.images], len(message.content))
+    return replace(
+        message, images=(), content=PICTURE.join(message.content[low:high] for low, high in pairwise(cuts))
+    )
+
+
+def _parts(content: str) -> list[dict[str, str]]:
+    """A content in parts, in the form that templates of vision-language models read."""
+    first, *others = content.split(PICTURE)
+    parts = [{"type": "text", "text": first}]
+    for text in others:
+        parts += [{"type": "image"}, {"type": "text", "text": text}]
+    return [part for part in parts if part != {"type": "text", "text": ""}]
 
 
 def chosen(named: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Tokenizer and chat template of a Hugging Face target."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ class HFText:
         self._tokenizer = _tokenizer(folder)
         self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
-        template: str | dict[str, str] | None = self._tokenizer.chat_template
+        self._placeholder = _placeholder(folder, self._tokenizer)
+        template: str | dict[str, str] | None = self._tokenizer.chat_template or _of_processor(folder)
         self.chat_template = chosen(template) if isinstance(template, dict) else template or ""
         self._chats = ChatRenderer(self.chat_template, self._tokenizer.special_tokens_map)
         if self.chat_template:
@@ -35,8 +37,23 @@ class HFText:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        text = rendered(messages, tools, self.chat_template, self._chats.render)
+        text = rendered(messages, tools, self.chat_template, self._chats.render, self._placeholder)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+
+
+def _placeholder(folder: Path, tokenizer: Any) -> str:
+    """The text of the token that stands for a picture; "" = the model reads text alone."""
+    config = json.loads((folder / "config.json").read_text()) if (folder / "config.json").is_file() else {}
+    token_id = config.get("image_token_index", config.get("image_token_id"))
+    return tokenizer.convert_ids_to_tokens(token_id) or "" if isinstance(token_id, int) else ""
+
+
+def _of_processor(folder: Path) -> str | None:
+    """The chat template of a vision-language model, which older ones keep apart from the tokenizer."""
+    path = folder / "chat_template.json"
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    template = found.get("chat_template") if isinstance(found, dict) else None
+    return template if isinstance(template, str) else None
 
 
 def _tokenizer(folder: Path) -> Any:

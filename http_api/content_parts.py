@@ -1,0 +1,74 @@
+"""The content of a turn, from JSON: a text, or a list of texts and pictures."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from http_api.fields import Fields, fields_of, require_text
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.images import ImageFacts, TurnImage, image_url
+from opensled.messages import ChatMessage
+
+DETAILS = ("auto", "low", "high")  # a target sees each picture in one resolution, so they mean the same
+# What a client repeats of an earlier answer; the text alone reaches the model.
+LABELS = ("annotations", "logprobs")
+
+
+class TurnContent(NamedTuple):
+    """What a turn says."""
+
+    text: str
+    images: tuple[TurnImage, ...] = ()
+
+
+def read_content(value: Any, where: str, texts: Sequence[str], pictures: str = "") -> TurnContent:
+    """A string, or a list of parts: texts of the types `texts`, and pictures of the type `pictures`, if there are any.
+
+    Raises InvalidRequest or Unsupported with the path of the part.
+    """
+    if not isinstance(value, list):
+        return TurnContent(require_text(value, where))
+    text, images = "", list[TurnImage]()
+    for index, part in enumerate(value):
+        fields = fields_of(part, f"{where}[{index}]")
+        kind = fields.take("type")
+        if pictures and kind == pictures:
+            images.append(TurnImage(len(text), image_url(*_url(fields, kind))))
+        elif kind in texts:
+            text += require_text(fields.take("text"), fields.path("text"))
+        else:
+            known = " or ".join([*texts, *([pictures] if pictures else [])])
+            raise Unsupported(
+                f"{fields.path('type')} must be {known}: this model reads nothing else", fields.path("type")
+            )
+        for name in LABELS if "output_text" in texts else ():
+            fields.take(name)
+        fields.finish()
+    return TurnContent(text, tuple(images))
+
+
+def _url(fields: Fields, kind: str) -> tuple[str, str]:
+    """The URL of a picture, and its path."""
+    if kind == "input_image":
+        fields.only("detail", *DETAILS)
+        fields.only("file_id")
+        return require_text(fields.take("image_url"), fields.path("image_url")), fields.path("image_url")
+    inner = fields.inside("image_url")
+    inner.only("detail", *DETAILS)
+    url, where = require_text(inner.take("url"), inner.path("url")), inner.path("url")
+    inner.finish()
+    return url, where
+
+
+def require_images(turns: Sequence[ChatMessage], facts: ImageFacts | None, name: str) -> None:
+    """Raises InvalidRequest for `name`, the field of the turns, if the target takes no such pictures."""
+    images = [placed.image for turn in turns for placed in turn.images]
+    if facts is None:
+        assert not images, "read for a target that sees"
+        return
+    if len(images) > facts.most:
+        raise InvalidRequest(f"{len(images)} images; this target takes at most {facts.most}", name)
+    largest = max([len(image.data) for image in images], default=0)
+    if largest > facts.most_bytes:
+        raise InvalidRequest(
+            f"an image of {largest} bytes; this target takes at most {facts.most_bytes}", name
+        )

@@ -1,0 +1,290 @@
+"""An early exit beside a real torch target: it writes in the target's own KV, and the text stays the target's own.
+
+Its drafts are held against those of the draft as a model of its own, which plain transformers run over the text alone.
+
+Run: pytest tests/test_exit_drafter.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from edge_client.drafters.none import NoneDrafter
+from opensled.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.messages import SamplingParams
+from opensled.store import model_path
+from opensled_testbed.reference import Reference
+from opensled_training.exits.exit_model import exit_model
+from tests.fakes import FakeEngine, FakeText
+from tests.test_head_drafters import (
+    PROMPTS,
+    TOKENS,
+    Evicting,
+    ScriptDrafter,
+    Vocabulary,
+    fresh_engine,
+    written,
+)
+from verify_server.config import ServeConfig
+from verify_server.drafting import SERVER_DRAFTERS
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.model import ServerModel
+from verify_server.drafting.stage import DraftStage
+from verify_server.engine.base import SampleRequest, Segment
+from verify_server.engine.selftest import attending_by
+from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch_scores import TorchScores
+from verify_server.exits import exit_attach
+from verify_server.exits.exit_drafter import ExitDrafter
+from verify_server.exits.exit_file import ExitFile
+from verify_server.exits.exit_states import ExitStates
+from verify_server.heads.head_file import config_digest
+from verify_server.loop import VerifyLoop
+from verify_server.target import Target
+
+EXIT = 2
+LONG = tuple(5 + 7 * place % 211 for place in range(40))
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference(model_path("tiny"))
+
+
+@pytest.fixture(scope="module")
+def about(tmp_path_factory) -> ExitFile:
+    """An exit of tiny whose layer is its last one, with noise: what it drafts is poor, and depends on all it reads."""
+    network = fresh_engine().network
+    model = exit_model(network, EXIT).float()
+    torch.manual_seed(5)
+    for weight in model.model.layers[-1].parameters():
+        weight.data += 0.3 * weight.data.std().nan_to_num(0.1) * torch.randn_like(weight)
+    folder = tmp_path_factory.mktemp("exit")
+    model.save_pretrained(folder)
+    found = ExitFile(folder, EXIT, "tiny", "of tiny", config_digest(network.config))
+    found.save()
+    return found
+
+
+def alone(about: ExitFile) -> LlamaForCausalLM:
+    """The draft as a model of its own."""
+    return LlamaForCausalLM.from_pretrained(
+        about.folder, dtype=torch.float64, attn_implementation="eager"
+    ).eval()
+
+
+def beside(engine: TorchEngine, about: ExitFile | None, name: str = "exit") -> ExitDrafter:
+    config = ServeConfig(model="tiny", drafter=name, draft_model=str(about.folder) if about else "")
+    drafter = SERVER_DRAFTERS.get(name)(config, Target("tiny", engine, Vocabulary()))
+    assert isinstance(drafter, ExitDrafter) and drafter.needs_kv and drafter.reads_blocks
+    return drafter
+
+
+class Recorder(ServerDrafter):
+    """Drafts as `inner` does, and keeps what was asked and proposed."""
+
+    needs_kv, reads_blocks = True, True
+
+    def __init__(self, inner: ExitDrafter) -> None:
+        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        made = self.inner.propose(asks)
+        self.seen += [(ask._replace(tokens=tuple(ask.tokens)), one) for ask, one in zip(asks, made)]
+        return made
+
+
+@torch.inference_mode()
+def from_the_text(model: LlamaForCausalLM, ask: Ask, count: int) -> tuple[int, ...]:
+    """`count` tokens, drawn with the session's noise from plain forward passes over the whole text."""
+    ids = list(ask.tokens)
+    for _ in range(count):
+        scores = TorchScores(model(torch.tensor([ids])).logits[0, -1:])
+        ids += scores.sample_one(SampleRequest([0], ask.params, ask.key, len(ids)))
+    return tuple(ids[ask.length :])
+
+
+def agrees(recorder: Recorder, model: LlamaForCausalLM) -> bool:
+    asked = recorder.seen[:: max(1, len(recorder.seen) // 40)]
+    return all(from_the_text(model, ask, len(made.block.ids)) == made.block.ids for ask, made in asked)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, about, temperature) -> None:
+    engine = fresh_engine()
+    recorder = Recorder(beside(engine, about))
+    prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
+    params = [SamplingParams(temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))]
+    texts = [
+        reference.generate(
+            prompt, temperature=temperature, max_tokens=TOKENS, seed=own.seed, ignore_eos=False
+        )[0]
+        for prompt, own in zip(prompts, params)
+    ]
+    devices = [
+        ScriptDrafter((*prompt, *text), seed) if seed % 2 else NoneDrafter()
+        for seed, (prompt, text) in enumerate(zip(prompts, texts))
+    ]
+    answers, stats = written(engine, recorder, prompts, devices, params, Evicting)
+    assert [list(answer) for answer in answers] == texts
+    assert stats.own.tokens > 50 and stats.preempted > 0
+    assert agrees(recorder, alone(about))
+
+
+def text_along(engine: TorchEngine, recorder: Recorder, text: tuple[int, ...], most: int = 8) -> list[int]:
+    params = SamplingParams(temperature=0.0, max_tokens=most)
+    [answer], _ = written(engine, recorder, [text], [NoneDrafter()], [params], VerifyLoop)
+    return list(answer)
+
+
+def test_the_exit_computes_what_the_draft_as_a_model_computes(about) -> None:
+    """In float64, behind a text that the target has read in pieces, a rejected draft among them."""
+    engine = fresh_engine()
+    drafter, blocks = beside(engine, about), (4, 1, 7)
+    engine.forward([Segment(LONG[:19], 0, blocks, 0)])
+    engine.forward([Segment((*LONG[19:25], 3, 3, 3), 19, blocks, 1)])
+    engine.forward([Segment(LONG[25:39], 25, blocks, 1)])
+    ours = drafter._engine.forward([Segment(LONG[39:], 39, blocks, 1)]).logits
+    with torch.inference_mode():
+        expected = alone(about)(torch.tensor([LONG])).logits[:, -1]
+    # Norms and rotations of transformers are float32 in every precision.
+    assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics) -> None:
+    """A step gives the same numbers after a draft in its places as before it."""
+    from verify_server.engine import torch_engine
+
+    engine = torch_engine.load(str(model_path("tiny")), device="cpu", kv_tokens=160, numerics=numerics)
+    drafter, blocks = beside(engine, about), (2, 0, 5)
+    engine.forward([Segment(LONG[:30], 0, blocks, 0)])
+    step = [Segment((*LONG[30:34],), 30, blocks, 4)]
+    before = engine.forward(step).logits.clone()
+    tree = [Segment((LONG[30], 9, 8, 7), 30, blocks, 4, (-1, 0, 0, 1))]
+    wide = engine.forward(tree).logits.clone()
+    for tokens in ((LONG[30],), (88,), (99,), (77,)):
+        drafter._engine.forward([Segment(tokens, 30, blocks, 1)])
+        drafter._engine.forward([Segment((5, 6, 7), 31, blocks, 1)])
+    assert torch.equal(engine.forward(step).logits, before)
+    drafter._engine.forward([Segment((LONG[30], 1, 2), 30, blocks, 1)])
+    assert torch.equal(engine.forward(tree).logits, wide)
+
+
+def test_a_draft_that_is_no_number_leaves_nothing_in_the_targets_memory(about) -> None:
+    """A token that is only drafted has an embedding that is none."""
+    engine = fresh_engine()
+    head = engine.network.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    engine.network.get_input_embeddings().weight[88] = torch.nan
+    drafter, blocks = beside(engine, about), (2, 0, 5)
+    engine.forward([Segment(LONG[:30], 0, blocks, 0)])
+    step = [Segment(LONG[30:31], 30, blocks, 1)]
+    before = engine.forward(step).logits.clone()
+    drafter._engine.forward([Segment(LONG[30:31], 30, blocks, 1)])
+    bad = drafter._engine.forward([Segment((88,), 31, blocks, 1)])
+    assert isinstance(bad.sample([SampleRequest([0], SamplingParams(0.0), b"", 32)])[0], NonFiniteLogits)
+    assert before.isfinite().all() and torch.equal(engine.forward(step).logits, before)
+
+
+def shifted(self, hidden, positions, slots):
+    return READ(self, hidden, positions + 1, slots)
+
+
+def silent(self, hidden, positions, slots):
+    self._memory.clear(self._attention.layer_idx, slots)
+
+
+READ = ExitStates.read
+
+
+@pytest.mark.parametrize("fault", [None, shifted, silent])
+def test_a_planted_fault_is_seen_in_drafts_and_in_no_text(monkeypatch, reference, about, fault) -> None:
+    if fault:
+        monkeypatch.setattr(ExitStates, "read", fault)
+    engine = fresh_engine()
+    recorder = Recorder(beside(engine, about))
+    assert text_along(engine, recorder, LONG) == reference.generate(LONG, max_tokens=8)[0]
+    assert agrees(recorder, alone(about)) == (fault is None)
+
+
+def test_an_exit_that_fails_costs_drafts_only(monkeypatch, reference, about, caplog) -> None:
+    engine = fresh_engine()
+    recorder = Recorder(beside(engine, about))
+    monkeypatch.setattr(ExitStates, "_keys_values", lambda *_: 1 / 0)
+    assert text_along(engine, recorder, LONG) == reference.generate(LONG, max_tokens=8)[0]
+    assert "the early exit failed" in caplog.text
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_raw_exit_drafts_what_its_layers_say(reference, layers) -> None:
+    engine = fresh_engine()
+    recorder = Recorder(beside(engine, None, f"exit:{layers}"))
+    assert text_along(engine, recorder, LONG) == reference.generate(LONG, max_tokens=8)[0]
+    network = engine.network
+    for ask, made in recorder.seen:
+        with torch.inference_mode(), attending_by(network, "eager"):
+            states = network(
+                input_ids=torch.tensor([ask.tokens]), use_cache=False, output_hidden_states=True
+            ).hidden_states[layers]
+            logits = network.lm_head(network.model.norm(states[0, -1:]))
+        assert not made.block.ids or made.block.ids[0] == int(logits.argmax())
+
+
+def test_weights_and_kv_are_there_once(about) -> None:
+    engine = fresh_engine()
+    drafter = beside(engine, about)
+    twin, network = drafter._engine._model.network, engine.network
+    own = {id(weight) for weight in network.parameters()}
+    new = [name for name, weight in twin.named_parameters() if id(weight) not in own]
+    assert new and all(name.startswith(f"model.layers.{EXIT}.") for name in new)
+    assert len(network.model.layers) == network.config.num_hidden_layers > EXIT + 1
+    assert drafter._engine._model.memory is engine._model.memory
+
+
+def test_nothing_is_left_to_read_before_a_first_draft(about) -> None:
+    """However long a prompt is: the planner must not think of a model that reads it first."""
+    engine = fresh_engine()
+    recorder = Recorder(beside(engine, about))
+    text_along(engine, recorder, LONG)
+    assert {(made.read, made.unread) for _, made in recorder.seen} == {(0, 0)}
+    assert isinstance(recorder.inner, ServerModel)
+    from hw_profiles.step_cost import ROOFLINE
+
+    assert DraftStage(recorder.inner, 300).first_cost(ROOFLINE).read_s == 0
+
+
+def target(engine=None, text=None) -> Target:
+    return Target("tiny", engine or fresh_engine(), text or Vocabulary())
+
+
+def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> None:
+    config = ServeConfig(model="tiny", draft_model=str(about.folder))
+    with pytest.raises(UsageError, match="--engine torch, or the folder as an ordinary draft model"):
+        exit_attach.early_exit(config, target(FakeEngine()))
+    with pytest.raises(VocabularyMismatch, match="another vocabulary"):
+        exit_attach.early_exit(config, target(text=FakeText()))
+    with pytest.raises(UsageError, match="behind layer 2, not 3"):
+        exit_attach.early_exit("3", config, target())
+    with pytest.raises(NotFound, match="holds no early exit"):
+        exit_attach.early_exit(replace(config, draft_model=str(tmp_path)), target())
+    with pytest.raises(UsageError, match="needs the folder of an exit"):
+        exit_attach.early_exit(replace(config, draft_model=""), target())
+    replace(about, folder=tmp_path, config="of a wider one").save()
+    with pytest.raises(UnsupportedModel, match="a target of other sizes"):
+        exit_attach.early_exit(replace(config, draft_model=str(tmp_path)), target())
+    replace(about, folder=tmp_path, layers=1).save()
+    (tmp_path / "model.safetensors").write_bytes((about.folder / "model.safetensors").read_bytes())
+    exit_attach.early_exit(replace(config, draft_model=str(tmp_path)), target())
+
+
+@pytest.mark.parametrize("layers", ["0", "-1", "40", "two", ""])
+def test_layers_that_a_target_does_not_have_are_refused(layers) -> None:
+    with pytest.raises(UsageError, match=f"exit:{layers}: this target has exits behind its layers 1 to"):
+        exit_attach.early_exit(layers, ServeConfig(model="tiny"), target())

@@ -1,0 +1,139 @@
+"""Pictures in the requests of the APIs: which forms are read, and what is refused, by which name."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from http_api.bodies import MAX_BODY, MAX_IMAGE_BODY
+from opensled.images import MAX_IMAGE_BYTES, MAX_IMAGES, ImageFacts, TurnImage, digest_of
+from tests.fake_backend import FakeBackend, call, chat, refusal
+from tests.vision_models import picture
+
+FACTS = ImageFacts(token_id=3, rows=9)
+DATA = picture(1)
+TEXT = base64.b64encode(DATA).decode()
+URL = f"data:image/png;base64,{TEXT}"
+
+
+def shown(url: object = URL, **extra: object) -> dict:
+    return {"type": "image_url", "image_url": {"url": url, **extra}}
+
+
+def words(text: str) -> dict:
+    return {"type": "text", "text": text}
+
+
+def asked(path: str, **body: object):
+    """The images of the one prompt that a target that sees was asked with, and its text."""
+    backend = FakeBackend(images=FACTS)
+    answer = call(backend, path, content=json.dumps(body).encode())
+    assert answer.status_code == 200, answer.text
+    [turn] = [turn for turn in backend.tasks[0].prompt if turn.role == "user"]
+    return turn.content, turn.images
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [shown(), words("what?")]}]}),
+        (
+            "/v1/responses",
+            {
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "input_image", "image_url": URL, "detail": "auto"},
+                            {"type": "input_text", "text": "what?"},
+                        ],
+                    }
+                ]
+            },
+        ),
+        (
+            "/api/chat",
+            {"messages": [{"role": "user", "content": "what?", "images": [TEXT]}], "stream": False},
+        ),
+        ("/api/generate", {"prompt": "what?", "images": [TEXT], "stream": False}),
+    ],
+)
+def test_every_api_shows_the_same_picture(path, body):
+    content, [placed] = asked(path, **body)
+    assert (content, placed.offset) == ("what?", 0)
+    assert placed.image.digest == digest_of(DATA) and placed.image.data == DATA
+
+
+def test_pictures_stand_where_they_are_among_the_words():
+    parts = [words("left "), shown(), words("or right "), shown(detail="low"), words("?")]
+    content, images = asked("/v1/chat/completions", messages=[{"role": "user", "content": parts}])
+    assert content == "left or right ?"
+    assert [placed.offset for placed in images] == [5, 14]
+    assert all(isinstance(placed, TurnImage) for placed in images)
+
+
+def refused(content: object, role: str = "user", status: int = 400, **info: object) -> dict:
+    backend = FakeBackend(**{"images": FACTS, **info})
+    body = json.dumps(chat(messages=[{"role": role, "content": content}])).encode()
+    error = refusal(call(backend, content=body), status)
+    assert not backend.asked
+    return error
+
+
+PART = "messages[0].content[0]"
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "message"),
+    [
+        ([shown("https://example.org/cat.png")], f"{PART}.image_url.url", "fetches nothing"),
+        ([shown("data:image/png;base64,AAAA")], f"{PART}.image_url.url", "no image"),
+        ([shown(7)], f"{PART}.image_url.url", "string"),
+        ([shown(colour=1)], f"{PART}.image_url.colour", "colour"),
+        ([shown(detail="best")], f"{PART}.image_url.detail", "detail"),
+        ([{"type": "image_url", "image_url": URL}], f"{PART}.image_url", "object"),
+        ([{"type": "input_image", "image_url": URL}], f"{PART}.type", "text or image_url"),
+        ([{"type": "input_audio"}], f"{PART}.type", "text or image_url"),
+        ([shown()] * (MAX_IMAGES + 1), "messages", f"at most {MAX_IMAGES}"),
+    ],
+)
+def test_what_is_no_picture_is_refused_by_name(content, param, message):
+    error = refused(content)
+    assert error["param"] == param and message in error["message"]
+
+
+def test_only_a_user_shows_pictures():
+    for role in ("system", "assistant"):
+        assert refused([shown()], role)["param"] == f"{PART}.type"
+
+
+def test_a_target_of_text_refuses_pictures_in_every_api():
+    assert refused([shown()], images=None)["param"] == f"{PART}.type"
+    for path, body in (
+        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": [TEXT]}]}),
+        ("/api/generate", {"prompt": "a", "images": [TEXT]}),
+    ):
+        answer = call(FakeBackend(), path, content=json.dumps(body).encode())
+        assert answer.status_code == 400 and "images" in answer.json()["error"]
+
+
+def test_a_smaller_limit_of_the_server_counts():
+    small = ImageFacts(token_id=3, rows=9, most=1, most_bytes=10)
+    assert "at most 10" in refused([shown()], images=small)["message"]
+    assert "at most 1" in refused([shown(), shown()], images=small)["message"]
+    assert MAX_IMAGE_BYTES > 10
+
+
+def test_bodies_may_be_larger_for_a_target_that_sees():
+    long = b" " * (MAX_BODY + 1)
+    assert refusal(call(FakeBackend(), content=long), 413)["code"] == "request_too_large"
+    assert refusal(call(FakeBackend(images=FACTS), content=long), 400)
+    assert refusal(call(FakeBackend(images=FACTS), content=b" " * (MAX_IMAGE_BODY + 1)), 413)
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_the_description_has_pictures_where_the_target_sees(sees):
+    described = call(FakeBackend(images=FACTS if sees else None), "/openapi.json", method="GET").text
+    assert ("image_url" in described) == ("input_image" in described) == sees

@@ -1,0 +1,145 @@
+"""What a server keeps of pictures: by tenant, within limits, seen once; and what a flood of them does to others."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from opensled.errors import InvalidRequest, MissingImage, Overloaded
+from opensled.images import Image, digest_of
+from tests.vision_models import picture
+from verify_server.vision.image_store import ImageStore
+
+ROW_BYTES = 100
+
+
+def image(seed: int) -> Image:
+    data = picture(seed)
+    return Image(digest_of(data), data)
+
+
+class Eyes:
+    """Rows of ROW_BYTES bytes a picture; counts what it looks at, and may be slow."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.looked, self.seconds, self.threads = 0, seconds, set()
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        self.looked += 1
+        self.threads.add(threading.get_ident())
+        time.sleep(self.seconds)
+        return np.full((4, ROW_BYTES // 4), pixels[0, 0, 0], np.uint8)
+
+
+def run(work, eyes: Eyes, **limits: int):
+    async def begun():
+        store = ImageStore(eyes, **limits)
+        try:
+            return await work(store)
+        finally:
+            store.close()
+
+    return asyncio.run(begun())
+
+
+def test_a_picture_is_seen_once_for_all_who_ask_at_the_same_time():
+    eyes = Eyes(0.05)
+
+    async def work(store):
+        first = await asyncio.gather(*(store.seen(image(1), "kitchen") for _ in range(5)))
+        later = await store.seen(image(1).named, "kitchen")
+        return [*first, later]
+
+    seen = run(work, eyes)
+    assert eyes.looked == 1 and len(set(map(id, seen))) == 1
+
+
+def test_a_device_that_goes_in_the_middle_finds_its_picture_when_it_comes_back():
+    eyes = Eyes(0.05)
+
+    async def work(store):
+        gone = asyncio.ensure_future(store.seen(image(1), "kitchen"))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await store.seen(image(1), "kitchen")
+
+    run(work, eyes)
+    assert eyes.looked == 1
+
+
+def test_a_tenant_learns_nothing_of_the_pictures_of_another():
+    async def work(store):
+        await store.seen(image(1), "kitchen")
+        with pytest.raises(MissingImage) as caught:
+            await store.seen(image(1).named, "cellar")
+        assert caught.value.field == "images"
+
+    run(work, Eyes())
+
+
+def test_a_file_of_another_digest_is_refused_and_harms_nobody():
+    lie = Image(digest_of(picture(1)), picture(2))
+
+    async def work(store):
+        with pytest.raises(InvalidRequest, match="digest"):
+            await store.seen(lie, "kitchen")
+        assert (await store.seen(image(1), "kitchen")).digest == lie.digest
+
+    run(work, Eyes())
+
+
+def test_pictures_that_were_used_longest_ago_go_first_and_of_the_tenant_that_has_most():
+    async def work(store):
+        for seed in range(3):
+            await store.seen(image(seed), "kitchen")
+        await store.seen(image(0), "kitchen")
+        await store.seen(image(9), "cellar")
+        found = []
+        for seed, tenant in ((0, "kitchen"), (1, "kitchen"), (2, "kitchen"), (9, "cellar")):
+            try:
+                await store.seen(image(seed).named, tenant)
+                found.append(seed)
+            except MissingImage:
+                pass
+        return found
+
+    assert run(work, Eyes(), most_kept=3 * ROW_BYTES) == [0, 2, 9]
+
+
+def test_sessions_that_hold_too_many_turn_new_pictures_away_until_they_end():
+    async def work(store):
+        held = [await store.seen(image(seed), "kitchen") for seed in range(3)]
+        assert store.held == 3 * ROW_BYTES
+        with pytest.raises(Overloaded):
+            await store.seen(image(7), "kitchen")
+        assert await store.seen(image(2).named, "kitchen") is held[2], "what is known is served all the same"
+        held.clear()
+        gc.collect()
+        await store.seen(image(7), "kitchen")
+
+    run(work, Eyes(), most_kept=ROW_BYTES, most_held=2 * ROW_BYTES)
+
+
+def test_a_flood_of_pictures_of_one_tenant_leaves_another_its_thread():
+    eyes = Eyes(0.1)
+
+    async def work(store):
+        flood = [asyncio.ensure_future(store.seen(image(seed), "flood")) for seed in range(30)]
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        await store.seen(image(99), "kitchen")
+        waited = time.monotonic() - began
+        done = sum(each.done() for each in flood)
+        for each in flood:
+            each.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+        return waited, done
+
+    waited, done = run(work, eyes)
+    assert done < 15 and waited < 1.5, "one thread of two is the most that a tenant has"

@@ -1,0 +1,235 @@
+"""Pictures through the whole system: a vision-language target writes what transformers alone would. float64."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from edge_client.remote import RemoteSession
+from edge_client.sent_images import SentImages
+from opensled.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
+from opensled.images import Image
+from opensled.messages import Open, SamplingParams
+from opensled_testbed.vision_reference import VisionReference
+from tests.fakes import IMPATIENT, FakeEngine, Weather
+from tests.system import running
+from tests.vision_models import PLACEHOLDER, ROWS, picture, vision_model
+from tests.vision_world import WORDS, answered, expected, image, knowing, question
+from verify_server.engine import torch_engine
+from verify_server.kv.blocks import BlockTable
+from verify_server.text.hf_text import HFText
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return vision_model(tmp_path_factory.mktemp("vision"))
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    return torch_engine.load(str(folder), dtype="float64", kv_tokens=2048)
+
+
+@pytest.fixture(scope="module")
+def text(folder):
+    return HFText(folder)
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    return VisionReference(folder)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_texts_are_the_references_with_and_without_pictures_in_one_batch(
+    engine, text, reference, temperature
+):
+    params = SamplingParams(temperature=temperature, seed=5, max_tokens=WORDS)
+    asked = [("what is it?", [1]), ("hello", []), ("and these", [1, 2]), ("what is it?", [2]), ("x", [3])]
+
+    async def together():
+        async with running(engine, text=text) as network:
+            drafters = [knowing(reference, words, seeds, params) for words, seeds in asked]
+            return await asyncio.gather(
+                *(
+                    answered(network, words, seeds, params, drafter)
+                    for (words, seeds), drafter in zip(asked, drafters, strict=True)
+                )
+            )
+
+    answers = asyncio.run(together())
+    for (words, seeds), answer in zip(asked, answers, strict=True):
+        assert list(answer.tokens) == expected(reference, words, seeds, params)
+    assert answers[0].tokens != answers[3].tokens, "the model looks at its picture"
+    drafted = sum(len(commit.tokens) for answer in answers for commit in answer.rounds)
+    assert drafted > 1.5 * sum(len(answer.rounds) for answer in answers), (
+        "drafts are accepted behind pictures"
+    )
+
+
+def test_a_storm_on_the_link_changes_nothing(engine, text, reference):
+    params = SamplingParams(temperature=0.8, seed=9, max_tokens=WORDS)
+    asked = [("what is it?", [1]), ("and these", [1, 2]), ("hello", [])]
+
+    async def stormy():
+        weather = Weather(loss=0.1, duplicate=0.1, reorder=0.1, seed=3)
+        async with running(engine, text=text, weather=weather, draft_wait=0.01) as network:
+            return [
+                await answered(
+                    network,
+                    words,
+                    seeds,
+                    params,
+                    knowing(reference, words, seeds, params),
+                    patience=replace(IMPATIENT, silence=0.3),
+                )
+                for words, seeds in asked
+            ]
+
+    answers = asyncio.run(stormy())
+    assert [list(answer.tokens) for answer in answers] == [
+        expected(reference, words, seeds, params) for words, seeds in asked
+    ]
+    assert sum(answer.reopened for answer in answers), "the weather was too fair to show anything"
+
+
+def test_sessions_with_pictures_give_way_and_come_back(engine, text, reference, monkeypatch):
+    """KV for one answer alone: the others are preempted, and their pictures computed again."""
+    params = SamplingParams(temperature=0, max_tokens=WORDS)
+    monkeypatch.setattr(engine, "info", replace(engine.info, num_blocks=6))
+
+    async def crowded():
+        async with running(engine, text=text) as network:
+            return await asyncio.gather(*(answered(network, "what?", [seed], params) for seed in range(4)))
+
+    for seed, answer in enumerate(asyncio.run(crowded())):
+        assert list(answer.tokens) == expected(reference, "what?", [seed], params)
+
+
+async def one_after_another(engine, text, params, *asked):
+    async with running(engine, text=text) as network:
+        answers, hits = [], []
+        for words, seeds in asked:
+            before = network.manager.loop.pool.hits
+            answers.append(list((await answered(network, words, seeds, params)).tokens))
+            hits.append(network.manager.loop.pool.hits - before)
+        return answers, hits
+
+
+LONG = "a long question, of more than a block: what do you see in this picture?"
+
+
+def test_prefixes_are_shared_by_the_same_picture_alone(engine, text, reference):
+    params = SamplingParams(temperature=0, max_tokens=8)
+    asked = [(LONG, [1]), (LONG, [1]), (LONG, [2]), (LONG, [])]
+    answers, hits = asyncio.run(one_after_another(engine, text, params, *asked))
+    assert answers == [expected(reference, words, seeds, params) for words, seeds in asked]
+    assert hits[1] > ROWS, "the same picture again is found"
+    assert hits[0] == hits[2] == hits[3] == 0, (
+        "another picture shares nothing, though its placeholders are equal"
+    )
+
+
+def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypatch):
+    """Without the pictures in the keys the second answer is about the first picture: what the test above is for."""
+    monkeypatch.setattr(BlockTable, "_named", lambda table, start, tokens: tokens)
+    params = SamplingParams(temperature=0, max_tokens=8)
+    answers, hits = asyncio.run(one_after_another(engine, text, params, (LONG, [1]), (LONG, [2])))
+    assert hits[1] > ROWS
+    assert answers[1] != expected(reference, LONG, [2], params)
+
+
+def test_a_picture_is_sent_once_and_again_to_a_server_that_has_it_no_more(engine, text, reference):
+    params = SamplingParams(temperature=0, max_tokens=8)
+    sent = SentImages()
+
+    async def ask_twice_and_elsewhere():
+        async with running(engine, text=text) as first, running(engine, text=text) as second:
+            sizes = []
+            for network in (first, first, second, second):
+                counting = Counting(network)
+                asked = question(LONG, 4)
+                images = tuple(placed.image for placed in asked[0].images)
+                session = RemoteSession(
+                    counting.connect, Open(asked, params, images=images), sent_images=sent
+                )
+                await session.open()
+                await session.close()
+                sizes.append([len(each.data) for opening in counting.opened for each in opening.images])
+            return sizes
+
+    whole = len(picture(4))
+    assert asyncio.run(ask_twice_and_elsewhere()) == [[whole], [0], [0, whole], [0]]
+
+
+class Counting:
+    """A network that keeps what is opened."""
+
+    def __init__(self, network) -> None:
+        self._network, self.opened = network, []
+
+    def connect(self, *address):
+        stream = self._network.connect(*address)
+        send = stream.send
+
+        async def kept(message):
+            if isinstance(message, Open):
+                self.opened.append(message)
+            await send(message)
+
+        stream.send = kept
+        return stream
+
+
+def test_a_reopened_session_keeps_its_pictures(engine, text):
+    """Resumed by its token the session is the same one, so other pictures contradict it."""
+    params = SamplingParams(temperature=0, max_tokens=8)
+
+    async def swapped():
+        async with running(engine, text=text) as network:
+            manager = network.manager
+            asked, other = question(LONG, 4), question(LONG, 5)
+            first = Open(asked, params, images=(image(4),))
+            session, opened = await manager.open(first, "local")
+            again = Open(
+                opened.prompt_ids, params, resume_token=opened.resume_token, images=(image(4).named,)
+            )
+            assert (await manager.open(again, "local"))[0] is session
+            with pytest.raises(TruthConflict):
+                await manager.open(replace(again, images=(other[0].images[0].image,)), "local")
+
+    asyncio.run(swapped())
+
+
+@pytest.mark.parametrize(
+    ("opening", "error", "words"),
+    [
+        (Open("text", images=(image(1),)), Unsupported, "send chat messages"),
+        (Open((1, PLACEHOLDER, 1), images=(image(1),)), InvalidRequest, "1 placeholders"),
+        (Open((1, *[PLACEHOLDER] * ROWS), images=(image(1).named,)), MissingImage, "send its file"),
+        (Open((1, *[PLACEHOLDER] * ROWS)), InvalidRequest, "for 0 images"),
+        (Open((1, *[PLACEHOLDER] * ROWS), images=(Image(bytes(32), b"x"),)), InvalidRequest, "digest"),
+        (Open(question("an <image> of words")), InvalidRequest, "own placeholder"),
+    ],
+)
+def test_pictures_that_are_not_there_or_not_theirs_are_refused(engine, text, opening, error, words):
+    async def refused():
+        async with running(engine, text=text) as network:
+            with pytest.raises(error, match=words):
+                await network.manager.open(opening, "local")
+            answer = await answered(network, "still here", [1], SamplingParams(temperature=0, max_tokens=4))
+            assert answer.tokens
+
+    asyncio.run(refused())
+
+
+def test_a_target_of_text_refuses_by_name():
+    async def refused():
+        async with running(FakeEngine(num_blocks=40)) as network:
+            with pytest.raises(Unsupported, match="text alone") as caught:
+                await network.manager.open(Open((1, 2), images=(image(1),)), "local")
+            assert caught.value.field == "images"
+
+    asyncio.run(refused())

@@ -1,0 +1,99 @@
+"""Pictures through real processes over real gRPC, as users send them. Run: pytest tests/test_vision_processes.py"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from opensled_testbed.processes import Process, free_port
+from opensled_testbed.vision_reference import VisionReference
+from tests.vision_models import picture, vision_model
+
+QUESTION, MOST = "what is in the picture?", 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, and a picture beside it."""
+    folder = vision_model(tmp_path_factory.mktemp("vision") / "seer")
+    (folder.parent / "door.png").write_bytes(picture(1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(folder):
+    """What transformers alone writes, as ids and as text."""
+    reference = VisionReference(folder)
+    parts = [{"type": "image"}, {"type": "text", "text": QUESTION}]
+    ids, _ = reference.generate(
+        reference.show([{"role": "user", "content": parts}], [picture(1)]), max_tokens=MOST
+    )
+    return ids, reference.decode(ids)
+
+
+@pytest.fixture(scope="module")
+def places(folder):
+    """Addresses: of the server, of its own API, and of a device's."""
+    http = f"127.0.0.1:{free_port()}"
+    serve = ["serve", "--model", str(folder), "--dtype", "float64", "--listen", "127.0.0.1:0", "--http", http]
+    with Process([*serve, "--json"]) as server:
+        address = server.wait_ready()
+        edge = ["edge", "--server", address, "--drafter", "lookup", "--http", "127.0.0.1:0"]
+        with Process(edge) as device:
+            yield address, http, device.wait_ready()
+
+
+def command(*arguments: str, **options) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-m", "opensled", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_generate_and_chat_show_a_picture(folder, places, words):
+    address, *_ = places
+    path = str(folder.parent / "door.png")
+    asked = ("--server", address, "--drafter", "none", "--max-tokens", str(MOST), "--temperature", "0")
+    done = command("generate", *asked, "--image", path, "--prompt", QUESTION, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["token_ids"] == words[0]
+    said = command("chat", *asked, input=f"/image {path}\n{QUESTION}\n")
+    assert said.returncode == 0, said.stderr
+    assert words[1] in said.stdout
+
+
+def test_the_official_client_shows_it_at_a_device_and_at_the_server(places, words):
+    url = f"data:image/png;base64,{base64.b64encode(picture(1)).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
+    for api in places[1:]:
+        client = OpenAI(base_url=f"http://{api}/v1", api_key="none", timeout=120)
+        answer = client.chat.completions.create(
+            model="seer", temperature=0, max_tokens=MOST, messages=[{"role": "user", "content": parts}]
+        )
+        assert answer.choices[0].message.content == words[1]
+        remote = [{"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}]
+        with pytest.raises(BadRequestError, match="fetches nothing"):
+            client.chat.completions.create(model="seer", messages=[{"role": "user", "content": remote}])
+
+
+def test_a_hostile_file_is_refused_and_the_next_one_answered(places, words):
+    _, http, _ = places
+    client = OpenAI(base_url=f"http://{http}/v1", api_key="none", timeout=120)
+    for data, status in ((picture(1)[:-300], "cannot be decoded"), (picture(1, width=8193), "at most")):
+        url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        bad = [{"type": "image_url", "image_url": {"url": url}}]
+        with pytest.raises(BadRequestError, match=status) as caught:
+            client.chat.completions.create(model="seer", messages=[{"role": "user", "content": bad}])
+        assert caught.value.param == "messages"
+    test_the_official_client_shows_it_at_a_device_and_at_the_server(places, words)
+
+
+def test_other_targets_refuse_pictures_by_name(folder):
+    serve = ["serve", "--model", "tiny", "--engine", "llamacpp", "--listen", "127.0.0.1:0", "--json"]
+    with Process(serve) as server:
+        asked = ("--server", server.wait_ready(), "--drafter", "none", "--prompt", QUESTION)
+        done = command("generate", *asked, "--image", str(folder.parent / "door.png"))
+    assert done.returncode and "reads text alone" in done.stderr

@@ -1,0 +1,49 @@
+"""Questions about pictures to a random vision-language model, and what transformers alone would answer."""
+
+from __future__ import annotations
+
+from edge_client.drafters.none import NoneDrafter
+from opensled.images import Image, TurnImage, digest_of
+from opensled.messages import ChatMessage, SamplingParams
+from tests.fakes import OracleDrafter
+from tests.system import ask
+from tests.vision_models import picture
+
+WORDS = 24
+
+
+def image(seed: int) -> Image:
+    data = picture(seed)
+    return Image(digest_of(data), data)
+
+
+def question(words: str, *seeds: int) -> tuple[ChatMessage, ...]:
+    """A question behind its pictures."""
+    return (ChatMessage("user", words, images=tuple(TurnImage(0, image(seed)) for seed in seeds)),)
+
+
+def expected(reference, words: str, seeds, params: SamplingParams) -> list[int]:
+    parts = [*[{"type": "image"} for _ in seeds], {"type": "text", "text": words}]
+    prompt = reference.show([{"role": "user", "content": parts}], [picture(seed) for seed in seeds])
+    return reference.generate(
+        prompt, temperature=params.temperature, seed=params.seed, max_tokens=params.max_tokens
+    )[0]
+
+
+async def answered(network, words, seeds, params, drafter=None, **options):
+    asked = question(words, *seeds)
+    images = tuple(placed.image for placed in asked[0].images)
+    return await ask(network, asked, drafter or NoneDrafter(), params, images=images, **options)
+
+
+def knowing(reference, words, seeds, params, acceptance=0.7) -> OracleDrafter:
+    """A drafter that knows the answer, and errs at random."""
+    answer = expected(reference, words, seeds, params)
+
+    def target(context):
+        at = len(context) - len(prompt)
+        return answer[at] if at < len(answer) else 5
+
+    parts = [*[{"type": "image"} for _ in seeds], {"type": "text", "text": words}]
+    prompt = reference.show([{"role": "user", "content": parts}], [picture(seed) for seed in seeds])
+    return OracleDrafter(acceptance, target=target)

@@ -1,0 +1,58 @@
+"""From the file of a picture, which comes from a stranger, to its pixels: a few formats, under limits.
+
+What a file says of its size is checked before a pixel is decoded, so that a bomb (a small file of a huge picture) costs
+nothing. Decoded pictures are at most MAX_PIXELS large, which bounds time and memory.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from PIL import ImageOps
+
+from opensled.errors import InvalidRequest, first_line
+from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE, require_format
+
+WHITE = (255, 255, 255, 255)  # what shows through a transparent picture
+
+
+def pixels_of(data: bytes) -> NDArray[np.uint8]:
+    """[height, width, 3] red, green and blue of a picture, upright. Raises InvalidRequest for `images`.
+
+    Calls decoders in C: for seconds of processor time at most, but not on an event loop.
+    """
+    require_format(data, "images")
+    try:
+        with Pillow.open(BytesIO(data), formats=tuple(FORMATS.values())) as picture:
+            _require_size(picture)
+            picture.load()
+            return np.asarray(_opaque(ImageOps.exif_transpose(picture)), np.uint8)
+    except InvalidRequest:
+        raise
+    except Exception as error:  # decoders raise errors of many kinds for a file that is none
+        raise InvalidRequest(f"an image cannot be decoded: {first_line(error)}", "images") from error
+
+
+def _require_size(picture: Pillow.Image) -> None:
+    width, height = picture.size
+    if width < 1 or height < 1:
+        raise InvalidRequest(f"an image of {width} x {height} pixels is empty", "images")
+    if max(width, height) > MAX_SIDE or width * height > MAX_PIXELS:
+        raise InvalidRequest(
+            f"an image of {width} x {height} pixels; at most {MAX_SIDE} on a side and {MAX_PIXELS} in all are taken: "
+            "make it smaller",
+            "images",
+        )
+    if getattr(picture, "n_frames", 1) > 1:
+        raise InvalidRequest("an animated image; send one of its frames", "images")
+
+
+def _opaque(picture: Pillow.Image) -> Pillow.Image:
+    """In three colours, what is transparent in white."""
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    whole = picture.convert("RGBA")
+    return Pillow.alpha_composite(Pillow.new("RGBA", whole.size, WHITE), whole).convert("RGB")
