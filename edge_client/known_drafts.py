@@ -12,7 +12,12 @@ from opensled.store import is_here
 
 # Draft models by the name of their target, both as `opensled models list` names them; more are in
 # opensled/model_pairs.py.
-DRAFT_OF = {"tiny": "tiny-draft", "tiny-hub": "tiny-draft", "smollm2": "smollm2"}
+DRAFT_OF = {
+    "tiny": "tiny-draft",
+    "tiny-hub": "tiny-draft",
+    "tiny-vision": "tiny-vision-draft",
+    "smollm2": "smollm2",
+}
 WITH_MODEL = "chain:lookup,cacheback,llamacpp"
 LOOKUP, WITH_TABLE = "lookup", "chain:cacheback,lookup"
 HOW_TO_GET_ONE = "--draft-model FILE, a small model with the target's vocabulary"

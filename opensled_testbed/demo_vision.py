@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -26,11 +25,15 @@ from opensled.store import is_here, model_path
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.processes import QUIET, Process, exit_on_signals
 from opensled_testbed.vision_reference import VisionReference
+from opensled_training.vision.evaluate import heldout_questions
 from opensled_training.vision.questions import Question, is_right
-from opensled_training.vision.scenes import draw
 
 TARGET, DRAFT = "tiny-vision", "tiny-vision-draft"
-SCENES, SEED = 4, 7
+# Kinds of scenes, and of the question about each
+ASKED = (("shapes", "description"), ("shapes", "color"), ("bars", "bar color"), ("meter", "reading"))
+DRAWN = (
+    6  # questions of a kind, of which the last one about such a scene is taken: no scene is asked about twice
+)
 SIDE = 32  # characters of a picture in the terminal; each of them shows two pixels, one above the other
 
 
@@ -69,7 +72,7 @@ class Asked:
 def demo_vision(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what transformers alone writes about that picture."""
     exit_on_signals()
-    colours, asked = palette("auto", sys.stdout), list(_scenes(SCENES))
+    colours, asked = palette("auto", sys.stdout), _scenes()
     serve = ("serve", "--model", TARGET, "--dtype", "float32", "--listen", "127.0.0.1:0", "--json", *QUIET)
     with Process(serve, isolated=True) as server:
         reference = VisionReference(model_path(TARGET), "float32")
@@ -86,11 +89,14 @@ def demo_vision(config: DemoConfig) -> int:
     return 0 if all(each.same for each in asked) else 1
 
 
-def _scenes(count: int) -> Sequence[Asked]:
+def _scenes() -> list[Asked]:
     """Scenes that were held out of training, each with one question."""
-    rng = random.Random(SEED)
-    scenes = [draw(rng, "heldout") for _ in range(count)]
-    return [Asked(scene.image, rng.choice(scene.questions)) for scene in scenes]
+    known = heldout_questions(DRAWN)
+    found = []
+    for scene_kind, kind in ASKED:
+        scene, question = [pair for pair in known[kind] if pair[0].kind == scene_kind][-1]
+        found.append(Asked(scene.image, question))
+    return found
 
 
 async def _ask_all(asked: Sequence[Asked], address: str, most: int) -> None:

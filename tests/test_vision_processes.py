@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import subprocess
 import sys
 
 import pytest
 from openai import BadRequestError, OpenAI
 
+from opensled.store import model_path
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.vision_reference import VisionReference
+from opensled_training.vision.scenes import draw
 from tests.vision_models import picture, vision_model
 
 QUESTION, MOST = "what is in the picture?", 16
@@ -97,3 +100,50 @@ def test_other_targets_refuse_pictures_by_name(folder):
         asked = ("--server", server.wait_ready(), "--drafter", "none", "--prompt", QUESTION)
         done = command("generate", *asked, "--image", str(folder.parent / "door.png"))
     assert done.returncode and "reads text alone" in done.stderr
+
+
+# -- the model that comes with OpenSLED, and its draft --------------------------------------------------------
+
+TOLD = "Describe the picture."
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """A drawn scene that training has not seen."""
+    path = tmp_path_factory.mktemp("scene") / "scene.png"
+    draw(random.Random(3), "heldout").image.save(path, "PNG")
+    return path
+
+
+@pytest.fixture(scope="module", params=["none", "exit"])
+def tiny_vision(request):
+    """The address of a server whose own drafter is that."""
+    serve = ["serve", "--model", "tiny-vision", "--engine", "torch", "--dtype", "float64"]
+    with Process([*serve, "--drafter", request.param, "--listen", "127.0.0.1:0", "--json"]) as server:
+        yield server.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def seer():
+    return VisionReference(model_path("tiny-vision"))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("drafter", ["none", "lookup", "llamacpp", "auto"])
+def test_tiny_vision_writes_the_same_with_every_drafter(tiny_vision, seer, scene, drafter, temperature):
+    parts = [{"type": "image"}, {"type": "text", "text": TOLD}]
+    prompt = seer.show([{"role": "user", "content": parts}], [scene.read_bytes()])
+    ids, _ = seer.generate(prompt, temperature=temperature, seed=5, max_tokens=24)
+    asked = ("--server", tiny_vision, "--drafter", drafter, "--max-tokens", "24", "--threads", "1")
+    shown = ("--image", str(scene), "--prompt", TOLD, "--temperature", str(temperature), "--seed", "5")
+    done = command("generate", *asked, *shown, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["token_ids"] == ids
+
+
+def test_the_demo_shows_scenes_and_answers_that_are_the_targets_own():
+    done = command("demo", "--vision", "--json")
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)["answers"]
+    assert len(answers) == 4 and all(each["same"] for each in answers)
+    assert sum(each["accepted"] for each in answers) > 0, "the device drafts from the text"

@@ -180,18 +180,25 @@ def test_the_tower_learns_what_is_drawn(model, tmp_path):
     assert losses[-1] < 0.95 * losses[0]
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path):
-    """Six steps in two goes leave the weights of six in one."""
-    weights = []
-    for goes in ((6,), (3, 6)):
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    """Six steps, stopped at the fourth, leave the weights of six in one go."""
+    monkeypatch.setattr("opensled_training.vision.course.CHECKPOINT_SECONDS", 0)
+
+    def weights(checkpoint, stop_at=None):
         learner = Learner(fresh(MICRO), MICRO)
-        for steps in goes:
-            plan = Plan(6, 1e-3, 2)
-            course = Course(learner, plan, learner.seeing_loss, tmp_path / f"{len(goes)}.pt")
-            course.run(steps)
-            assert course.step == steps
-        weights.append(learner.reader.weight.detach().clone())
-    assert torch.equal(*weights)
+
+        def loss(step):
+            if step == stop_at:
+                raise KeyboardInterrupt
+            return learner.seeing_loss(step)
+
+        Course(learner, Plan(6, 1e-3, 2), loss, checkpoint).run()
+        return learner.reader.weight
+
+    whole = weights(tmp_path / "whole.pt")
+    with pytest.raises(KeyboardInterrupt):
+        weights(tmp_path / "stopped.pt", stop_at=3)
+    assert torch.equal(weights(tmp_path / "stopped.pt"), whole)
 
 
 # What comes out

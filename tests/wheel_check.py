@@ -33,6 +33,10 @@ MODELS = {
     "tiny/tokenizer.json",
     "tiny-hub/model.safetensors",
     "tiny-hub/tiny-hub-f16.gguf",
+    "tiny-vision/model.safetensors",
+    "tiny-vision-draft/exit.json",
+    "tiny-vision-draft/exit.safetensors",
+    "tiny-vision-draft/tiny-vision-draft-q8_0.gguf",
     "tiny-draft/tokenizer.json",
     "tiny-draft/tiny-draft.table",
     "heldout.jsonl",
@@ -138,7 +142,7 @@ def pip(venv: Path) -> list[object]:
 
 def check_use(opensled: Path, folder: Path) -> None:
     listed = json.loads(run([opensled, "models", "list", "--json"], folder))["models"]
-    assert {model["name"] for model in listed} >= {"tiny", "tiny-hub", "tiny-draft"}
+    assert {model["name"] for model in listed} >= {"tiny", "tiny-hub", "tiny-draft", "tiny-vision"}
     for model in listed:
         assert Path(model["path"]).is_relative_to(opensled.parents[1]), (
             f"{model['path']} is outside the environment"

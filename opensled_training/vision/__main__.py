@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..family import MODELS_DIR
 from .evaluate import evaluate, load, render
-from .exit_draft import PLAN, make
+from .exit_draft import NAME, PLAN, make, ship
 from .export import export
 from .recipe import VISION
 from .rows import RowMaker
@@ -31,6 +31,9 @@ def main() -> int:
             to = args.work / f"exit-{layers}"
             agreement = make(load(folder), maker, layers, folder, to, replace(PLAN, steps=args.steps))
             print(f"{to}: says what {VISION.name} says at {agreement:.3f} of the places", flush=True)
+    if args.step == "ship":
+        ship(args.work / f"exit-{args.layers}", args.models / NAME)
+        print(f"exported {args.models / NAME}", flush=True)
     if args.step in ("eval", "all"):
         scores = evaluate(load(folder), shop.tokenizer, args.items)
         print(json.dumps([asdict(score) for score in scores], indent=2) if args.json else render(scores))
@@ -39,9 +42,11 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m opensled_training.vision", description=__doc__)
-    parser.add_argument("step", choices=("train", "export", "eval", "all", "exits"))
+    parser.add_argument("step", choices=("train", "export", "eval", "all", "exits", "ship"))
     parser.add_argument(
-        "--layers", default="1,2,3,4,5", help="of exits, each in its folder (default: %(default)s)"
+        "--layers",
+        default="1,2,3,4,5",
+        help="of exits, each in its folder; ship takes one (default: %(default)s)",
     )
     parser.add_argument(
         "--steps", type=int, default=PLAN.steps, help="of the training of each exit (default: %(default)s)"

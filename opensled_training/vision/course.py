@@ -29,11 +29,11 @@ class Course:
         if checkpoint.exists():
             self._load()
 
-    def run(self, until: int | None = None) -> list[float]:
-        """The losses of the steps it took, to the end of the plan or to step `until`."""
+    def run(self) -> list[float]:
+        """The losses of the steps it took."""
         losses: list[float] = []
         saved = reported = time.monotonic()
-        while self.step < (until or self._plan.steps):
+        while self.step < self._plan.steps:
             losses.append(self._train_step())
             now = time.monotonic()
             if self.step % REPORT_STEPS == 0:

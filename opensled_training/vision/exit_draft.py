@@ -5,11 +5,13 @@ comes out is an ordinary Llama of n + 1 layers, without eyes: beside its target 
 in it, and on a device from the text alone.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import (
@@ -20,7 +22,8 @@ from transformers import (
 )
 
 from verify_server.engine.image_encoder import decoder_of
-from verify_server.exits.exit_file import ABOUT, ExitFile
+from verify_server.exits.exit_file import ABOUT, ALONE, WEIGHTS, ExitFile
+from verify_server.exits.exit_file import load as load_exit
 from verify_server.heads.head_file import config_digest
 from verify_server.text.hf_text import HFText
 
@@ -35,7 +38,7 @@ from .recipe import VISION, Plan
 from .rows import Batch, RowMaker
 
 NAME = f"{VISION.name}-draft"
-PLAN = Plan(500, 1e-3, 30)
+PLAN = Plan(220, 1e-3, 30)
 REPORT_STEPS = 50
 
 
@@ -151,3 +154,17 @@ def _write(
         text, digest = HFText(target), config_digest(decoder_of(learner.whole).config)
         ExitFile(scratch, learner.layers, target.name, text.fingerprint, digest, training).save()
         assert (scratch / ABOUT).is_file()
+
+
+def ship(made: Path, folder: Path) -> None:
+    """A copy of an exit's folder without what its target has as well: its GGUF file, and the layer by itself."""
+    layers = load_exit(made).layers
+    with moved_into(folder) as scratch:
+        for path in made.iterdir():
+            if path.name not in (WEIGHTS, "config.json", "generation_config.json") and path.suffix != ".gguf":
+                shutil.copy(path, scratch)
+        [whole] = made.glob("*.gguf")
+        shutil.copy(whole, scratch / f"{folder.name}-q8_0.gguf")
+        own = f"model.layers.{layers}."
+        weights = {name: weight for name, weight in load_file(made / WEIGHTS).items() if name.startswith(own)}
+        save_file(weights, scratch / ALONE)

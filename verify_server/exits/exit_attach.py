@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from opensled.errors import UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.store import is_name, model_path
 from scheduler.estimates import GUESS, Forecast
-from verify_server.config import ServeConfig
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.tap import places_of
 from verify_server.engine.torch_engine import TorchEngine
@@ -17,6 +17,9 @@ from verify_server.exits.exit_network import exit_network, imitation_of
 from verify_server.exits.exit_states import ExitStates
 from verify_server.heads.head_file import config_digest
 from verify_server.target import Target
+
+# Exits that come with OpenSLED, by the name of their target
+EXIT_OF = {"tiny-vision": "tiny-vision-draft"}
 
 
 def early_exit(*given: Any) -> ExitDrafter:
@@ -33,8 +36,9 @@ def early_exit(*given: Any) -> ExitDrafter:
             "--engine torch, or the folder as an ordinary draft model: --drafter model --draft-model FOLDER"
         )
     layers = _layers(asked, engine)
-    if config.draft_model:
-        return _imitating(config, layers, engine, target)
+    folder = config.draft_model or ("" if layers else EXIT_OF.get(config.model, ""))
+    if folder:
+        return _imitating(folder, layers, engine, target)
     if not layers:
         raise UsageError(
             "--drafter exit needs the folder of an exit (opensled train-exit): --draft-model FOLDER; or exit:N to "
@@ -53,8 +57,8 @@ def _layers(asked: list[str], engine: TorchEngine) -> int:
     return int(asked[0])
 
 
-def _imitating(config: ServeConfig, layers: int, engine: TorchEngine, target: Target) -> ExitDrafter:
-    found = load(Path(config.draft_model))
+def _imitating(folder: str, layers: int, engine: TorchEngine, target: Target) -> ExitDrafter:
+    found = load(model_path(folder) if is_name(folder) else Path(folder))
     _check(found, layers, engine, target)
     drafter = _beside(engine, found.layers, found)
     drafter.guess = _measured(found)

@@ -18,6 +18,7 @@ from torch import Tensor
 from opensled.errors import NotFound, UnsupportedModel, first_line
 
 ABOUT, WEIGHTS = "exit.json", "model.safetensors"
+ALONE = "exit.safetensors"  # the imitating layer without the rest, in a folder that has the whole as GGUF
 FORMAT = 1
 _AGAIN = "copy the exit's folder again, or train it anew"
 
@@ -43,7 +44,8 @@ class ExitFile:
 
     def weights(self) -> dict[str, Tensor]:
         """Of the imitating layer, by their names in a layer. Raises NotFound and UnsupportedModel."""
-        path, prefix = self.folder / WEIGHTS, f"model.layers.{self.layers}."
+        path, prefix = self.folder / ALONE, f"model.layers.{self.layers}."
+        path = path if path.is_file() else self.folder / WEIGHTS
         if not path.is_file():
             raise NotFound(
                 f"the exit in {self.folder} lacks its weights: {path} is missing; {_AGAIN}", "exit"
