@@ -58,7 +58,7 @@ _EXTRAS = {
     "llama_cpp": "llamacpp",
     "onnxruntime": "onnx",
     **dict.fromkeys(
-        ("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich", "gguf"), "server"
+        ("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich", "gguf", "PIL"), "server"
     ),
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",

@@ -31,9 +31,7 @@ from opensled_training.vision.questions import Question, is_right
 TARGET, DRAFT = "tiny-vision", "tiny-vision-draft"
 # Kinds of scenes, and of the question about each
 ASKED = (("shapes", "description"), ("shapes", "color"), ("bars", "bar color"), ("meter", "reading"))
-DRAWN = (
-    6  # questions of a kind, of which the last one about such a scene is taken: no scene is asked about twice
-)
+DRAWN = 6  # questions of a kind; of those about such a scene the last one is taken: none is asked about twice
 SIDE = 32  # characters of a picture in the terminal; each of them shows two pixels, one above the other
 
 

@@ -20,6 +20,7 @@ from opensled.codec import decode_server, encode_server
 from opensled.errors import InvalidRequest, ProtocolError, Unsupported, UsageError
 from opensled.messages import Guide, Open, SamplingParams, Verdict
 from tests.fakes import FakeEngine, OracleDrafter, Weather, continuation
+from tests.gated_target import SlowEngine
 from tests.system import ask, running
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.acceptance.consent import require_rule
@@ -144,7 +145,8 @@ def test_opened_says_what_the_rule_takes():
 def test_every_loose_token_is_told_and_nothing_else_is_called_loose(weather):
     async def scenario():
         params = SamplingParams(temperature=0, max_tokens=60)
-        async with running(FakeEngine(), draft_wait=0.05, limits=serving_loose(), weather=weather) as network:
+        # Steps that take a while: a fake target may have written everything before the first draft comes through.
+        async with running(SlowEngine(), draft_wait=0.05, limits=serving_loose(), weather=weather) as network:
             answer = await ask(
                 network, PROMPT, OracleDrafter(0.6, seed=2), params, patience=IMPATIENT, rule=LENIENT
             )
