@@ -233,3 +233,14 @@ def test_a_target_of_text_refuses_by_name():
             assert caught.value.field == "images"
 
     asyncio.run(refused())
+
+
+def test_a_picture_counts_its_positions_before_a_place_is_given(engine, text):
+    async def counted():
+        async with running(engine, text=text) as network:
+            inputs, asked = network.manager.inputs, question("what?", 1, 2)
+            images = tuple(placed.image for placed in asked[0].images)
+            plain = inputs.length_of(Open(question("what?")))
+            return inputs.length_of(Open(asked, images=images)) - plain
+
+    assert asyncio.run(counted()) == 2 * ROWS

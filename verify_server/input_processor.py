@@ -117,6 +117,12 @@ class InputProcessor:
             [PlacedRows(first, await self._images.seen(image, tenant, spent)) for first, image in places]
         )
 
+    def length_of(self, message: Open) -> int:
+        """Positions of the prompt of an `Open`; an estimate if it is text. Ids hold the positions of pictures."""
+        facts = self._info.images
+        pictures = len(message.images) * facts.rows if facts and is_chat(message.prompt) else 0
+        return length_of(message.prompt) + pictures
+
     def close(self) -> None:
         """End its threads and processes; what native code computes is not waited for."""
         if self._images is not None:

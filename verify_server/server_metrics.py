@@ -16,7 +16,7 @@ def metrics(manager: SessionManager) -> list[Metric]:
     loop = manager.loop
     model = model_metric(lambda: [manager.model_id])
     own = _drafting_metrics(loop)
-    served = [*_kv_metrics(loop), *_session_metrics(manager)]
+    served = [*_kv_metrics(loop), *_image_metrics(manager), *_session_metrics(manager)]
     return [model, *_step_metrics(loop), *own, *served, *manager.own_metrics]
 
 
@@ -86,6 +86,22 @@ def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
             "preemptions_total",
             "Times that a sequence lost its KV to another one, to be computed again.",
             lambda: stats.preempted,
+        ),
+    ]
+
+
+def _image_metrics(manager: SessionManager) -> list[Metric]:
+    images = manager.images
+    return [
+        Metric(
+            "images_seen_total",
+            "Pictures that the target looked at; those that it knew are not among them.",
+            lambda: images.seen_total if images else 0,
+        ),
+        Metric(
+            "image_bytes",
+            "Memory of what the target sees in pictures: kept, or of open sequences.",
+            lambda: images.held if images else 0,
         ),
     ]
 

@@ -22,7 +22,7 @@ from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
 from verify_server.draft_budget import DraftBudget, DraftRecords, Quotas
 from verify_server.engine.base import MAX_TREE, EngineInfo
-from verify_server.input_processor import InputProcessor, length_of
+from verify_server.input_processor import InputProcessor
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.own_draft import OwnDraft
@@ -76,8 +76,8 @@ class SessionManager:
         self.stats = SessionStats()
         info = loop.engine.info
         self.sequence_limits = _sequence_limits(info, limits)
-        images = ImageStore(loop.engine.see) if info.images else None
-        self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, images)
+        self.images = ImageStore(loop.engine.see) if info.images else None
+        self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, self.images)
         self._draft_limits = DraftLimits(
             self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads, True
         )
@@ -206,7 +206,7 @@ class SessionManager:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
         if self.draining:
             raise _shutting_down()
-        positions = length_of(message.prompt) + len(message.committed)
+        positions = self.inputs.length_of(message) + len(message.committed)
         return self._admission.arriving(
             AdmissionRequest(tenant, positions, self._pace(message, tenant), message.background)
         )

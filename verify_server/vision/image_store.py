@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +61,10 @@ class ImageStore:
     def __init__(self, see: See, most_kept: int = MOST_KEPT, most_held: int = MOST_HELD) -> None:
         self._see, self._most_kept, self._most_held = see, most_kept, most_held
         self._kept: dict[str, OrderedDict[bytes, SeenImage]] = {}  # by tenant, least recently used first
-        self._alive: WeakSet[SeenImage] = WeakSet()  # kept or in a session
+        self.held = 0  # bytes of all rows that are kept or in sessions
+        self.seen_total = 0  # pictures that the target has looked at
         self._coming: dict[tuple[str, bytes], asyncio.Task[SeenImage]] = {}  # by tenant and digest
         self._pool = TenantPool("image", THREADS, EACH)
-
-    @property
-    def held(self) -> int:
-        """Bytes of all rows that are kept or in sessions."""
-        return sum([seen.size for seen in self._alive])
 
     async def seen(self, image: Image, tenant: str, spent: Spent | None = None) -> SeenImage:
         """What the target sees in a picture; `spent` is told the seconds that it took.
@@ -109,8 +105,14 @@ class ImageStore:
 
     async def _new(self, image: Image, tenant: str, spent: Spent | None) -> SeenImage:
         seen = await self._pool.run(tenant, partial(self._look, image), spent)
-        self._alive.add(seen)
+        self.seen_total += 1
+        self.held += seen.size
+        finalize(seen, self._gone, seen.size).atexit = False
         return seen
+
+    def _gone(self, size: int) -> None:
+        """Nobody needs a picture of so many bytes any more."""
+        self.held -= size
 
     def _look(self, image: Image) -> SeenImage:
         if digest_of(image.data) != image.digest:
