@@ -24,8 +24,13 @@ class VisionReference(Reference):
         self.placeholder = int(self.model.config.image_token_id)
 
     def show(self, messages: Sequence[Mapping[str, object]], files: Sequence[bytes]) -> list[int]:
-        """Prompt ids of a chat whose contents have {"type": "image"} parts, for `generate`, which then sees `files`."""
-        text = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        """Prompt ids of a chat for `generate`, which then sees `files`.
+
+        Contents have {"type": "image"} parts, or OpenAI's "image_url", one for each file.
+        """
+        text = self.tokenizer.apply_chat_template(
+            _shown(messages), add_generation_prompt=True, tokenize=False
+        )
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         pictures = [np.asarray(Image.open(BytesIO(file)).convert("RGB")) for file in files]
         self._rows_of_pictures = self._seen(pictures) if pictures else None
@@ -58,3 +63,14 @@ class VisionReference(Reference):
             embedded[0, places] = self._rows_of_pictures
         output = self.model(inputs_embeds=embedded, use_cache=False, logits_to_keep=last)
         return output.logits[0].double().numpy()
+
+
+def _shown(messages: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """With every picture in the form that templates know."""
+    return [dict(message) | {"content": _content(message["content"])} for message in messages]
+
+
+def _content(content: object) -> object:
+    if not isinstance(content, list):
+        return content
+    return [{"type": "image"} if part["type"] == "image_url" else part for part in content]

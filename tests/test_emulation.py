@@ -178,6 +178,7 @@ def test_the_environment_says_all_that_the_law_needs(monkeypatch):
     assert accelerator.settings() == (server, 3.0, "")
 
 
+@pytest.mark.long
 def test_a_real_server_tells_its_totals_at_the_end():
     settings = environment(Server(accelerator="a100-80", engine="llamacpp"), 2.0)
     words = [

@@ -191,6 +191,7 @@ def made(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_command_writes_a_draft_with_its_card(made, capsys) -> None:
     folder = made / "exit"
     about = exit_file.load(folder)
@@ -205,6 +206,7 @@ def test_the_command_writes_a_draft_with_its_card(made, capsys) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.long
 def test_the_gguf_file_for_devices_is_the_same_model(made) -> None:
     """Its layers are rounded to 8 bits."""
     [path] = (made / "exit").glob("*.gguf")
@@ -217,6 +219,7 @@ def test_the_gguf_file_for_devices_is_the_same_model(made) -> None:
     assert (ours - theirs).abs().mean() < 0.05 * ours.std()
 
 
+@pytest.mark.long
 def test_a_server_takes_the_folder_as_an_ordinary_draft_model_too(made) -> None:
     config = ServeConfig(model="tiny", engine="torch", kv_tokens=160, draft_model=str(made / "exit"))
     drafter = draft_model.load(config, ENGINES.get("torch")(config))
@@ -225,6 +228,7 @@ def test_a_server_takes_the_folder_as_an_ordinary_draft_model_too(made) -> None:
     assert len(drafter.propose([ask])[0].block.ids) == 3
 
 
+@pytest.mark.long
 def test_states_of_other_exits_are_refused(made) -> None:
     config = TrainExitConfig("tiny", "1", positions=1000, work=str(made / "work"), threads=1)
     with pytest.raises(UsageError, match="no states for exits behind 1 layers"):
@@ -238,6 +242,7 @@ def test_damaged_cards_are_refused(tmp_path, damage) -> None:
         exit_file.load(tmp_path)
 
 
+@pytest.mark.long
 def test_a_folder_without_its_layer_is_refused(made, tmp_path) -> None:
     about = replace(exit_file.load(made / "exit"), folder=tmp_path)
     with pytest.raises(NotFound, match="lacks its weights"):

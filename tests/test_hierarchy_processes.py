@@ -93,6 +93,7 @@ def test_a_device_goes_round_a_relay_that_is_killed(above, expected):
     assert text == again == expected
 
 
+@pytest.mark.long
 def test_a_relay_answers_alone_under_its_own_name():
     alone = ("--offline", "local-only", "--give-up", "1")
     with serve() as top, relay(top.wait_ready(), *alone) as hub:
@@ -121,6 +122,7 @@ def told(chunks, least=1 << 30):
     return text
 
 
+@pytest.mark.long
 def test_guides_and_logprobs_are_the_targets(above):
     with relay(above) as hub, edge(hub.wait_ready()) as near, edge(above) as far:
         answers = [

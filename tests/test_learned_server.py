@@ -45,6 +45,7 @@ def sizes(step):
     return tokens, sum(segment.start for segment in step) + tokens, len(step)
 
 
+@pytest.mark.long
 def test_the_steps_of_a_real_target_are_learned():
     """CPU seconds of one thread, which others on this machine disturb little. Held out: the last 150 steps."""
     threads = torch.get_num_threads()

@@ -29,7 +29,7 @@ print(loaded(1), loaded(2))
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
+@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.long), "llamacpp"])
 def test_a_load_leaves_no_team_of_threads_behind(engine: str) -> None:
     words = [sys.executable, "-c", LOADS_TWICE, engine, "tiny"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=240, check=True)

@@ -29,6 +29,7 @@ from opensled_testbed.soak.faults import FAULTS, Ground, _victim
 from opensled_testbed.soak.judge import Judge
 from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
+from opensled_testbed.soak.picture_questions import picture_questions
 from opensled_testbed.soak.questions import Course, Question, Truth, questions
 from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
 from opensled_testbed.soak.target import Place, private_file
@@ -122,7 +123,7 @@ def test_a_report_is_right_only_if_all_answers_were():
 @pytest.fixture(scope="module")
 def judged():
     """A judge, and questions whose truths the reference itself has written."""
-    judge = Judge()
+    judge = Judge(KINDS[0])
     reference = judge.reference
     asked = [Question({**question.body, "max_tokens": 12}) for question in questions(4, seed=0)]
     truths = []
@@ -290,6 +291,21 @@ def test_a_minute_of_it_behind_a_relay(tmp_path, cold_start):
     faults = "kill,pause,flood of sure drafts"
     found = soak(tmp_path, "--minutes", "1", "--targets", "relay", "--faults", faults, "--questions", "4")
     assert found["right"] and found["tokens"] >= 200 and found["faults"]
+
+
+@pytest.mark.long
+def test_a_minute_of_it_with_pictures(tmp_path, cold_start):
+    faults = "kill,pause,reset"
+    found = soak(tmp_path, "--minutes", "1", "--targets", "pictures", "--faults", faults, "--questions", "6")
+    assert found["right"] and found["tokens"] >= 200 and found["faults"]
+
+
+def test_pictures_come_twice_and_greedy_and_sampled():
+    asked = picture_questions(6, seed=1)
+    images = [question.opening().images for question in asked]
+    assert all(len(each) == 1 for each in images) and images[1] == images[2] != images[3]
+    assert [question.params.temperature for question in asked] == [0, 0.8] * 3
+    assert picture_questions(6, seed=1) == asked
 
 
 def test_around_a_relay_everything_can_be_struck(tmp_path):

@@ -25,7 +25,6 @@ from opensled_testbed.soak.roads import Roads
 from opensled_testbed.soak.server_reader import ServerReader
 from opensled_testbed.soak.target import SoakTarget, private_file
 
-DRAFT = "tiny-draft"
 PATIENT = RetryPolicy()
 # An impatient device reopens its sequence while a paused server still has the stream before.
 IMPATIENT = replace(PATIENT, silence=3.0, first_open=60.0)
@@ -57,18 +56,24 @@ EDGE_LINK = "wifi-good"
 class Drafts:
     """Draft models of a target's devices, each loaded once."""
 
-    def __init__(self, info: ModelInfo) -> None:
-        self._info = info
+    def __init__(self, info: ModelInfo, model: str) -> None:
+        self._info, self._model = info, model
         self._factories: dict[str, DrafterFactory] = {}
 
     def thread(self, kind: DeviceKind, seed: int) -> DraftThread:
         """A drafter in its thread; loading takes a moment. `seed`: of its lies."""
         name = kind.drafter
         if name not in self._factories:
-            self._factories[name] = DRAFTERS.get(name)(DRAFT, 1)
+            self._factories[name] = DRAFTERS.get(name)(self._model, 1)
             self._factories[name].check_vocabulary(self._info)
         drafter = self._factories[name].create()
-        return DraftThread(Liar(drafter, seed) if kind.lies else drafter, kind.lengths, self._info.vocab_size)
+        images = self._info.images
+        return DraftThread(
+            Liar(drafter, seed) if kind.lies else drafter,
+            kind.lengths,
+            self._info.vocab_size,
+            placeholder=images.token_id if images else None,
+        )
 
 
 async def fleet_of(
@@ -82,7 +87,7 @@ async def fleet_of(
     kinds: Sequence[DeviceKind] = DEVICES,
 ) -> list[Reader]:
     """All readers of target `number`, from 0; what they hold is given back with the stack."""
-    drafts = Drafts(course.info)
+    drafts = Drafts(course.info, target.kind.draft)
     readers: list[Reader] = []
     devices = (*kinds, BYSTANDER) if target.kind.relay else kinds
     for place, kind in enumerate(devices):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from opensled.store import model_path
-from opensled_testbed.prompts import TARGET
 from opensled_testbed.soak.account import Account, Suspect
+from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.questions import Course, Question
 
 if TYPE_CHECKING:
@@ -19,13 +19,14 @@ BOUNDS = {"torch": 0.0, "llamacpp": 0.03}
 
 
 class Judge:
-    """Loads the reference; minutes on a busy machine."""
+    """Loads the reference of one target; minutes on a busy machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: TargetKind) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing by threads
         from opensled_testbed.reference import Reference
+        from opensled_testbed.vision_reference import VisionReference
 
-        self.reference: Reference = Reference(model_path(TARGET), dtype="float64")
+        self.reference: Reference = (VisionReference if kind.sees else Reference)(model_path(kind.model))
         self._known: dict[tuple[str, tuple[int, ...]], list[float]] = {}
 
     def truths(self, course: Course, engine: str) -> list[str]:
@@ -64,13 +65,23 @@ class Judge:
             self._known[key] = self._computed(question, told)
         return self._known[key]
 
+    def _prompt(self, question: Question) -> list[int]:
+        """Its ids; where there are pictures, the reference sees them from then on."""
+        from opensled_testbed.vision_reference import VisionReference
+
+        messages = question.body["messages"]
+        if not isinstance(self.reference, VisionReference):
+            return self.reference.render_chat(messages)
+        images = question.opening().images
+        return self.reference.show(messages, [image.data for image in images])
+
     def _computed(self, question: Question, told: tuple[int, ...]) -> list[float]:
         from opensled_testbed.reference import Sampling, key_of_seed
 
         params = question.params
         noise_key = b"" if params.seed is None else key_of_seed(params.seed)
         sampling = Sampling(params.temperature, key=noise_key)
-        prompt = self.reference.render_chat(question.body["messages"])
+        prompt = self._prompt(question)
         if not told:
             return []
         rows = self.reference.logits([*prompt, *told[:-1]], last=len(told))

@@ -18,6 +18,16 @@ class TargetKind:
     edge: bool = False  # a real `opensled edge` is among its devices
     http: bool = False  # a client without a device is among its readers
     relay: bool = False  # a relay stands between its devices and it
+    sees: bool = False  # it is asked about pictures
+
+    @property
+    def model(self) -> str:
+        return "tiny-vision" if self.sees else "tiny"
+
+    @property
+    def draft(self) -> str:
+        """The model of its devices."""
+        return f"{self.model}-draft"
 
     @property
     def exact(self) -> bool:
@@ -39,6 +49,7 @@ KINDS = (
     TargetKind("torch-static", "torch", ("--policy", "static")),
     TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT)),
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
     TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
     TargetKind("replicas-proxy", "torch", ("--drafter", "specformer"), replicas=2, proxy=True, edge=True),

@@ -16,10 +16,12 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.remote import RemoteSession, RetryPolicy
+from http_api.chat_messages import read_turns
+from opensled.answer import Task
 from opensled.errors import Unreachable
 from opensled.messages import ModelInfo, Open, SamplingParams
 from opensled.tokenizer import TargetTokenizer
-from opensled_testbed.prompts import messages_of, prompts_of
+from opensled_testbed.prompts import prompts_of
 
 READY_S = 120.0  # for a target that listens already
 PATIENT = RetryPolicy(first_open=READY_S)
@@ -47,7 +49,8 @@ class Question:
 
     def opening(self, device: str = "") -> Open:
         """The message that asks it."""
-        return Open(messages_of(self.body["messages"]), self.params, device=device)
+        task = Task(read_turns(self.body["messages"], sees=True), self.params)
+        return Open(task.prompt, task.params, device=device, images=task.images)
 
 
 @dataclass(frozen=True)

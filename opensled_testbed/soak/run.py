@@ -19,7 +19,8 @@ from opensled_testbed.soak.fleet import fleet_of
 from opensled_testbed.soak.judge import Judge
 from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.nemesis import Nemesis, Schedule
-from opensled_testbed.soak.questions import Course, course_of, questions
+from opensled_testbed.soak.picture_questions import picture_questions
+from opensled_testbed.soak.questions import Course, Question, course_of, questions
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.report import Report
 from opensled_testbed.soak.target import Place, SoakTarget, private_file
@@ -65,7 +66,6 @@ class SoakRun:
         self._token, self._guest = secrets.token_hex(16), secrets.token_hex(16)
         chosen = soak.faults or tuple(FAULTS)
         self._kinds = {name: strike for name, strike in FAULTS.items() if name in chosen}
-        self._asked = questions(soak.questions, soak.seed)
 
     async def run(self) -> Report:
         """All of it. Raises OpenSledError when a target does not start."""
@@ -86,7 +86,9 @@ class SoakRun:
             log.info("starting %s", target.name)
             stack.push_async_callback(asyncio.to_thread, target.stop)
             await asyncio.to_thread(target.start)
-        courses = [await course_of(target.origin, self._token, self._asked) for target in targets]
+        courses = [
+            await course_of(target.origin, self._token, self._asked_of(target.kind)) for target in targets
+        ]
         return [
             await self._front(number, target, course, stack)
             for number, (target, course) in enumerate(zip(targets, courses))
@@ -97,6 +99,10 @@ class SoakRun:
         readers = await fleet_of(target, course, account, self._token, number, seed, stack)
         ground = Ground(target, readers, account, self._guest, random.Random(1000 * seed + number))
         return Front(target, account, course, ground)
+
+    def _asked_of(self, kind: TargetKind) -> list[Question]:
+        asked = picture_questions if kind.sees else questions
+        return asked(self._soak.questions, self._soak.seed)
 
     def _target(self, kind: TargetKind) -> SoakTarget:
         folder = self._folder / kind.name
@@ -127,9 +133,9 @@ class SoakRun:
 
     def _judge(self, fronts: Sequence[Front]) -> None:
         log.info("the reference writes the truths again")
-        judge = Judge()
+        judges = {kind.model: Judge(kind) for kind in self._soak.targets}
         for front in fronts:
-            engine = front.target.kind.engine
+            engine, judge = front.target.kind.engine, judges[front.target.kind.model]
             front.account.wrongs += judge.truths(front.course, engine)
             judge.settle(front.account, front.course, engine)
 

@@ -26,7 +26,7 @@ class ServerTarget(SoakTarget):
 
     def _serve(self, listen: str) -> Process:
         precision = ("--dtype", "float64") if self.kind.engine == "torch" else ()
-        fixed = ("--model", "tiny", "--engine", self.kind.engine, *precision, "--threads", "1")
+        fixed = ("--model", self.kind.model, "--engine", self.kind.engine, *precision, "--threads", "1")
         known = ("--tokens", str(self._tokens), "--log-level", "info")
         return self._listening(["serve", "--listen", listen, *fixed, *known, *self.flags], SERVER)
 
