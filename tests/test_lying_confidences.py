@@ -22,7 +22,7 @@ from scheduler import make_policy
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import PolicyOptions
-from tests.fakes import FakeEngine
+from tests.gated_target import SlowEngine
 from tests.policy_world import Habits, World
 from tests.system import ask, running
 from tests.test_policies_starvation import CPU, GOOD, WAIT
@@ -88,7 +88,8 @@ def test_the_liars_own_text_is_the_targets(tree: int) -> None:
     """Chains, and trees whose order the lies decide."""
 
     async def scenario() -> list[tuple[int, ...]]:
-        async with running(FakeEngine(400, target=periodic), policy=Goodput(0.05)) as network:
+        # Steps that take a while: a fake target may have written everything before the first draft comes through.
+        async with running(SlowEngine(400, target=periodic), policy=Goodput(0.05)) as network:
             asking = [
                 ask(
                     network, [id, 2, 3], Liar(CachebackFactory().create(), id), stop=FixedLength(4, tree=tree)

@@ -11,10 +11,10 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoConfig,
+    AutoModelForImageTextToText,
     CLIPImageProcessorPil,
     CLIPVisionConfig,
     LlamaConfig,
-    LlavaForConditionalGeneration,
     PreTrainedTokenizerFast,
 )
 
@@ -55,23 +55,18 @@ def vision_model(folder: Path, seed: int = 0, kind: str = "llava", **text: objec
         projection_dim=32,
         initializer_range=0.2,
     )
+    seen = {"vision_feature_layers": (-1, -2)} if kind == "vipllava" else {}
     config = AutoConfig.for_model(
-        kind, vision_config=tower, text_config=decoder, image_token_index=PLACEHOLDER, eos_token_id=0
+        kind, vision_config=tower, text_config=decoder, image_token_index=PLACEHOLDER, eos_token_id=0, **seen
     )
     torch.manual_seed(seed)
-    network = LlavaForConditionalGeneration(config) if kind == "llava" else _network(config)
+    network = AutoModelForImageTextToText.from_config(config)
     network.generation_config.eos_token_id = 0
     network.save_pretrained(folder)
     size = {"height": SIDE, "width": SIDE}
     CLIPImageProcessorPil(size=size, crop_size=size).save_pretrained(folder)
     _tokenizer().save_pretrained(folder)
     return folder
-
-
-def _network(config: object) -> torch.nn.Module:
-    from transformers import AutoModelForImageTextToText
-
-    return AutoModelForImageTextToText.from_config(config)
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
