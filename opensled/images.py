@@ -38,7 +38,7 @@ class Image:
     """A picture of a prompt."""
 
     digest: bytes
-    data: bytes = field(default=b"", repr=False)  # the file; b"" = whoever gets this has it already
+    data: bytes = field(default=b"", repr=False)  # the file; b"" = it was sent before, and the name is enough
 
     @property
     def named(self) -> Image:
@@ -63,15 +63,8 @@ class ImageFacts:
     most_bytes: int = MAX_IMAGE_BYTES  # of one file
 
 
-class PlacedImage(NamedTuple):
-    """Where a picture stands in a text."""
-
-    first: int  # position of its first row
-    image: Image
-
-
-def placed(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[PlacedImage, ...]:
-    """Where each of `images`, in order, stands in a prompt whose placeholders are expanded.
+def starts_of(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:
+    """The position of the first row of each of `images` in a prompt whose placeholders are expanded.
 
     Raises InvalidRequest unless the placeholders are whole runs, one for each picture.
     """
@@ -87,7 +80,7 @@ def placed(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None
             "positions each",
             "images",
         )
-    return tuple(map(PlacedImage, starts, images))
+    return tuple(starts)
 
 
 def expanded(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:

@@ -72,7 +72,7 @@ class Server:
     # Size of a draft model on the same accelerator, or kind of a draft head (specformer, ctc); "" = none
     draft: str = ""
     draft_length: int = 4  # tokens of its drafts under policy `fcfs`
-    # In simulations only: so many other users, each of whom gets one token in every step
+    # In simulations only: how many other users there are. Each of them gets one token in every step
     others: int = 0
 
     @property

@@ -12,34 +12,13 @@ from edge_client.sent_images import SentImages
 from opensled.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
 from opensled.images import Image
 from opensled.messages import Open, SamplingParams
-from opensled_testbed.vision_reference import VisionReference
 from tests.fakes import IMPATIENT, FakeEngine, Weather
 from tests.system import running
-from tests.vision_models import PLACEHOLDER, ROWS, picture, vision_model
-from tests.vision_world import WORDS, answered, expected, image, knowing, question
-from verify_server.engine import torch_engine
+from tests.vision_models import PLACEHOLDER, ROWS, picture
+from tests.vision_world import WORDS, answered, expected, fixtures, image, knowing, question
 from verify_server.kv.blocks import BlockTable
-from verify_server.text.hf_text import HFText
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return vision_model(tmp_path_factory.mktemp("vision"))
-
-
-@pytest.fixture(scope="module")
-def engine(folder):
-    return torch_engine.load(str(folder), dtype="float64", kv_tokens=2048)
-
-
-@pytest.fixture(scope="module")
-def text(folder):
-    return HFText(folder)
-
-
-@pytest.fixture(scope="module")
-def reference(folder):
-    return VisionReference(folder)
+folder, engine, text, reference = fixtures()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

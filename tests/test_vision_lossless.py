@@ -15,44 +15,24 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
 from opensled.errors import Unsupported
 from opensled.messages import Open, SamplingParams
-from opensled_testbed.vision_reference import VisionReference
 from scheduler.fcfs import Fcfs
 from tests.fakes import IMPATIENT, FakeEngine
 from tests.system import running
 from tests.three_tiers import tiers
-from tests.vision_models import PLACEHOLDER, ROWS, picture, vision_model
-from tests.vision_world import WORDS, answered, expected, image, question
+from tests.vision_models import PLACEHOLDER, ROWS, picture
+from tests.vision_world import WORDS, answered, expected, fixtures, image, question
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
 from verify_server.engine import torch_engine
 from verify_server.engine.base import ImageRows, Segment
 from verify_server.target import Target
-from verify_server.text.hf_text import HFText
 from verify_server.vision.decoding import pixels_of
+
+folder, engine, text, reference = fixtures()
 
 FOUR = Fcfs(float("inf"), 4)  # the server drafts four tokens
 LONG = "a long question, of more than a block: what do you see in this picture?"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return vision_model(tmp_path_factory.mktemp("vision"))
-
-
-@pytest.fixture(scope="module")
-def engine(folder):
-    return torch_engine.load(str(folder), dtype="float64", kv_tokens=2048)
-
-
-@pytest.fixture(scope="module")
-def text(folder):
-    return HFText(folder)
-
-
-@pytest.fixture(scope="module")
-def reference(folder):
-    return VisionReference(folder)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edge_client.drafters.none import NoneDrafter
 from opensled.images import Image, TurnImage, digest_of
 from opensled.messages import ChatMessage, SamplingParams
+from opensled_testbed.vision_reference import VisionReference
 from tests.fakes import OracleDrafter
 from tests.system import ask
-from tests.vision_models import picture
+from tests.vision_models import picture, vision_model
+from verify_server.engine import torch_engine
+from verify_server.text.hf_text import HFText
 
 WORDS = 24
+
+
+def fixtures():
+    """Of a module: the model's folder, its engine, its text, and the reference."""
+
+    @pytest.fixture(scope="module")
+    def folder(tmp_path_factory):
+        return vision_model(tmp_path_factory.mktemp("vision"))
+
+    @pytest.fixture(scope="module")
+    def engine(folder):
+        return torch_engine.load(str(folder), dtype="float64", kv_tokens=2048)
+
+    @pytest.fixture(scope="module")
+    def text(folder):
+        return HFText(folder)
+
+    @pytest.fixture(scope="module")
+    def reference(folder):
+        return VisionReference(folder)
+
+    return folder, engine, text, reference
 
 
 def image(seed: int) -> Image:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.images import expanded, placed, require_none
+from opensled.images import expanded, require_none, starts_of
 from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
 from opensled.protocol import EndRules
 from verify_server.engine.base import EngineInfo
@@ -109,13 +109,12 @@ class InputProcessor:
     async def images(
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None = None
     ) -> tuple[PlacedRows, ...]:
-        """The pictures of a new sequence, seen. Raises as `opensled.images.placed` and `ImageStore.seen` do."""
-        places = placed(prompt_ids, message.images, self._info.images)
+        """The pictures of a new sequence, seen. Raises as `opensled.images.starts_of` and `ImageStore.seen` do."""
+        starts = starts_of(prompt_ids, message.images, self._info.images)
         if self._images is None:
             return ()
-        return tuple(
-            [PlacedRows(first, await self._images.seen(image, tenant, spent)) for first, image in places]
-        )
+        seen = [await self._images.seen(image, tenant, spent) for image in message.images]
+        return tuple(map(PlacedRows, starts, seen))
 
     def length_of(self, message: Open) -> int:
         """Positions of the prompt of an `Open`; an estimate if it is text. Ids hold the positions of pictures."""

@@ -72,8 +72,7 @@ class Judge:
         messages = question.body["messages"]
         if not isinstance(self.reference, VisionReference):
             return self.reference.render_chat(messages)
-        images = question.opening().images
-        return self.reference.show(messages, [image.data for image in images])
+        return self.reference.show(messages, [image.data for image in question.opening().images])
 
     def _computed(self, question: Question, told: tuple[int, ...]) -> list[float]:
         from opensled_testbed.reference import Sampling, key_of_seed

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from verify_server.engine.image_encoder import decoder_of
-from verify_server.exits.exit_file import ABOUT, ALONE, WEIGHTS, ExitFile
+from verify_server.exits.exit_file import ALONE, WEIGHTS, ExitFile
 from verify_server.exits.exit_file import load as load_exit
 from verify_server.heads.head_file import config_digest
 from verify_server.text.hf_text import HFText
@@ -153,7 +153,6 @@ def _write(
         write_gguf(scratch, scratch / f"{folder.name}-q8_0.gguf", "Q8_0")
         text, digest = HFText(target), config_digest(decoder_of(learner.whole).config)
         ExitFile(scratch, learner.layers, target.name, text.fingerprint, digest, training).save()
-        assert (scratch / ABOUT).is_file()
 
 
 def ship(made: Path, folder: Path) -> None:

@@ -29,7 +29,10 @@ SHARED = 0  # the part of a row that all its other parts see
 
 @dataclass(frozen=True)
 class Row:
-    """One id longer than what the model reads. `wanted`: predicted in training; `parts`: who may see whom."""
+    """A row has one id more than the model reads.
+
+    `wanted`: which ids are predicted in training; `parts`: which positions see each other.
+    """
 
     ids: NDArray[np.int64]
     wanted: NDArray[np.bool_]

@@ -167,7 +167,6 @@ def _decided(
     asks: Mapping[int, int],
 ) -> list[Slice]:
     """The slices of sessions that decide; `verified`: tokens of each device's and of each own draft."""
-    # By position, and the usual hint without a call: a step may have a thousand.
     return [
         Slice(
             session.id,
@@ -176,7 +175,7 @@ def _decided(
             False,
             0,
             draft,
-            session.max_draft if (hint := told.get(session.id)) and hint > session.max_draft else hint,
+            _hint(session, told),
             mine if session.own else None,
             asks.get(session.id, 0),
         )

@@ -17,7 +17,9 @@ class Pictures(NamedTuple):
 
 
 def pictures_in(segments: Sequence[Segment], device: torch.device) -> Pictures | None:
-    """The rows of pictures that these segments compute; None = there are none, as in nearly all steps."""
+    """The rows of pictures that these segments compute; None = there are none."""
+    if not any(segment.images for segment in segments):
+        return None
     parts, row = [], 0
     for segment in segments:
         parts += [(row + first, values) for first, values in _parts(segment)]

@@ -136,13 +136,8 @@ def load(
         tested, level = _tested(network, attention, numerics, most_rows, weights.path)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
-    try:
-        memory.allocate_like(tested.memory)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        tokens = memory.num_blocks * BLOCK_SIZE
-        gib = tokens * tested.memory.bytes_per_token() / 2**30
-        raise UsageError(f"KV memory for {tokens} tokens needs {gib:.1f} GiB; lower --kv-tokens") from error
+    bytes_per_token = tested.memory.bytes_per_token()
+    memory = _allocated(tested.memory, _num_blocks(kv_tokens, context_length, bytes_per_token, place))
     info = EngineInfo(
         model_id=model,
         vocab_size=network.config.get_text_config(decoder=True).vocab_size,
@@ -163,6 +158,18 @@ def load(
         images=eyes.facts if eyes else None,
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes)
+
+
+def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
+    """KV memory of the same form as that of the self-test. Raises UsageError."""
+    memory = KVMemory(num_blocks)
+    try:
+        memory.allocate_like(tested)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        tokens = num_blocks * BLOCK_SIZE
+        gib = tokens * tested.bytes_per_token() / 2**30
+        raise UsageError(f"KV memory for {tokens} tokens needs {gib:.1f} GiB; lower --kv-tokens") from error
+    return memory
 
 
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
