@@ -1,0 +1,142 @@
+"""`opensled service install` and `opensled service remove`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from opensled.errors import OpenSledError
+from opensled.logs import announce
+from opensled.service import manager as systemd
+from opensled.service import unit_files
+from opensled.service.config import InstallConfig, RemoveConfig, known_service
+from opensled.service.manager import Manager
+from opensled.service.plan import ServicePlan, Step, installation, removal
+from opensled.service.service_flags import checked
+
+START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on after that
+
+
+def install(config: InstallConfig) -> int:
+    """Write a unit and start it at every boot, or change it; returns the exit code."""
+    known_service(config.service)
+    manager, flags = systemd.current(), checked(config.service, config.flags)
+    plan = installation(manager, config.service, flags)
+    _warn_of_variables()
+    if config.dry_run:
+        return _show(plan, config.json)
+    systemd.require()
+    _run(plan.before)
+    if not manager.system:
+        systemd.await_user_manager()
+    changed = [path for path, text in plan.files.items() if unit_files.write(path, text)]
+    unit_files.delete(plan.gone)
+    _tell_files(changed, plan)
+    _run(plan.after if changed or plan.gone else _unchanged(manager, config.service))
+    return _started(manager, config, plan)
+
+
+def _warn_of_variables() -> None:
+    """systemd starts a service without the variables of this shell."""
+    found = sorted(name for name in os.environ if name.startswith("OPENSLED_") and os.environ[name])
+    if found:
+        announce(f"{', '.join(found)} of this shell will not reach the service; give flags instead")
+
+
+def _tell_files(changed: list[Path], plan: ServicePlan) -> None:
+    for path in plan.files:
+        _say(f"{'wrote' if path in changed else 'unchanged:'} {path}")
+    for path in plan.gone:
+        _say(f"deleted {path}")
+
+
+def _unchanged(manager: Manager, service: str) -> list[Step]:
+    """An installation that is repeated does not stop answers that are under way."""
+    name = manager.unit(service).name
+    return [Step(tuple(manager.command(*words, name))) for words in (("enable",), ("start", "--no-block"))]
+
+
+def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
+    """Wait for the end of the start, and say how it went; returns the exit code."""
+    name, state = manager.unit(config.service).name, _settled(manager, config.service)
+    error = manager.last_error(config.service) if state == "failed" else ""
+    if config.json:
+        print(
+            json.dumps(
+                {**plan.document(), "state": state, "error": error or None, "page": plan.facts.page or None}
+            )
+        )
+    elif state == "active":
+        print(
+            f"{name} runs, and starts at every boot",
+            *([f"the page: {plan.facts.page}"] * bool(plan.facts.page)),
+            sep="\n",
+        )
+    elif state != "failed":
+        print(f"{name} is still starting; see: opensled service status")
+    if state == "failed":
+        raise OpenSledError(
+            f"{name} is installed and does not start: {error or 'its journal says nothing'}; correct the cause and "
+            f"install again, or: opensled service remove {config.service}"
+        )
+    return 0
+
+
+def _settled(manager: Manager, service: str) -> str:
+    """active, failed, or activating after START_SECONDS."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        shown = manager.show(service)
+        if shown.get("ActiveState") == "active":
+            return "active"
+        if shown.get("ActiveState") == "failed" or shown.get("SubState") == "auto-restart":
+            return "failed"
+        time.sleep(0.2)
+    return "activating"
+
+
+def remove(config: RemoveConfig) -> int:
+    """Stop a service and delete what its installation wrote; returns the exit code."""
+    known_service(config.service)
+    manager = systemd.current()
+    plan = removal(manager, config.service)
+    if config.dry_run:
+        return _show(plan, config.json)
+    systemd.require()
+    _run(plan.before)
+    unit_files.delete(plan.gone)
+    _run(plan.after)
+    kept = [path for path in plan.facts.secrets if Path(path).exists()]
+    if config.json:
+        print(json.dumps({**plan.document(), "kept": kept}))
+        return 0
+    print(*(f"deleted {path}" for path in plan.gone), sep="\n")
+    print(*(f"credentials stay: {path}" for path in kept), sep="\n" if kept else "", end="\n" if kept else "")
+    return 0
+
+
+def _show(plan: ServicePlan, as_json: bool) -> int:
+    """A dry run: what would be done, in its order."""
+    if as_json:
+        print(json.dumps(plan.document()))
+        return 0
+    print(*(f"+ {step}" for step in plan.before), sep="\n", end="\n" * bool(plan.before))
+    for path, text in plan.files.items():
+        print(f"# {path}\n{unit_files.sealed(text)}")
+    print(*(f"+ rm {path}" for path in plan.gone), sep="\n", end="\n" * bool(plan.gone))
+    print(*(f"+ {step}" for step in plan.after), sep="\n")
+    return 0
+
+
+def _run(steps: Iterable[Step]) -> None:
+    for step in steps:
+        _say(f"+ {step}")
+        systemd.run(step.words, step.environment)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,167 @@
+"""The service manager: systemd of the machine, or of one user."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opensled.errors import OpenSledError, UsageError
+
+BOOTED = Path("/run/systemd/system")  # there while systemd is the first process (sd_booted(3))
+SYSTEM_UNITS = Path("/etc/systemd/system")
+PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "UnitFileState",
+    "StateChangeTimestamp",
+    "NRestarts",
+    "Result",
+)
+LINES = 400  # of the journal that are searched for an error
+PATIENCE = 30.0  # seconds for one command of systemd
+
+
+@dataclass(frozen=True)
+class Manager:
+    """`system`: that of the machine, else that of this user."""
+
+    system: bool
+
+    @property
+    def folder(self) -> Path:
+        """Where its units lie."""
+        if self.system:
+            return SYSTEM_UNITS
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+
+    def unit(self, service: str) -> Path:
+        """The file of a service's unit."""
+        return self.folder / f"opensled-{service}.service"
+
+    def command(self, *words: str) -> list[str]:
+        """A command for it."""
+        return ["systemctl", *([] if self.system else ["--user"]), *words]
+
+    def show(self, service: str) -> dict[str, str]:
+        """PROPERTIES of a service; {} where it cannot be asked."""
+        words = self.command(
+            "show", "--timestamp=unix", f"--property={','.join(PROPERTIES)}", self.unit(service).name
+        )
+        lines = _output(words).splitlines()
+        return dict(line.partition("=")[::2] for line in lines)
+
+    def last_error(self, service: str) -> str:
+        """The newest line of a service's journal that tells an error, "" = none, or the journal may not be read."""
+        whose = ["--system"] if self.system else ["--user"]
+        words = [
+            "journalctl",
+            *whose,
+            f"--unit={self.unit(service).name}",
+            f"--lines={LINES}",
+            "--output=json",
+        ]
+        lines = _output([*words, "--output-fields=MESSAGE,PRIORITY", "--no-pager", "--quiet"]).splitlines()
+        errors = list(filter(None, map(_error, reversed(lines))))
+        return next((each for each in errors if not _CONSEQUENCE.search(each)), errors[0] if errors else "")
+
+
+# What systemd adds after the line that tells the cause.
+_CONSEQUENCE = re.compile(r"\.service: (Main process exited|Failed with result)|^Failed to start ")
+
+
+def current() -> Manager:
+    """The manager for services that this user installs: root's are those of the machine."""
+    return Manager(system=os.geteuid() == 0)
+
+
+def require() -> None:
+    """Raises UsageError where no systemd runs."""
+    if not BOOTED.is_dir() or not shutil.which("systemctl"):
+        raise UsageError(
+            "systemd does not run here, as in most containers; --dry-run prints the unit and the commands for a "
+            "machine on which it does, and `opensled serve` or `opensled edge` run without a service"
+        )
+
+
+def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a command; raises OpenSledError with what it complains of."""
+    try:
+        done = subprocess.run(
+            words, env=_environment(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    except FileNotFoundError as error:
+        raise OpenSledError(f"there is no {words[0]} here") from error
+    if done.returncode:
+        raise OpenSledError(f"{shlex.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _output(words: Sequence[str]) -> str:
+    """What a question prints; "" if it fails."""
+    try:
+        done = subprocess.run(
+            words,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout
+
+
+def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """With the folder by which a user's manager is found, which a shell after `su` lacks."""
+    return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", "LC_ALL": "C.UTF-8", **os.environ, **(more or {})}
+
+
+def lingers() -> bool:
+    """Whether services of this user run without a login."""
+    return (Path("/var/lib/systemd/linger") / account()).exists()
+
+
+def account() -> str:
+    """The name of this user."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def await_user_manager(seconds: float = PATIENCE) -> None:
+    """After a user was allowed to linger, until his manager has started. Raises OpenSledError."""
+    deadline = time.monotonic() + seconds
+    while not _output(["systemctl", "--user", "show", "--property=Version"]):
+        if time.monotonic() > deadline:
+            raise OpenSledError(f"systemd started no manager for {account()}; log in anew, and try again")
+        time.sleep(0.2)
+
+
+def _error(line: str) -> str:
+    """The message of an entry of the journal if it tells an error, else ""."""
+    try:
+        entry = json.loads(line)
+        message, priority = str(entry["MESSAGE"]), int(entry.get("PRIORITY", 6))
+    except (ValueError, KeyError, TypeError):
+        return ""
+    if message.startswith("{"):
+        return _logged(message)
+    told = priority <= 3 or message.startswith(("error: ", "ERROR ", "CRITICAL "))
+    return message.removeprefix("error: ") if told else ""
+
+
+def _logged(message: str) -> str:
+    """The message of a log line in JSON (opensled/logs.py) if its level is an error."""
+    try:
+        record = json.loads(message)
+        return str(record["message"]) if record["level"] in ("error", "critical") else ""
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,136 @@
+"""What an installation or a removal will write, delete and run; nothing here changes anything."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opensled.address import web_address
+from opensled.child_server import clean_environment
+from opensled.errors import NotFound
+from opensled.service import manager as systemd
+from opensled.service.config import SERVICES
+from opensled.service.manager import Manager
+from opensled.service.service_flags import Given, model_names, value_of
+from opensled.service.unit_files import read_ours
+from opensled.service.unit_text import Facts, drop_ins, facts_of, program, unit
+
+SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, with variables on top of the environment."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*settings, shlex.join(self.words)])
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """Steps `before`, then `files` to write (path -> text) and to delete (`gone`), then steps `after`."""
+
+    files: dict[Path, str] = field(default_factory=dict)
+    gone: tuple[Path, ...] = ()
+    before: tuple[Step, ...] = ()
+    after: tuple[Step, ...] = ()
+    facts: Facts = field(default_factory=Facts)
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "files": {str(path): text for path, text in self.files.items()},
+            "deleted": [str(path) for path in self.gone],
+            "commands": [str(step) for step in (*self.before, *self.after)],
+        }
+
+
+def installation(manager: Manager, service: str, flags: Sequence[Given]) -> ServicePlan:
+    """How to install a service, or to change an installed one. Raises UsageError for files of someone else."""
+    path = manager.unit(service)
+    read_ours(path)
+    starts_lingering = not manager.system and not systemd.lingers()
+    facts = Facts(_page(service, flags), starts_lingering or _made_linger(manager), _secrets(flags))
+    folder = path.with_name(f"{path.name}.d")
+    extra = drop_ins({each.option.name: each.value for each in flags}, manager.system)
+    files = {path: unit(service, flags, facts, manager.system)}
+    files |= {folder / name: text for name, text in extra.items()}
+    stale = tuple(found for found in _written_drop_ins(folder) if found not in files)
+    lingering = [Step(("loginctl", "enable-linger", systemd.account()))] if starts_lingering else []
+    fetching = _fetching(manager, service, flags)
+    after = [manager.command("daemon-reload"), manager.command("enable", path.name)]
+    after.append(manager.command("restart", "--no-block", path.name))
+    return ServicePlan(files, stale, (*fetching, *lingering), _steps(after), facts)
+
+
+def removal(manager: Manager, service: str) -> ServicePlan:
+    """How to remove a service. Raises NotFound, or UsageError for files of someone else."""
+    path = manager.unit(service)
+    text = read_ours(path)
+    if text is None:
+        raise NotFound(
+            f"{path} does not exist: no service {service!r} is installed here (see: opensled service status)"
+        )
+    facts = facts_of(text)
+    before = [manager.command("disable", "--now", path.name)]
+    before += [manager.command("clean", "--what=cache", path.name)] if manager.system else []
+    after = [manager.command("daemon-reload")]
+    others = [each for each in SERVICES if each != service and manager.unit(each).exists()]
+    if facts.lingers and not others:
+        after.append(["loginctl", "disable-linger", systemd.account()])
+    gone = (path, *_written_drop_ins(path.with_name(f"{path.name}.d")))
+    return ServicePlan({}, gone, _steps(before), _steps(after), facts)
+
+
+def _made_linger(manager: Manager) -> bool:
+    """Whether an earlier installation let services of this user run without a login."""
+    texts = [
+        path.read_text("utf-8", "replace") for each in SERVICES if (path := manager.unit(each)).is_file()
+    ]
+    return any(facts_of(text).lingers for text in texts)
+
+
+def _steps(commands: Iterable[Sequence[str]]) -> tuple[Step, ...]:
+    return tuple(Step(tuple(words)) for words in commands)
+
+
+def _written_drop_ins(folder: Path) -> list[Path]:
+    """Drop-ins of ours; `read_ours` raises for one that someone changed."""
+    return [path for path in sorted(folder.glob("opensled-*.conf")) if read_ours(path) is not None]
+
+
+def _page(service: str, flags: Sequence[Given]) -> str:
+    """The address at which a browser on this machine finds the page."""
+    address = value_of(flags, service, "http")
+    if not address:
+        return ""
+    host, _, port = web_address(address).rpartition(":")
+    name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
+    cert = value_of(flags, service, "http_tls_cert" if service == "edge" else "tls_cert")
+    return f"{'https' if cert else 'http'}://{name}:{port}/"
+
+
+def _secrets(flags: Sequence[Given]) -> tuple[str, ...]:
+    return tuple(str(each.path) for each in flags if each.is_credential and each.path)
+
+
+def _fetching(manager: Manager, service: str, flags: Sequence[Given]) -> list[Step]:
+    """Commands that fetch the models which the service needs and would not find."""
+    folder = str(SYSTEM_CACHE / manager.unit(service).stem)
+    environment = {"OPENSLED_CACHE_DIR": folder} if manager.system else {}
+    missing = [name for name in model_names(flags) if not _finds(name, environment)]
+    return [Step((*program(), "pull", name), environment) for name in missing]
+
+
+def _finds(model: str, environment: dict[str, str]) -> bool:
+    words = [*program(), "models", "path", model]
+    settings = clean_environment() | environment
+    return not subprocess.run(words, env=settings, capture_output=True, stdin=subprocess.DEVNULL).returncode

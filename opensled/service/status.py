@@ -1,0 +1,82 @@
+"""`opensled service status`: the services of this user and of the machine, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from opensled.errors import UsageError
+from opensled.printable import visible_line
+from opensled.service import manager as systemd
+from opensled.service.config import SERVICES, StatusConfig
+from opensled.service.manager import Manager
+from opensled.service.unit_files import read_ours
+from opensled.service.unit_text import facts_of
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """One installed service."""
+
+    service: str
+    of: str  # user or system
+    unit: str  # path of the unit
+    state: str  # as systemd spells it: active, activating, failed, inactive; unknown = it cannot be asked
+    since: float | None  # seconds since 1970 (UTC), None = unknown
+    at_boot: bool  # whether it starts at every boot
+    restarts: int  # since it was started by hand
+    page: str | None
+    last_error: str | None  # newest line of its journal that tells one
+
+
+def status(config: StatusConfig) -> int:
+    """Show every service that is installed; returns the exit code."""
+    managers = [systemd.current(), *([] if systemd.current().system else [Manager(system=True)])]
+    found = [_state(each, name) for each in managers for name in SERVICES if each.unit(name).is_file()]
+    if config.json:
+        print(json.dumps([asdict(each) for each in found]))
+    elif not found:
+        folders = " or ".join(str(each.folder) for each in managers)
+        print(f"no service is installed in {folders}; one for this device: opensled service install edge")
+    else:
+        print(*map(_lines, found), sep="\n\n")
+    return 0
+
+
+def _state(manager: Manager, service: str) -> ServiceState:
+    path, shown = manager.unit(service), manager.show(service)
+    return ServiceState(
+        service,
+        "system" if manager.system else "user",
+        str(path),
+        shown.get("ActiveState", "unknown"),
+        _seconds(shown.get("StateChangeTimestamp", "")),
+        shown.get("UnitFileState") == "enabled",
+        int(shown.get("NRestarts", "0") or 0),
+        _page(path) or None,
+        manager.last_error(service) or None,
+    )
+
+
+def _page(path: Path) -> str:
+    """From a unit that `opensled service install` wrote; "" for another one."""
+    try:
+        return facts_of(read_ours(path) or "").page
+    except UsageError:
+        return ""
+
+
+def _seconds(stamp: str) -> float | None:
+    """Of --timestamp=unix, such as @1700000000."""
+    return float(stamp[1:]) if stamp[1:].isdigit() else None
+
+
+def _lines(each: ServiceState) -> str:
+    since = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(each.since)) if each.since else ""
+    boot = "starts at every boot" if each.at_boot else "does not start at boot"
+    lines = [f"opensled-{each.service} ({each.of}): {each.state}{since}; {boot}; {each.restarts} restarts"]
+    lines += [f"  page        {each.page}"] if each.page else []
+    lines += [f"  last error  {visible_line(each.last_error)}"] if each.last_error else []
+    return "\n".join([*lines, f"  unit        {each.unit}"])
