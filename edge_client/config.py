@@ -10,6 +10,7 @@ from edge_client.remote import RetryPolicy
 from http_api.backend import HEARTBEAT
 from opensled.address import host_port, web_origins
 from opensled.config import option
+from opensled.discovery import MDNS
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE
@@ -28,15 +29,22 @@ def device_name(name: str) -> None:
         raise UsageError("a device's name is text without control characters")
 
 
+def server_place(server: str) -> None:
+    """Raises UsageError for what is neither HOST:PORT nor the word for discovery."""
+    if server != MDNS:
+        host_port(server)
+
+
 @dataclass(frozen=True)
 class DeviceConfig:
     """How a device reaches its server, and how it drafts."""
 
     server: str = option(
         "127.0.0.1:7411",
-        "address of the verification server, see opensled serve",
+        "address of the verification server, see opensled serve; mdns = the one that announces itself on this network",
         metavar="HOST:PORT",
-        check=host_port,
+        check=server_place,
+        paired=True,
         group="the server",
         often=True,
     )
@@ -45,13 +53,23 @@ class DeviceConfig:
         "file with the bearer token for the server, mode 600",
         metavar="FILE",
         often=True,
-        sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert"),
+        sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert", "tls_name"),
+        paired=True,
     )
     tls: bool = option(
-        False, "connect with TLS; for certificates of an authority of your own: --tls-ca", often=True
+        False,
+        "connect with TLS; for certificates of an authority of your own: --tls-ca",
+        often=True,
+        paired=True,
     )
     tls_ca: str = option(
-        "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
+        "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE", paired=True
+    )
+    tls_name: str = option(
+        "",
+        "host that the server's certificate must name, where --server gives another address of it; default: that of "
+        "--server",
+        metavar="HOST",
     )
     tls_cert: str = option(
         "", "this device's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
@@ -224,6 +242,22 @@ class DeviceConfig:
 class EdgeConfig(DeviceConfig):
     """A device that serves the OpenAI-compatible API."""
 
+    host: str = option(
+        "",
+        "with --pair: the server as this device calls it, HOST or HOST:PORT; default: the one that announces itself",
+        positional=True,
+        optional=True,
+        metavar="HOST",
+    )
+    pair: str = option(
+        "",
+        "pair this device first, with the code that opensled pair shows on the server; the server, its authority and "
+        "a token are then remembered for all commands of this device",
+        metavar="CODE",
+        group="pairing",
+        often=True,
+        typed=True,
+    )
     http: str = option(
         "127.0.0.1:8411",
         "address of the API; port 0 takes a free one",

@@ -25,6 +25,7 @@ from edge_client.checks.server_checks import ServerReport, check_server
 from edge_client.checks.trial import TRIAL_SECONDS, GainReport
 from edge_client.config import AUTO, DoctorConfig
 from edge_client.known_drafts import settled
+from edge_client.located import located
 from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
@@ -51,6 +52,7 @@ def doctor(config: DoctorConfig) -> int:
     catalog.link(config.link)
     with contextlib.suppress(UsageError):  # the check of the configuration files reports it
         config = with_edge_section(config, "doctor")
+    config = located(config)
     with logs.redirected(logging.NullHandler()):  # the findings report it instead
         return asyncio.run(_examine(config))
 

@@ -54,6 +54,7 @@ class Endpoint:
     token: str = field(default="", repr=False)  # bearer token
     tls: bool = False
     tls_ca: Path | None = None  # PEM; None = the system's own
+    tls_name: str = ""  # host that the certificate must name; "" = that of `server`
     identity: Identity | None = None  # for servers that ask for a certificate
     timeout: float = 10.0  # seconds for Describe and GetTokenizer
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
@@ -61,7 +62,7 @@ class Endpoint:
 
 
 def endpoint_at(
-    server: str, token_file: str, tls: bool, tls_ca: str, tls_cert: str, tls_key: str
+    server: str, token_file: str, tls: bool, tls_ca: str, tls_cert: str, tls_key: str, tls_name: str = ""
 ) -> Endpoint:
     """A server as options name it; files by path, "" = none. Raises UsageError or NotFound for one it cannot use."""
     return Endpoint(
@@ -70,6 +71,7 @@ def endpoint_at(
         tls=tls or bool(tls_ca or tls_cert),
         tls_ca=Path(tls_ca) if tls_ca else None,
         identity=read_identity(tls_cert, tls_key),
+        tls_name=tls_name,
     )
 
 
@@ -172,7 +174,7 @@ class Link:
         channel = self._others.pop(address, None)
         if channel is None:
             self._close_idle(len(self._others) + 1 - MOST_CHANNELS)
-            channel = Channel(replace(config, server=address))
+            channel = Channel(replace(config, server=address, tls_name=""))
         self._others[address] = channel
         return channel
 
@@ -291,7 +293,8 @@ def _channel(config: Endpoint) -> grpc.aio.Channel:
     roots = read_authorities(config.tls_ca) if config.tls_ca else None
     own = config.identity
     credentials = grpc.ssl_channel_credentials(roots, own and own.key, own and own.cert)
-    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+    named = [("grpc.ssl_target_name_override", config.tls_name)] if config.tls_name else []
+    return grpc.aio.secure_channel(target, credentials, options=[*_OPTIONS, *named])
 
 
 def _readable(message: Any, server: str) -> Any:

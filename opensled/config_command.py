@@ -15,7 +15,7 @@ WIDTH = 100  # columns of the file
 
 HEAD = """\
 # Configuration of OpenSLED, as ./opensled.toml or ~/.config/opensled/config.toml. Flags and the environment come first,
-# then the file of the folder, then the user's. Remove the `# ` before an option to set it.
+# then the file of the folder, then the user's, then what this device was paired with. Remove the `# ` before an option to set it.
 
 # -- every verb that has the option -----------------------------------------------------------------
 """
@@ -34,7 +34,7 @@ def init(config: InitConfig) -> int:
 
 def sample() -> str:
     """The file: options that all verbs of a device share on top, the others in the sections of their verbs."""
-    verbs = {name: [item for item in options(CONFIGS.get(name)) if not item.positional] for name in _verbs()}
+    verbs = {name: list(filter(_written, options(CONFIGS.get(name)))) for name in _verbs()}
     shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
     parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
     for name, found in verbs.items():
@@ -43,6 +43,11 @@ def sample() -> str:
             *_lines(item for item in found if item.metadata["apart"] or item.name not in shared),
         ]
     return "".join(parts)
+
+
+def _written(item: Option) -> bool:
+    """Whether a file may set it."""
+    return not (item.positional or item.metadata["typed"])
 
 
 def _verbs() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import opensled
 from opensled.errors import UsageError
 
 WHOLE, DEVICE = "opensled", "opensled-edge"
-DEVICE_EXTRAS = ("", "llamacpp", "onnx")  # of opensled-edge; "" = none
+DEVICE_EXTRAS = ("", "home", "llamacpp", "onnx")  # of opensled-edge; "" = none
 GUIDE = "docs/install.md"
 UPDATE_SERVER = f"update OpenSLED on the server ({GUIDE})"
 _HOME = Path(opensled.__file__).resolve().parents[1]  # a checkout, or the folder that pip installs into

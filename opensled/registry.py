@@ -62,6 +62,7 @@ _EXTRAS = {
     ),
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
+    **dict.fromkeys(("spake2", "zeroconf", "ifaddr"), "home"),
     "cryptography": "mtls",
     "matplotlib": "bench",
 }

@@ -1,83 +1,36 @@
 """Throw-away certificates and tokens for a fleet on this machine. For real ones see docs/security.md."""
 
 import datetime
-import ipaddress
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+from verify_server.pairing import authority
 
 LIFETIME = datetime.timedelta(days=1)
-CLOCKS = datetime.timedelta(minutes=5)  # how far clocks may differ
-
-_NO_USE = dict.fromkeys(
-    ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False
-)  # fmt: skip
 
 
 class Authority:
-    """A certificate authority of one day, on NIST P-256. Its own key never leaves this process."""
+    """A certificate authority of one day. Its own key never leaves this process."""
 
     def __init__(self, name: str) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        self._cert = (
-            self._builder(self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.KeyUsage(**_NO_USE | {"key_cert_sign": True}), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
+        self._signing = authority.Authority.new(name, LIFETIME)
 
     @property
     def pem(self) -> bytes:
-        return self._cert.public_bytes(serialization.Encoding.PEM)
+        return self._signing.pem
 
     def server(self, address: str) -> tuple[bytes, bytes]:
         """(certificate, key), PEM, of a server at an IP address."""
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-        return self._issue(address, ExtendedKeyUsageOID.SERVER_AUTH, names)
+        key = authority.new_key()
+        return self._signing.server([address], key), authority.private_pem(key)
 
     def client(self, name: str) -> tuple[bytes, bytes]:
         """(certificate, key), PEM, of a client with this common name."""
-        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH)
-
-    def _issue(self, name: str, use: ObjectIdentifier, *more: x509.ExtensionType) -> tuple[bytes, bytes]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            self._builder(_name(name), key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.KeyUsage(**_NO_USE | {"digital_signature": True}), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-        )
-        for extension in more:
-            builder = builder.add_extension(extension, critical=False)
-        cert = builder.sign(self._key, hashes.SHA256())
-        return cert.public_bytes(serialization.Encoding.PEM), key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.timezone.utc)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - CLOCKS)
-            .not_valid_after(now + LIFETIME)
-        )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        key = authority.new_key()
+        return self._signing.client(name, key), authority.private_pem(key)
 
 
 class FleetFlags:

@@ -4,11 +4,13 @@ import hmac
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from opensled.address import is_local
 from opensled.errors import Unauthorized, UsageError
 from opensled.files import Identity, read_authorities, read_identity, read_secret_text
+from opensled.watched_file import Watched
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,12 @@ class Tls:
 
     identity: Identity
     client_ca: bytes = b""
+    files: Watched[Identity] | None = None  # where `identity` comes from; None = it stays
+
+    @property
+    def newest(self) -> Identity:
+        """The identity now: files that were replaced count for new connections."""
+        return self.files.current() if self.files else self.identity
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Tenants:
         """The tenant of an `authorization` header ("Bearer TOKEN") and of the common names (UTF-8) in a verified
         certificate; raises Unauthorized."""
         if self.by_token:
-            return self._of_token(authorization)
+            return self.of_token(authorization)
         return _of_names(names) if self.by_certificate else LOCAL_TENANT
 
     def limits_of(self, tenant: str) -> TenantLimits:
@@ -72,7 +80,8 @@ class Tenants:
         """All KV budgets that are set, in tokens."""
         return {limits.kv_tokens for limits in (self.default, *self.limits.values())} - {0}
 
-    def _of_token(self, authorization: str) -> str:
+    def of_token(self, authorization: str) -> str:
+        """The tenant of a bearer token; raises Unauthorized."""
         scheme, _, given = authorization.partition(" ")
         tenant = ""
         for token, owner in self.by_token:  # compares every token, so that timing reveals nothing
@@ -82,10 +91,40 @@ class Tenants:
             raise Unauthorized("a bearer token of this server is needed; pass --token-file FILE")
         if not tenant:
             raise Unauthorized(
-                "this bearer token is not one of the server's; check --token-file, or add the token to the file of "
-                "serve --tokens and start the server again"
+                "this bearer token is not one of the server's; check --token-file, add the token to the file of "
+                "serve --tokens, or pair this device again"
             )
         return tenant
+
+
+@dataclass(frozen=True)
+class FileTenants(Tenants):
+    """The tenants of a token file, which is read again when it changes. New calls are judged by it."""
+
+    file: Watched[Tenants] = field(kw_only=True)
+
+    @property
+    def anonymous(self) -> bool:
+        """Never, also where the file holds no token: then nobody has access."""
+        return False
+
+    def of(self, authorization: str, names: Sequence[bytes] = ()) -> str:
+        try:
+            return self.file.current().of_token(authorization)
+        except Unauthorized:  # a token may be younger than the last look at the file
+            return self.file.current(at_once=True).of_token(authorization)
+
+    def limits_of(self, tenant: str) -> TenantLimits:
+        return self.file.latest.limits_of(tenant)
+
+    @property
+    def kv_budgets(self) -> set[int]:
+        return self.file.latest.kv_budgets
+
+
+def watched_tenants(path: Path, default: TenantLimits, may_be_empty: bool = False) -> FileTenants:
+    """The tenants of a token file, now and after changes; raises what `read_tenants` raises."""
+    return FileTenants(file=Watched([path], partial(read_tenants, path, default, may_be_empty)))
 
 
 def _of_names(names: Sequence[bytes]) -> str:
@@ -103,19 +142,25 @@ def _of_names(names: Sequence[bytes]) -> str:
 
 def read_tls(cert: str, key: str, client_ca: str) -> Tls | None:
     """The files of the TLS flags, checked; None without the flags. Raises UsageError or NotFound."""
-    identity = read_identity(cert, key)
-    if identity is not None:
-        return Tls(identity, read_authorities(client_ca) if client_ca else b"")
+    if read_identity(cert, key) is not None:
+        files = Watched((cert, key), partial(_identity, cert, key))
+        return Tls(files.latest, read_authorities(client_ca) if client_ca else b"", files)
     if client_ca:
         raise UsageError("--tls-client-ca needs --tls-cert and --tls-key")
     return None
 
 
-def read_tenants(path: Path, default: TenantLimits = TenantLimits()) -> Tenants:
+def _identity(cert: str, key: str) -> Identity:
+    found = read_identity(cert, key)
+    assert found is not None
+    return found
+
+
+def read_tenants(path: Path, default: TenantLimits = TenantLimits(), may_be_empty: bool = False) -> Tenants:
     """The tenants of a token file, one line per token in the form of LINE; `#` starts a comment.
 
-    Limits on any line of a tenant hold for the whole tenant; `default` gives the others. Raises UsageError or NotFound;
-    their messages hold no token.
+    Limits on any line of a tenant hold for the whole tenant; `default` gives the others. Without `may_be_empty` a file
+    that holds no token is an error. Raises UsageError or NotFound; their messages hold no token.
     """
     owners: dict[str, str] = {}
     given: dict[str, dict[str, int]] = {}
@@ -133,7 +178,7 @@ def read_tenants(path: Path, default: TenantLimits = TenantLimits()) -> Tenants:
         for name, value in (_limit(word, where) for word in limits):
             if given.setdefault(tenant, {}).setdefault(name, value) != value:
                 raise UsageError(f"{where}: {name} of {tenant} is set to another number above")
-    if not owners:
+    if not (owners or may_be_empty):
         raise UsageError(f"token file {path} holds no token; write one 'TOKEN TENANT' pair per line")
     return Tenants(
         tuple(owners.items()),

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from opensled import codec
 from opensled.bounds import MAX_POSITIONS
 from opensled.errors import InvalidRequest, OpenSledError
+from opensled.files import Identity
 from opensled.framed import Framed
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
@@ -196,8 +197,27 @@ async def start(
 def _bind(server: grpc.aio.Server, listen: str, tls: Tls | None) -> int:
     if tls is None:
         return server.add_insecure_port(listen)
-    pairs = [(tls.identity.key, tls.identity.cert)]
-    credentials = grpc.ssl_server_credentials(
-        pairs, tls.client_ca or None, require_client_auth=bool(tls.client_ca)
+    credentials = grpc.dynamic_ssl_server_credentials(
+        _certificate(tls, tls.identity),
+        _Renewal(tls),
+        require_client_authentication=bool(tls.client_ca),
     )
     return server.add_secure_port(listen, credentials)
+
+
+def _certificate(tls: Tls, identity: Identity) -> Any:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.cert)], tls.client_ca or None)
+
+
+class _Renewal:
+    """Asked by gRPC before each handshake, in a thread of its own: the certificate if it is a new one, else None."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls, self._used = tls, tls.identity
+
+    def __call__(self) -> Any:
+        newest = self._tls.newest
+        if newest is self._used:
+            return None
+        self._used = newest
+        return _certificate(self._tls, newest)

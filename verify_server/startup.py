@@ -29,8 +29,10 @@ def described(info: EngineInfo, context: int) -> str:
 
 
 def next_command(config: ServeConfig, address: str) -> str:
-    """A device's command for this server; on another machine, if that can reach it."""
+    """A device's command for this server; on another machine, if that can reach it. With --paired, how to add one."""
     host, port = host_port(address)
+    if config.paired:
+        return "opensled pair" + (f" --server-port {port}" if port != host_port(DEFAULT_ADDRESS)[1] else "")
     here = is_loopback(host)
     words = ["opensled", "chat" if here else "edge"]
     if address != DEFAULT_ADDRESS:

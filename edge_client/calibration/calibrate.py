@@ -21,6 +21,7 @@ from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.threads import MODELS, model_drafter
 from edge_client.known_drafts import settled
 from edge_client.link import Link
+from edge_client.located import located
 from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
 from hw_profiles.detect import detect, usable_cores
@@ -34,7 +35,7 @@ BY_US = "measured by opensled profile calibrate"
 
 def calibrate(config: CalibrateConfig) -> int:
     """Measure, write and print the profile; about 20 s besides loading the draft model."""
-    config = settled(with_edge_section(config, "profile.calibrate"), "tiny")
+    config = located(settled(with_edge_section(config, "profile.calibrate"), "tiny"))
     drafter = model_drafter(config.drafter)
     if not drafter:
         raise UsageError(

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -36,6 +36,7 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
     except (OpenSledError, OSError, ssl.SSLError) as error:
         return [failed("certificate", error, "ask the operator of the server for its certificate")]
     validity = await _validity(peer)
+    peer = replace(peer, host=config.tls_name or peer.host)
     try:
         greeting = await greet(peer, context)
     except ssl.SSLCertVerificationError as error:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from edge_client.checks.finding import Finding, fail, failed, ok, warn
 from edge_client.config import DeviceConfig, DoctorConfig, EdgeConfig
 from opensled import config as layers
+from opensled import paired
 from opensled.address import host_port, joined
 from opensled.config_trust import require_trust
 from opensled.errors import OpenSledError, UsageError
@@ -39,16 +40,19 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
 def with_edge_section(config: Config, section: str) -> Config:
     """`config`, with the settings of [edge] in the configuration files for options that are at their defaults.
 
-    `section` is its own. Raises UsageError for a bad file, and where a secret of [edge] would go where the file of the
-    current folder says.
+    `section` is its own. What comes from pairing counts as a default. Raises UsageError for a bad file, and where a
+    secret of [edge] would go where the file of the current folder says.
     """
-    edge, plain = layers.resolve(EdgeConfig, "edge", {}), type(config)()
+    plain, own = type(config)(), paired.values({})
+    given = {"server": config.server} if own and config.server != own["server"] else {}
+    edge = layers.resolve(EdgeConfig, "edge", given)
     decided = layers.layered(type(config), section, {}).from_folder
     kept = {name: value for name, value in decided.items() if getattr(config, name) == value}
     require_trust(layers.options(type(config)), vars(edge), kept)
     names = {item.name for item in layers.options(EdgeConfig)}
     shared = [item.name for item in layers.options(type(config)) if item.name in names]
-    unset = [name for name in shared if getattr(config, name) == getattr(plain, name)]
+    base = {**vars(plain), **({} if given else own)}
+    unset = [name for name in shared if getattr(config, name) == base[name] and name not in given]
     return replace(config, **{name: getattr(edge, name) for name in unset})
 
 

@@ -1,0 +1,183 @@
+"""Who serves on this network: announcements by multicast DNS (RFC 6762, 6763), and the addresses of this machine.
+
+An announcement is worth an address and no more: anybody on the network can announce anything. Who answers there has to
+show a certificate, or that it knows the pairing code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from opensled.address import host_port, is_local, is_loopback, is_wildcard, joined
+from opensled.errors import NotFound, UsageError
+from opensled.printable import visible_line
+
+MDNS = "mdns"  # in place of an address: the one that is announced
+SERVING = "_opensled._tcp.local."
+PAIRING = "_opensled-pair._tcp.local."
+COMMANDS = {SERVING: "opensled serve --announce", PAIRING: "opensled pair --announce"}
+
+LISTEN_SECONDS = 2.0  # for which announcements are collected; RFC 6762 lets answers take half a second
+ANSWER_SECONDS = 1.0  # to be told the address behind a name
+REACH_SECONDS = 1.0  # for one address to accept a connection
+MOST_RECORDS = 16  # names that are looked at; more are left out
+MOST_ADDRESSES = 8  # of one name that are tried
+MOST_NAME = 63  # characters of a name that are shown
+
+
+class FoundServer(NamedTuple):
+    """One announcement: what it calls itself, and where it says it is; none of it is proven."""
+
+    name: str
+    addresses: tuple[str, ...]  # of the local network
+    port: int
+
+
+def machine_addresses() -> list[str]:
+    """The addresses of this machine, those of one link only left out; loopback ones come last."""
+    import ifaddr
+
+    found = []
+    for adapter in ifaddr.get_adapters():
+        for each in adapter.ips:
+            address = each.ip if isinstance(each.ip, str) else each.ip[0]
+            if not ipaddress.ip_address(address).is_link_local:
+                found.append(address)
+    return sorted(dict.fromkeys(found), key=lambda address: (is_loopback(address), ":" in address))
+
+
+def called(listen: str) -> str:
+    """The host by which devices would best call a listener at `listen`."""
+    return host_port(listen)[0] if not is_wildcard(listen) else machine_addresses()[0]
+
+
+@asynccontextmanager
+async def announced(kind: str, listen: str, port: int) -> AsyncIterator[None]:
+    """While inside, a listener at `listen` and `port` is announced. Raises UsageError where nobody could reach it."""
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+    require_reachable(listen)
+    addresses = machine_addresses() if is_wildcard(listen) else [host_port(listen)[0]]
+    name = _label(socket.gethostname())
+    info = AsyncServiceInfo(
+        kind,
+        f"{name}.{kind}",
+        port,
+        server=f"{name}.local.",
+        parsed_addresses=[address for address in addresses if not is_loopback(address)] or addresses,
+        properties={"version": "1"},
+    )
+    responder = AsyncZeroconf()
+    try:
+        await responder.async_register_service(info, allow_name_change=True)
+        yield
+        await responder.async_unregister_all_services()
+    finally:
+        await responder.async_close()
+
+
+def require_reachable(listen: str) -> None:
+    """Raises UsageError for a listener that only this machine reaches."""
+    if is_local(listen):
+        raise UsageError(f"--announce: only this machine reaches {listen}; listen on 0.0.0.0 or leave it out")
+
+
+def _label(host: str) -> str:
+    """A host's name as one label of DNS."""
+    plain = "".join(sign if sign.isalnum() and sign.isascii() else "-" for sign in host.split(".")[0])
+    return plain.strip("-")[:40] or "opensled"
+
+
+def find(kind: str) -> str:
+    """HOST:PORT of the only announced listener of a kind; blocks for some seconds.
+
+    Raises NotFound for none, and UsageError for several: which one is meant is for the user to say.
+    """
+    with ThreadPoolExecutor(1) as thread:  # the caller's loop, if it has one, cannot wait here
+        found = thread.submit(asyncio.run, _found(kind)).result()
+    reached = [(each.name, address) for each, address in found if address]
+    if len(reached) == 1:
+        return reached[0][1]
+    if reached:
+        listed = ", ".join(f"{name} at {address}" for name, address in sorted(reached))
+        raise UsageError(f"several are announced on this network: {listed}; name one by its address")
+    silent = f" ({', '.join(each.name for each, _ in found)} cannot be reached)" if found else ""
+    raise NotFound(
+        f"nothing on this network announces itself within {LISTEN_SECONDS:g} s{silent}; start {COMMANDS[kind]}, or "
+        "give the address"
+    )
+
+
+async def _found(kind: str) -> list[tuple[FoundServer, str]]:
+    """All announcements of a kind, each with the address that accepted a connection, "" = none."""
+    found = await listen_for(kind)
+    return list(zip(found, await asyncio.gather(*map(_reached, found))))
+
+
+async def listen_for(kind: str, seconds: float = LISTEN_SECONDS) -> list[FoundServer]:
+    """What is announced, checked; at most MOST_RECORDS."""
+    from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+    names: dict[str, None] = {}
+
+    def heard(zeroconf: object, service_type: str, name: str, state_change: object) -> None:
+        if len(names) < MOST_RECORDS:
+            names.setdefault(name)
+
+    listener = AsyncZeroconf()
+    try:
+        browser = AsyncServiceBrowser(listener.zeroconf, [kind], handlers=[heard])
+        await asyncio.sleep(seconds)
+        await browser.async_cancel()
+        infos = [AsyncServiceInfo(kind, name) for name in names]
+        asked = [info.async_request(listener.zeroconf, 1000 * ANSWER_SECONDS) for info in infos]
+        answered = await asyncio.gather(*asked, return_exceptions=True)
+        told = [info for info, answer in zip(infos, answered) if answer is True]
+        found = [checked(kind, info.name, info.parsed_addresses(), info.port) for info in told]
+    finally:
+        await listener.async_close()
+    return [each for each in found if each is not None]
+
+
+def checked(kind: str, name: str, addresses: Iterable[str], port: int | None) -> FoundServer | None:
+    """A record as far as it can be believed: a name that can be shown, and addresses of a local network; else None.
+
+    No record leads a device out of its network, to a broadcast address, or to a port of its own.
+    """
+    own = name.removesuffix(f".{kind}")
+    usable = [address for address in addresses if _is_nearby(address)][:MOST_ADDRESSES]
+    if not (usable and own and isinstance(port, int) and 0 < port < 65536):
+        return None
+    shown = visible_line(own[:MOST_NAME])
+    return FoundServer(shown, tuple(sorted(usable, key=lambda address: ":" in address)), port)
+
+
+def _is_nearby(address: str) -> bool:
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    nowhere = known.is_unspecified or known.is_multicast or known.is_loopback or known.is_link_local
+    return known.is_private and not nowhere and address != "255.255.255.255"
+
+
+async def _reached(found: FoundServer) -> str:
+    """The first of its addresses, IPv4 before IPv6, that accepts a connection, as HOST:PORT; "" for none."""
+    accepted = await asyncio.gather(*(_accepts(address, found.port) for address in found.addresses))
+    reached = [address for address, accepts in zip(found.addresses, accepted) if accepts]
+    return joined(reached[0], found.port) if reached else ""
+
+
+async def _accepts(address: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), REACH_SECONDS)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,91 @@
+"""The server that this device was paired with: what `opensled edge --pair` keeps, and the options that follow from it.
+
+Three files in one folder of the user's configuration. `server.json` is written last and removed first: without it the
+others do not count, so no token ever meets the authority of another home.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opensled.errors import UsageError
+
+NAMES = ("server", "token_file", "tls", "tls_ca")
+
+
+def paired_folder() -> Path | None:
+    """None with OPENSLED_NO_CONFIG set."""
+    from opensled.config import config_folder
+
+    folder = config_folder()
+    return folder and folder / "paired"
+
+
+def keep(server: str, authority: str, token: str) -> Path:
+    """Remember a server (HOST:PORT) with its authority (PEM) and this device's token; the folder.
+
+    Raises UsageError where nothing can be kept.
+    """
+    from opensled.files import write_whole
+
+    folder = paired_folder()
+    if folder is None:
+        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        (folder / "server.json").unlink(missing_ok=True)
+        write_whole(folder / "ca.pem", authority.encode(), private=True)
+        write_whole(folder / "token", f"{token}\n".encode(), private=True)
+        write_whole(folder / "server.json", json.dumps({"server": server}).encode(), private=True)
+    except OSError as error:
+        raise UsageError(f"the pairing cannot be kept in {folder}: {error.strerror}") from error
+    return folder
+
+
+def forget() -> None:
+    """The pairing does not count any more."""
+    folder = paired_folder()
+    if folder is not None:
+        (folder / "server.json").unlink(missing_ok=True)
+
+
+def values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a paired device, by name. `given`: those that something else sets.
+
+    Whoever names another server gets none of it: the token and the authority belong to the paired one. Raises
+    UsageError for a damaged file.
+    """
+    from opensled.discovery import MDNS
+
+    folder = paired_folder()
+    server = paired_server() if folder else ""
+    if not (folder and server) or given.get("server", server).lower() not in (server.lower(), MDNS):
+        return {}
+    return {
+        "server": server,
+        "token_file": str(folder / "token"),
+        "tls": True,
+        "tls_ca": str(folder / "ca.pem"),
+    }
+
+
+def paired_server() -> str:
+    """HOST:PORT of the paired server, "" for none. Raises UsageError for a damaged file."""
+    from opensled.address import host_port
+
+    folder = paired_folder()
+    path = folder / "server.json" if folder else None
+    if path is None or not path.is_file():
+        return ""
+    try:
+        server = json.loads(path.read_text("utf-8"))["server"]
+        host_port(server)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise UsageError(
+            f"{path} is damaged; pair this device again: opensled edge --pair CODE HOST"
+        ) from error
+    return str(server)

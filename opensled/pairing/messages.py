@@ -1,0 +1,99 @@
+"""What device and server tell each other over the channel: JSON, every field checked by the end that reads it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import ssl
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from opensled.address import host_port
+from opensled.errors import ProtocolError, UsageError
+
+MOST_NAME = 32  # characters of a device's name
+MOST_HOST = 253  # of a host's name (RFC 1035)
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
+_TOKEN = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+
+
+def is_host(host: str) -> bool:
+    """Whether this is an IP address, or a name that a certificate and a URL can hold."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return len(host) <= MOST_HOST and _HOST.fullmatch(host) is not None
+    return "%" not in host  # a certificate cannot name an address of one link
+
+
+def safe_name(given: str, taken: frozenset[str] = frozenset()) -> str:
+    """A name like `given` for a tenant: a-z, 0-9 and dashes, MOST_NAME at most, and none of `taken`."""
+    plain = re.sub(r"[^a-z0-9]+", "-", given[:200].lower()).strip("-")[: MOST_NAME - 5].strip("-") or "device"
+    count, name = 1, plain
+    while name in taken:
+        count += 1
+        name = f"{plain}-{count}"
+    return name
+
+
+@dataclass(frozen=True)
+class PairRequest:
+    """From the device: how it called the server, and its own name."""
+
+    host: str
+    name: str
+
+    def encoded(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True)
+class Grant:
+    """From the server: all that the device needs from now on."""
+
+    server: str  # HOST:PORT
+    authority: bytes  # certificate, DER
+    token: str
+    name: str  # of the device, as the server's tenant
+
+    @property
+    def authority_pem(self) -> str:
+        return ssl.DER_cert_to_PEM_cert(self.authority)
+
+    def encoded(self) -> bytes:
+        return json.dumps(asdict(self) | {"authority": self.authority_pem}).encode()
+
+
+def read_request(text: bytes) -> PairRequest:
+    """Raises ProtocolError. The device's name may be any text: the server makes it safe."""
+    said = _fields(text, PairRequest)
+    if not is_host(said["host"]):
+        raise ProtocolError("the device called the server by something that is no host")
+    return PairRequest(said["host"], said["name"][:200])
+
+
+def read_grant(text: bytes) -> Grant:
+    """Raises ProtocolError."""
+    said = _fields(text, Grant)
+    try:
+        host, port = host_port(said["server"])
+        authority = ssl.PEM_cert_to_DER_cert(said["authority"])
+    except (UsageError, ValueError) as error:
+        raise ProtocolError("the server sent an address or a certificate that is none") from error
+    if not (is_host(host) and port and _TOKEN.fullmatch(said["token"]) and _NAME.fullmatch(said["name"])):
+        raise ProtocolError("the server sent an address, a token or a name that is none")
+    return Grant(said["server"], authority, said["token"], said["name"])
+
+
+def _fields(text: bytes, kind: type[PairRequest] | type[Grant]) -> dict[str, str]:
+    """The fields of `kind`, all of them texts; other fields, of a later release, are left out."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    names = [each.name for each in fields(kind)]
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in names):
+        raise ProtocolError("the other end sent bytes that are no message of a pairing")
+    return {name: found[name] for name in names}

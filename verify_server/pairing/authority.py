@@ -1,0 +1,172 @@
+"""A certificate authority of one's own, on NIST P-256: its certificate, its key, and what it signs."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterable
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+from opensled.errors import UsageError
+
+DAY = datetime.timedelta(days=1)
+# How far clocks may differ. A Raspberry Pi has none that runs without power: after a start it shows the time of its
+# last shutdown until the network tells it better.
+CLOCKS = 30 * DAY
+
+_NO_USE = dict.fromkeys(
+    ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False
+)  # fmt: skip
+
+
+class Authority:
+    """Signs certificates of servers and devices that all live as long as `lifetime`."""
+
+    def __init__(
+        self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, lifetime: datetime.timedelta
+    ) -> None:
+        self._certificate, self._key, self._lifetime = certificate, key, lifetime
+
+    @classmethod
+    def new(
+        cls, name: str, lifetime: datetime.timedelta, own_lifetime: datetime.timedelta | None = None
+    ) -> Authority:
+        """A fresh one; `own_lifetime` is that of its own certificate, default `lifetime`."""
+        key = new_key()
+        subject = _name(name)
+        builder = _builder(subject, subject, key.public_key(), own_lifetime or lifetime)
+        for extension in (
+            x509.BasicConstraints(ca=True, path_length=0),
+            x509.KeyUsage(**_NO_USE | {"key_cert_sign": True}),
+        ):
+            builder = builder.add_extension(extension, critical=True)
+        return cls(builder.sign(key, hashes.SHA256()), key, lifetime)
+
+    @classmethod
+    def read(cls, certificate: bytes, key: bytes, lifetime: datetime.timedelta, where: str) -> Authority:
+        """The one that these PEM texts of `where` hold; raises UsageError."""
+        known, signing = read_certificate(certificate, where), read_key(key, where)
+        if known.public_key() != signing.public_key():
+            raise UsageError(f"{where}: certificate and key do not belong together")
+        return cls(known, signing, lifetime)
+
+    @property
+    def pem(self) -> bytes:
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def der(self) -> bytes:
+        return self._certificate.public_bytes(serialization.Encoding.DER)
+
+    @property
+    def key_pem(self) -> bytes:
+        return private_pem(self._key)
+
+    def signed(self, certificate: x509.Certificate) -> bool:
+        """Whether it signed this certificate."""
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def server(self, names: Iterable[str], key: ec.EllipticCurvePrivateKey) -> bytes:
+        """The certificate (PEM) of a server that is called by these host names and IP addresses."""
+        listed = list(names)
+        alternatives = x509.SubjectAlternativeName([_general(name) for name in listed])
+        return self._issue(listed[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, key, alternatives)
+
+    def client(self, name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+        """The certificate (PEM) of a client with this common name."""
+        return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, key)
+
+    def _issue(
+        self, name: str, use: ObjectIdentifier, key: ec.EllipticCurvePrivateKey, *more: x509.ExtensionType
+    ) -> bytes:
+        builder = _builder(_name(name), self._certificate.subject, key.public_key(), self._lifetime)
+        builder = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(**_NO_USE | {"digital_signature": True}), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        )
+        for extension in more:
+            builder = builder.add_extension(extension, critical=False)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def read_key(pem: bytes, where: str) -> ec.EllipticCurvePrivateKey:
+    """Raises UsageError."""
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{where} holds no private key") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError(f"{where} holds a key of another kind than opensled makes")
+    return key
+
+
+def read_certificate(pem: bytes, where: str) -> x509.Certificate:
+    """Raises UsageError."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise UsageError(f"{where} holds no certificate") from error
+
+
+def names_in(certificate: x509.Certificate) -> list[str]:
+    """The host names and IP addresses by which a server with this certificate may be called."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+
+
+def age(certificate: x509.Certificate) -> datetime.timedelta:
+    """Since when it counts."""
+    return _now() - certificate.not_valid_before_utc
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: datetime.timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - CLOCKS)
+        .not_valid_after(_now() + lifetime)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
