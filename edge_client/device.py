@@ -90,7 +90,7 @@ class Device:
         Closing the generator frees the sequence on the server.
         """
         with self.telemetry.answer() as started:
-            async with self._drafter() as drafter:
+            async with self._drafter(task.drafts) as drafter:
                 request = self._open(task, drafter.drafts)
                 shaping = request.shaping
                 way = self._link.connect if shaping is None else self._link.shaped(shaping)
@@ -135,7 +135,8 @@ class Device:
         described, began = self.info, time.monotonic()
         try:
             await session.open()
-            self._lengths.opened(time.monotonic() - began)
+            self._lengths.opened(seconds := time.monotonic() - began)
+            self.telemetry.opened(seconds)
         except Unreachable as error:
             await self._begin_alone(session, task, error)
         except (NotFound, VocabularyMismatch) as error:
@@ -205,9 +206,12 @@ class Device:
         return self.parallel - self._unused - len(self._idle)
 
     @asynccontextmanager
-    async def _drafter(self) -> AsyncIterator[DraftThread]:
-        """A drafter of the pool. If all are busy, the server decodes alone: that is not slower than to wait."""
-        drafter = self._idle.pop() if self._idle else await self._new_drafter()
+    async def _drafter(self, wanted: bool = True) -> AsyncIterator[DraftThread]:
+        """A drafter of the pool. If all are busy, or none is `wanted`, the server decodes alone: that is not slower
+        than to wait."""
+        drafter = None
+        if wanted:
+            drafter = self._idle.pop() if self._idle else await self._new_drafter()
         pooled = drafter is not None
         drafter = drafter or DraftThread(NoneDrafter(), self._lengths)
         vocabulary = self.info.fingerprint
@@ -331,6 +335,12 @@ async def _first_target(
 def endpoint_of(config: DeviceConfig) -> Endpoint:
     """Where the server is, and this device's credentials. Raises UsageError or NotFound for a file it cannot use."""
     found = endpoint_at(
-        config.server, config.token_file, config.tls, config.tls_ca, config.tls_cert, config.tls_key
+        config.server,
+        config.token_file,
+        config.tls,
+        config.tls_ca,
+        config.tls_cert,
+        config.tls_key,
+        config.tls_name,
     )
     return replace(found, fallback=config.fallback)

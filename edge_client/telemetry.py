@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edge_client.commits import Commit
+from hw_profiles.fading import FadingRatio, RunningMedian
 from opensled.answer import UNVERIFIED, Stats
 from opensled.errors import OpenSledError
 from opensled.metrics import SECONDS, DraftCounts, Histogram
 
 log = logging.getLogger(__name__)
 
+ANSWERS = 8.0  # after which half of what an answer shows of the rate is forgotten; chosen
+OPENINGS = 9  # latest sequences whose opening counts; odd, so that the median is a value
 CANCELLED = "cancelled"  # as a finish reason: the reader left before the end
 ENDS = ("eos", "stop", "length", CANCELLED)
 
@@ -36,6 +39,15 @@ class Telemetry:
     errors: Counter[str] = field(default_factory=Counter)  # by code
     first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     per_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    # Tokens per second of whole answers behind their first token: of those with drafts, and of those without
+    rate_drafted: FadingRatio = field(default_factory=lambda: FadingRatio(ANSWERS))
+    rate_plain: FadingRatio = field(default_factory=lambda: FadingRatio(ANSWERS))
+    opening_s: float | None = None  # median time to open a sequence; None = none was opened
+    _openings: RunningMedian = field(default_factory=lambda: RunningMedian(OPENINGS))
+
+    def opened(self, seconds: float) -> None:
+        """A sequence was opened in `seconds`: a round trip of the link, and no step of the target."""
+        self.opening_s = self._openings.add(seconds)
 
     @contextmanager
     def answer(self) -> Iterator[float]:
@@ -88,3 +100,6 @@ class Telemetry:
         )
         if tokens > 1:
             self.per_token.add((seconds - stats.first_token) / (tokens - 1))
+            if not stats.local_tokens:
+                rate = self.rate_drafted if stats.rounds else self.rate_plain
+                rate.add(tokens - 1, seconds - stats.first_token)

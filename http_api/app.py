@@ -19,11 +19,14 @@ from http_api import requests
 from http_api.backend import HEARTBEAT, Backend
 from http_api.bodies import read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
-from http_api.event_stream import EventStream, attended, begun, merged, whole
+from http_api.event_stream import EventStream, Told, attended, begun, merged, whole
 from http_api.failures import error_response, http_error_response
 from http_api.guard import Access
-from http_api.ollama.routes import ollama_routes
+from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
+from http_api.page.page_chat import PageReply, page_request
+from http_api.page.page_routes import page_routes
+from http_api.page.views import View
 from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
@@ -44,18 +47,20 @@ def build_app(
     metrics: Sequence[Metric] = (),
     guard: Middleware | None = None,
     lenient: bool = False,
+    view: View | None = None,
 ) -> Starlette:
     """The ASGI application of one backend; `access` says who may call it.
 
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`. `metrics`: told to callers on loopback.
-    `guard`: in place of the keys of `access`. `lenient`: see `read_body`.
+    `guard`: in place of the keys of `access`. `lenient`: see `read_body`. `view`: of the page; None = there is no page.
     """
     ending = ending or asyncio.Event()
     api = Api(backend, ending, heartbeat, lenient, metrics)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
+    page_chat = partial(api.complete, page_request, kind=PageReply)
     return Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -68,6 +73,8 @@ def build_app(
             Route("/health", api.health),
             Route("/ready", api.ready),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
+            *(page_routes(view, page_chat, ending) if view else []),
+            Route("/", running),
             *ollama_routes(backend, ending, heartbeat, lenient),
         ],
         middleware=access.middleware(guard),
@@ -95,7 +102,9 @@ class Api:
         self._is_lenient, self._metrics = is_lenient, metrics
         self._registry: Any = None  # made when metrics are first asked for: its library takes memory
 
-    async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
+    async def complete(
+        self, read: Read, request: Request, kind: Callable[[requests.Request, Backend], Told] = Reply
+    ) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
             (alone, wanted), headers = await read_body(

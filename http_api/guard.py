@@ -3,6 +3,7 @@
 A page of the web runs inside the user's browser and so behind every firewall. It reaches a loopback API by sending it
 requests from a foreign origin (CSRF) or by pointing its own name at 127.0.0.1 (DNS rebinding). Browsers name the page
 in `Origin` and the name in `Host`, and pages cannot change either; programs send no `Origin` and the address they call.
+For requests without `Origin`, such as of pictures, browsers say in `Sec-Fetch-Site` whether a foreign page asks.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from http_api.failures import error_body, error_object, refused
 from http_api.ollama.error_words import PREFIX, told
 from http_api.responses import to_json
-from opensled.address import calls_loopback
+from opensled.address import calls_loopback, names_own_machine
 from opensled.errors import UsageError
 from opensled.files import read_secret_text
 
-OPEN_PATHS = ("/health", "/ready")  # tell whether the process works and nothing else
+# Tell whether the process works, and the page, which holds nothing of anybody: who has no key can read no more
+OPEN_PATHS = ("/", "/health", "/ready")
+FOREIGN_SITES = ("cross-site", "same-site")  # in Sec-Fetch-Site (W3C Fetch Metadata): of another origin
 QUOTED = 100  # characters of a header shown in an error
 
 
@@ -80,11 +83,11 @@ class PageGuard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        refusal = self._refusal(scope, Headers(scope=scope)) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
 
-    def _refusal(self, path: str, headers: Headers) -> Response | None:
-        host = headers.get("host", "")
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        path, host = scope["path"], headers.get("host", "")
         if self._access.local and not calls_loopback(host):
             return _refuse(
                 path,
@@ -93,8 +96,9 @@ class PageGuard:
                 f"names, start {self._access.verb} with --http on that address",
                 code="forbidden_host",
             )
-        for origin in headers.getlist("origin"):
-            if origin not in self._access.origins:
+        origins = headers.getlist("origin")
+        for origin in origins:
+            if origin not in self._access.origins and not self._is_own(origin, scope["scheme"], host):
                 return _refuse(
                     path,
                     403,
@@ -102,7 +106,23 @@ class PageGuard:
                     f"{self._access.verb} with --cors-origin {origin[:QUOTED]}",
                     code="forbidden_origin",
                 )
+        if not origins and _is_foreign(scope["method"], headers):
+            return _refuse(
+                path, 403, "web pages of other sites may not use this API", code="forbidden_origin"
+            )
         return None
+
+    def _is_own(self, origin: str, scheme: str, host: str) -> bool:
+        """Whether it is the origin of the page that this API serves itself; no stranger has a name for that."""
+        return origin == f"{scheme}://{host}" and (self._access.local or names_own_machine(host))
+
+
+def _is_foreign(method: str, headers: Headers) -> bool:
+    """Whether a browser says that a foreign page asks, and not a person who followed a link (which shows nothing to
+    that page)."""
+    follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+    framed = headers.get("sec-fetch-dest", "document") != "document"
+    return headers.get("sec-fetch-site") in FOREIGN_SITES and (framed or not follows_link)
 
 
 class KeyGuard:

@@ -34,3 +34,4 @@ def tell_api(address: str, tls: bool, model_id: str) -> None:
     base = f"{'https' if tls else 'http'}://{address}"
     named = f" with model {model_id!r}" if model_id else ""
     tell(f"OpenAI API: {base}/v1{named}; described at {base}/openapi.json")
+    tell(f"page for a browser: {base}/")

@@ -126,10 +126,10 @@ def shared(
         fields.take(name)
     for name, allowed in defaults_only.items():
         fields.only(name, *allowed)
-    pace, background = _service(fields.take("opensled"))
+    service = _service(fields.take("opensled"))
     fields.finish()
     choices = [
-        replace(task, params=seeded(task.params, number), pace=pace, background=background)
+        replace(task, params=seeded(task.params, number), **service)
         for task in tasks
         for number in range(count)
     ]
@@ -175,18 +175,19 @@ def within(fields: Fields, name: str, most: int) -> int | None:
     return value
 
 
-def _service(value: object) -> tuple[float | None, bool | None]:
-    """Pace and background of the field `opensled`; None: the backend's defaults."""
+def _service(value: object) -> dict[str, Any]:
+    """The fields of a `Task` that the field `opensled` states; None in one of them: the backend's default."""
     if value is None:
-        return None, None
+        return {}
     fields = fields_of(value, "opensled")
     pace, background = fields.number("pace", None), fields.flag("background", None)
     if pace is not None and not 0 <= pace <= MAX_PACE:
         raise InvalidRequest(
             f"opensled.pace is out of range: it must be from 0 to {MAX_PACE:g} tokens/s", "opensled.pace"
         )
+    drafts = fields.flag("drafts", True)
     fields.finish()
-    return pace, background
+    return {"pace": pace, "background": background, "drafts": drafts}
 
 
 def _stream_options(fields: Fields, stream: bool) -> bool:

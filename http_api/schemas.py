@@ -153,6 +153,7 @@ def _service() -> Schema:
     fields = {
         "pace": optional(rate, about),
         "background": optional(FLAG, "No reader waits for the answer: under load other answers go first."),
+        "drafts": optional(FLAG, "false: the device drafts nothing for it. The text is the same."),
     }
     return optional(closed(fields), "How the answer is served; what is left out is as configured here.")
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 
 from opensled.errors import UsageError
 
@@ -67,7 +68,30 @@ def calls_loopback(host_header: str) -> bool:
 
     Strict (RFC 9110, 7.2): a header with anything else in it, such as user information, is refused.
     """
+    return is_loopback(_named(host_header))
+
+
+def names_own_machine(host_header: str) -> bool:
+    """Whether an HTTP `Host` header is an IP address or a name of this machine.
+
+    The page at such a name came from here: a stranger owns neither, so that he cannot point one of them at this machine
+    later (DNS rebinding).
+    """
+    host, own = _named(host_header), socket.gethostname().lower().partition(".")[0]
+    return _is_ip(host) or is_loopback(host) or host in (own, f"{own}.local")
+
+
+def _named(host_header: str) -> str:
+    """The host in a `Host` header, in lower case; "" for anything that is none."""
     found = re.fullmatch(
         r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII
     )
-    return found is not None and is_loopback(found[1] or found[2])
+    return (found[1] or found[2]) if found else ""
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

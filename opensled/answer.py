@@ -36,6 +36,7 @@ class Task:
     pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = the device's default
     background: bool | None = None  # no reader waits for it; None = the device's default
     alone: bool = False  # the draft model answers by itself, without the target
+    drafts: bool = True  # the device drafts for it; without drafts the server decodes it alone
 
     @property
     def images(self) -> tuple[Image, ...]:

@@ -16,11 +16,12 @@ from PIL import Image as Pillow
 
 from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
-from edge_client.terminal.chat_view import COLOURS, LEGEND, Answer, Painter
+from edge_client.terminal.chat_view import COLOURS, LEGEND, Answer
 from edge_client.terminal.colour import Palette, palette
 from opensled.answer import Task
 from opensled.images import Image, TurnImage, digest_of
 from opensled.messages import ChatMessage, SamplingParams
+from opensled.painter import Painter
 from opensled.store import is_here, model_path
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.processes import QUIET, Process, exit_on_signals

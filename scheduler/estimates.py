@@ -247,6 +247,11 @@ class DeviceBook:
         self._tenants: dict[str, DeviceEstimate] = {}  # the mean device of each
         self._devices: dict[str, OrderedDict[str, DeviceEstimate]] = {}
 
+    def known(self, tenant: str, device: str) -> DeviceEstimate | None:
+        """What is remembered of a tenant's device; None = nothing, or it has no name."""
+        devices = self._devices.get(tenant)
+        return devices.get(device) if devices else None
+
     def of(self, tenant: str, device: str) -> DraftEstimate:
         """The estimate of a new sequence from a tenant's device; "" = a device without a name, always a new one."""
         mean = self._tenants.setdefault(tenant, DeviceEstimate(self._guess))

@@ -119,7 +119,16 @@ def test_beyond_loopback_any_name_will_do():
 
 @pytest.mark.parametrize("access", [Access(), Access(local=True), Access(KEYS), Access(origins=(PAGE,))])
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:8411", PAGE + ":444", PAGE.upper(), ""]
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "http://127.0.0.1:8412",
+        "https://127.0.0.1:8411",
+        PAGE + ":444",
+        PAGE.upper(),
+        "",
+    ],
 )
 @pytest.mark.parametrize("kind", ["application/json", *SIMPLE_TYPES])
 def test_a_foreign_page_is_refused(access, origin, kind):

@@ -12,13 +12,14 @@ from edge_client.lengths.base import DraftStatus
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, message
-from edge_client.terminal.chat_view import Answer, Painter, View, in_columns
+from edge_client.terminal.chat_view import Answer, View, in_columns
 from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
 from opensled.answer import Chunk, Stats
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.images import ImageFacts, digest_of
 from opensled.messages import ChatMessage
+from opensled.painter import Painter
 from tests.devices import device_on, read
 from tests.gated_target import SlowEngine
 from tests.serving import serving

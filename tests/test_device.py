@@ -198,7 +198,7 @@ def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
             ]
             seen = [await opened_by(device, manager, task) for task in tasks]
             assert seen == [(9.0, True), (3.0, True), (9.0, False)]
-            assert list(manager._devices._devices["local"]) == ["kitchen"]
+            assert list(manager.devices._devices["local"]) == ["kitchen"]
 
     asyncio.run(scenario())
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from hw_profiles.fading import kept
+from opensled.metrics import DraftCounts
 from verify_server.security import Tenants
 
 # All chosen: a device is judged after a few seconds of drafts, and gets a new chance about once an answer.
@@ -26,7 +27,7 @@ class Quota:
     """A token bucket of draft tokens that are verified for one tenant, accepted or not."""
 
     def __init__(self, per_second: float, now: float) -> None:
-        self._per_second, self._since = per_second, now
+        self.per_second, self._since = per_second, now
         self._left = self._most = max(1.0, BURST * per_second)
         self._good_again = min(self._most, max(1.0, RESUMED * per_second))
         self._exhausted = False
@@ -45,10 +46,10 @@ class Quota:
     def wait(self, now: float) -> float:
         """Seconds until an exhausted quota is good again; 0 while it is good."""
         self._refill(now)
-        return (self._good_again - self._left) / self._per_second if self._exhausted else 0.0
+        return (self._good_again - self._left) / self.per_second if self._exhausted else 0.0
 
     def _refill(self, now: float) -> None:
-        self._left = min(self._most, self._left + (now - self._since) * self._per_second)
+        self._left = min(self._most, self._left + (now - self._since) * self.per_second)
         self._since = now
         if self._left >= self._good_again:
             self._exhausted = False
@@ -63,8 +64,11 @@ class Quotas:
 
     def of(self, tenant: str) -> Quota | None:
         per_second = self._tenants.limits_of(tenant).positions_per_s
-        if per_second and tenant not in self._quotas:
-            self._quotas[tenant] = Quota(per_second, self._clock())
+        known = self._quotas.get(tenant)
+        if (known.per_second if known else 0) != per_second:  # the token file may have been changed
+            self._quotas.pop(tenant, None)
+            if per_second:
+                self._quotas[tenant] = Quota(per_second, self._clock())
         return self._quotas.get(tenant)
 
     def wait(self, tenant: str) -> float:
@@ -75,15 +79,20 @@ class Quotas:
 
 @dataclass
 class DraftRecord:
-    """How many of a device's drafts gained a token; older ones count less."""
+    """How many of a device's drafts gained a token, older ones count less; and what an operator is told of it."""
 
     verified: float = 0.0  # drafts
     gained: float = 0.0  # of them, drafts with an accepted token
+    counts: DraftCounts = field(default_factory=DraftCounts)  # of all that were verified
+    tokens: int = 0  # committed for it, with a draft or without
+    opened_at: float = 0.0  # when a sequence of it was last opened, on the server's clock
+    drafting: bool = True  # an operator has not switched its drafts off
 
-    def add(self, accepted: int) -> None:
-        """The target verified one more draft, and accepted this many tokens of it."""
+    def add(self, tokens: int, accepted: int) -> None:
+        """The target verified one more draft, and accepted this many of its `tokens`."""
         self.verified = self.verified * KEEP + 1
         self.gained = self.gained * KEEP + (accepted > 0)
+        self.counts.add(tokens, accepted)
 
     def is_below(self, floor: float) -> bool:
         return self.verified >= EVIDENCE and self.gained < floor * self.verified
@@ -92,15 +101,25 @@ class DraftRecord:
 class DraftRecords:
     """By the name that a device gives itself; a tenant's devices without a name share one record."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._records: OrderedDict[tuple[str, str], DraftRecord] = OrderedDict()
 
     def of(self, tenant: str, device: str) -> DraftRecord:
+        """The record for a new sequence."""
         found = self._records.setdefault((tenant, device), DraftRecord())
+        found.opened_at = self._clock()
         self._records.move_to_end((tenant, device))
         if len(self._records) > MOST_DEVICES:
             self._records.popitem(last=False)
         return found
+
+    def latest(self) -> list[tuple[str, str, DraftRecord]]:
+        """All that are kept, with tenant and name; those of which a sequence was opened last come first."""
+        return [(tenant, device, record) for (tenant, device), record in reversed(self._records.items())]
+
+    def known(self, tenant: str, device: str) -> DraftRecord | None:
+        return self._records.get((tenant, device))
 
 
 @dataclass
@@ -115,6 +134,8 @@ class DraftBudget:
 
     def longest(self, wanted: int, length: int, now: float) -> int:
         """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
+        if not self.record.drafting:
+            return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0
         return wanted if self.quota is None else min(wanted, self.quota.left(now))
@@ -126,10 +147,11 @@ class DraftBudget:
             if self.quota is not None:
                 self.quota.take(tokens, now)
 
-    def judged(self, tokens: int, accepted: int) -> None:
-        """The target accepted this many of the `tokens` that were verified."""
+    def judged(self, tokens: int, accepted: int, committed: int) -> None:
+        """The target accepted this many of the `tokens` that were verified; `committed`: in all."""
+        self.record.tokens += committed
         if tokens:
-            self.record.add(accepted)
+            self.record.add(tokens, accepted)
 
     def hint(self, advice: int | None, longest: int) -> int | None:
         """The hint to the device: a policy's advice, if drafts of `longest` tokens are verified."""

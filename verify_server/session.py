@@ -277,7 +277,7 @@ class Session:
         path = agreed(seen, ids)
         length = known + depth(seen.tokens, seen.parents)
         self.timing.estimate.judged(length, known + len(path), tried(seen, path))
-        self.budget.judged(len(item.drafted.tokens), num_accepted)
+        self.budget.judged(len(item.drafted.tokens), num_accepted, len(news))
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)

@@ -85,11 +85,11 @@ class SessionManager:
         self._signer = signer or TokenSigner(loop.clock, TOKEN_SECONDS)
         self._remembered: dict[int, Session] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}  # of sessions without a reader
-        self._quotas, self._records = Quotas(limits.tenants, loop.clock), DraftRecords()
+        self._quotas, self.records = Quotas(limits.tenants, loop.clock), DraftRecords(loop.clock)
         self._admission = AdmissionController(
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
-        self._devices = DeviceBook()
+        self.devices = DeviceBook()
         guess = loop.drafting.guess if loop.drafting else GUESS
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
 
@@ -232,7 +232,7 @@ class SessionManager:
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
         kv_tokens, seed = self.limits.tenants.limits_of(tenant).kv_tokens, message.params.seed
-        quota, record = self._quotas.of(tenant), self._records.of(tenant, message.device)
+        quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
         session = self._session_type(
             id=next(self._ids),
             tenant=tenant,
@@ -253,7 +253,7 @@ class SessionManager:
             background=message.background,
             budget=DraftBudget(quota, record, self.limits.min_acceptance),
             own=self._own_draft(tenant, rule),
-            timing=SessionTiming(self._devices.of(tenant, message.device), self._pace(message, tenant)),
+            timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
         )
         self._remembered[session.id] = session
         self.loop.add(session)

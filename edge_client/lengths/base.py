@@ -30,7 +30,10 @@ class DraftStatus:
 
 def rested(status: DraftStatus) -> DraftStatus:
     """The status while the server wants no drafts, whatever the policy would do."""
-    words = "not drafting: the server asks for no drafts, as its own decoding is faster for all users now"
+    words = (
+        "not drafting: the server asks for no drafts now; its own decoding is faster for all users, or its operator "
+        "has switched them off"
+    )
     return replace(status, drafting=False, length=0, words=words)
 
 

@@ -12,15 +12,17 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from edge_client.device import Device, connect
+from edge_client.located import located
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, is_command, obey
 from edge_client.terminal.chat_input import History, Terminal, history_path, piped_messages
-from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painter, View
+from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, View
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
 from opensled import logs
 from opensled.answer import WARNINGS, Chunk, Task, unverified
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
+from opensled.painter import Painter
 
 T = TypeVar("T")
 ADVICE = "/reset forgets the conversation, /undo its last question"
@@ -33,6 +35,7 @@ def chat(config: ChatConfig) -> int:
     if config.show_drafts and not view.palette.on:
         raise UsageError("--show-drafts needs colours, and they are off here: add --color always")
     require_text(config.system, "--system")
+    config = located(config)
     with Runner() as runner, logs.redirected(Notes(view)) if view.chatty else nullcontext():
         device = runner.run(connect(config, shows_vetted=config.show_vetted))
         try:

@@ -3,7 +3,7 @@
 import logging
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -11,9 +11,7 @@ from edge_client import remote
 from edge_client.terminal.colour import Palette
 from edge_client.terminal.tail import line_width, tail_of, waiting_for
 from opensled.answer import UNVERIFIED, Chunk, Origin, Stats
-from opensled.answer_text import TextStream
 from opensled.printable import visible
-from opensled.tokenizer import TargetTokenizer
 
 COLOURS: dict[Origin, str] = {
     "accepted": "green",
@@ -32,31 +30,6 @@ LEGEND: dict[Origin, str] = {
     "local": "of the draft model or a relay's alone, while the target cannot be reached",
 }
 ROOM = 20  # columns that the right one of two columns needs; else it goes below the left one
-
-
-class Painter:
-    """Splits the text of one answer into pieces, each with the origin of its token."""
-
-    def __init__(self, tokenizer: TargetTokenizer) -> None:
-        self._tokenizer, self._stream = tokenizer, TextStream(tokenizer)
-        self._waiting: list[Origin] = []  # of the tokens whose text is not complete yet
-
-    def push(self, ids: Sequence[int], origins: Sequence[Origin]) -> list[tuple[str, Origin]]:
-        """The pieces that these tokens complete."""
-        pieces: list[tuple[str, Origin]] = []
-        for token, origin in zip(ids, origins):
-            if token in self._tokenizer.special_ids:
-                continue  # it has no text
-            self._waiting.append(origin)
-            texts = self._stream.push_each(token)
-            if texts:
-                pieces += zip(texts, self._waiting)
-                self._waiting = []
-        return pieces
-
-    def flush(self) -> list[tuple[str, Origin]]:
-        """The rest at the end of the answer."""
-        return [(text, self._waiting[-1])] if (text := self._stream.flush()) else []
 
 
 @dataclass

@@ -47,10 +47,7 @@ def ollama_routes(
         Route("/version", api.version),
         *(Route(f"/{name}", unserved, methods=["POST", "DELETE"]) for name in UNSERVED),
     ]
-    return [
-        Route("/", running),
-        Mount(PREFIX, Starlette(routes=routes, exception_handlers=HANDLERS)),
-    ]
+    return [Mount(PREFIX, Starlette(routes=routes, exception_handlers=HANDLERS))]
 
 
 class OllamaApi:

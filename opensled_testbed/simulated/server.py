@@ -78,7 +78,8 @@ class SimulatedServer:
         self._is_busy = False  # a step is under way, or the next plan is due at this very moment
         self._alarm = 0  # number of the latest alarm; older ones do not ring
         self._memory: object = None  # the policy's, from one plan to the next
-        self._devices, self._records, self._stats = DeviceBook(), DraftRecords(), LoopStats()
+        self._devices, self._stats = DeviceBook(), LoopStats()
+        self._records = DraftRecords(lambda: events.now)
         self.totals = ServerTotals()
 
     # -- what devices send ------------------------------------------------------------------------------

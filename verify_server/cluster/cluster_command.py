@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,14 +16,21 @@ from typing import TYPE_CHECKING, Any
 from opensled import notify
 from opensled.address import host_port, is_wildcard, joined
 from opensled.errors import OpenSledError, UsageError
-from opensled.metrics import metrics_port
+from opensled.metrics import Metric, metrics_port
 from opensled.store import known_models
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.command import DRAIN_SECONDS, LAST_MESSAGES_SECONDS, arriving_signals, clients, run
+from verify_server.command import (
+    DRAIN_SECONDS,
+    LAST_MESSAGES_SECONDS,
+    announcing,
+    arriving_signals,
+    clients,
+    run,
+)
 from verify_server.config import ServeConfig
 from verify_server.security import Tenants, Tls
 
@@ -137,8 +144,13 @@ async def _listen(
     """Be the gateway until `stopping` is done; then admit no sequence any more."""
     server = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
     watching = asyncio.ensure_future(cluster.directory.watch())
-    with metrics_port(config.metrics, gateway_metrics(server.gateway, cluster.directory)):
-        async with _http(config, server.gateway), notify.announced():
+    told = gateway_metrics(server.gateway, cluster.directory)
+    with metrics_port(config.metrics, told):
+        async with (
+            _http(config, server.gateway, told),
+            announcing(config, server.port),
+            notify.announced(),
+        ):
             print(f"listening on {joined(host_port(config.listen)[0], server.port)}", flush=True)
             await stopping
             notify.stopping()
@@ -150,15 +162,22 @@ async def _listen(
 
 
 @asynccontextmanager
-async def _http(config: ServeConfig, served: gateway.Gateway) -> AsyncIterator[None]:
+async def _http(
+    config: ServeConfig, served: gateway.Gateway, metrics: Sequence[Metric]
+) -> AsyncIterator[None]:
     """The HTTP API, if it is wanted."""
     if not config.http:
         yield
         return
     from verify_server.cluster.gateway_sequences import GatewaySequences
+    from verify_server.http_front.fleet import GatewayView
     from verify_server.http_front.front import http_front
 
-    async with GatewaySequences(served).learning() as sequences, http_front(config, sequences, ()):
+    view = GatewayView(metrics)
+    async with (
+        GatewaySequences(served).learning() as sequences,
+        http_front(config, sequences, metrics, view),
+    ):
         yield
 
 

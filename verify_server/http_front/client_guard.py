@@ -20,6 +20,7 @@ from http_api.http_connection import PEER, RemoteEnd
 from opensled.errors import Overloaded, Unauthorized
 from verify_server.clients import Client, Clients, StreamAccount
 from verify_server.connections import peer_name
+from verify_server.http_front.operators import FLEET_PATHS, Operators
 from verify_server.http_front.sequences import SequenceService
 from verify_server.security import LOCAL_TENANT
 
@@ -44,8 +45,9 @@ class Caller:
 class ClientGuard:
     """Finds the client of each request, and lets it wait or refuses it."""
 
-    def __init__(self, app: ASGIApp, sequences: SequenceService) -> None:
+    def __init__(self, app: ASGIApp, sequences: SequenceService, operators: Operators) -> None:
         self._app, self._tenants, self._clients = app, sequences.tenants, sequences.clients
+        self._operators = operators
         self._refused = sequences.refused
         self._held = Counter[str]()  # bytes of bodies that are arriving, by client
 
@@ -58,12 +60,17 @@ class ClientGuard:
             tenant = self._tenant(scope, peer)
         except Unauthorized as error:
             self._refused[error.code] += 1
-            await unauthorized(scope["path"], "--tokens")(scope, receive, send)
+            fleet = scope["path"] in FLEET_PATHS
+            refused = refusal(scope["path"], error) if fleet else unauthorized(scope["path"], "--tokens")
+            await refused(scope, receive, send)
             return
         await self._admit(self._clients.client(peer_name(*peer[:2]), tenant), scope, receive, send)
 
     def _tenant(self, scope: Scope, peer: RemoteEnd) -> str:
         if scope["path"] in OPEN_PATHS:
+            return LOCAL_TENANT
+        if scope["path"] in FLEET_PATHS:
+            self._operators.admit(Headers(scope=scope).get("authorization", ""))
             return LOCAL_TENANT
         names: tuple[bytes, ...] = ()
         if self._tenants.named_by_certificate:

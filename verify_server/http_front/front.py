@@ -12,6 +12,7 @@ from http_api.app import build_app
 from http_api.guard import Access
 from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen, tell_api
+from http_api.page.views import View
 from http_api.server import ApiServer
 from opensled.address import host_port, is_local, joined, web_address, web_origins
 from opensled.metrics import Metric
@@ -20,6 +21,7 @@ from verify_server.byte_stream import ByteStream
 from verify_server.client_limits import ClientLimits
 from verify_server.config import ServeConfig
 from verify_server.http_front.client_guard import ClientGuard, RefusalCounter
+from verify_server.http_front.operators import operators
 from verify_server.http_front.sequences import SequenceService, ServedModel
 from verify_server.http_front.server_backend import ServerBackend
 from verify_server.service import VerifyService
@@ -59,16 +61,20 @@ def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
 
 @asynccontextmanager
 async def http_front(
-    config: ServeConfig, sequences: SequenceService, metrics: Sequence[Metric], model_id: str = ""
+    config: ServeConfig,
+    sequences: SequenceService,
+    metrics: Sequence[Metric],
+    view: View,
+    model_id: str = "",
 ) -> AsyncIterator[str]:
     """While inside, the API of `sequences` is served at `config.http`; leaving ends the answers that still run.
 
-    Yields HOST:PORT. `model_id`: of the target, "" = not known yet.
+    Yields HOST:PORT. `view`: of the page; `model_id`: of the target, "" = not known yet.
 
     Raises OpenSledError if the address is taken.
     """
     ending, address = asyncio.Event(), web_address(config.http)
-    server = _server(config, sequences, metrics, ending)
+    server = _server(config, sequences, metrics, view, ending)
     listener = listen(address)
     running = asyncio.ensure_future(server.run(listener))
     try:
@@ -86,19 +92,25 @@ async def http_front(
 
 
 def _server(
-    config: ServeConfig, sequences: SequenceService, metrics: Sequence[Metric], ending: asyncio.Event
+    config: ServeConfig,
+    sequences: SequenceService,
+    metrics: Sequence[Metric],
+    view: View,
+    ending: asyncio.Event,
 ) -> ApiServer:
     backend = ServerBackend(sequences)
     access = Access(
         origins=web_origins(config.cors_origin), local=is_local(web_address(config.http)), verb=VERB
     )
+    admitted = operators(config.operator_keys, access.local and sequences.tenants.anonymous)
     app = build_app(
         backend,
         access,
         ending,
         metrics=metrics,
         lenient=config.lenient,
-        guard=Middleware(ClientGuard, sequences=sequences),
+        guard=Middleware(ClientGuard, sequences=sequences, operators=admitted),
+        view=view,
     )
     return ApiServer(
         RefusalCounter(app, sequences.clients),

@@ -1,0 +1,28 @@
+"""Where the page and what it asks for are found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from http_api.page.document import show
+from http_api.page.views import View, Watching
+
+EVENTS, SWITCH = "/page/events", "/page/devices"
+
+
+def page_routes(
+    view: View, chat: Callable[[Request], Awaitable[Response]], ending: asyncio.Event
+) -> list[Route]:
+    """The routes of a page that shows `view`; `chat` answers its questions."""
+    watching = Watching(view, ending)
+    return [
+        Route("/", show),
+        Route("/page/chat", chat, methods=["POST"]),
+        Route(EVENTS, watching.events),
+        Route(SWITCH, watching.switch, methods=["POST"]),
+    ]

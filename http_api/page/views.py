@@ -1,0 +1,91 @@
+"""What the page shows beside the chat: one look a second, sent to whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Protocol
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from http_api.bodies import whole_body
+from http_api.event_stream import attended
+from http_api.fields import Fields, parse_object
+from http_api.responses import to_json
+from opensled.errors import Overloaded
+
+PERIOD = 1.0  # seconds from one look to the next
+MOST_WATCHERS = 64  # at the same time: bounds what pages that stay open cost
+MOST_BYTES = 4096  # of the body of a switch
+
+Look = Callable[[], Mapping[str, Any]]  # gives what is to be shown now, as JSON
+
+
+class View(Protocol):
+    """What one process shows on its page."""
+
+    def watcher(self) -> Look:
+        """For one who watches: rates are since his last look."""
+
+    def switch(self, tenant: str, device: str, drafting: bool) -> None:
+        """Let drafts of a device be verified, or not. Raises NotFound for a device that is not known, Unsupported where
+        there is no such switch."""
+
+
+class Watching:
+    """The endpoints of one view."""
+
+    def __init__(self, view: View, ending: asyncio.Event, period: float = PERIOD) -> None:
+        self._view, self._ending, self._period = view, ending, period
+        self._watchers = 0
+
+    async def events(self, request: Request) -> Response:
+        """GET /page/events: looks as server-sent events, until the reader leaves or the process ends."""
+        if self._watchers >= MOST_WATCHERS:
+            raise Overloaded(f"{MOST_WATCHERS} pages watch already; close one", retry_after=self._period)
+        return _Looks(self._looks)
+
+    async def _looks(self) -> AsyncIterator[bytes]:
+        look = self._view.watcher()
+        self._watchers += 1
+        try:
+            while not self._ending.is_set():
+                yield b"data: %s\n\n" % to_json(look())
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), self._period)
+        finally:
+            self._watchers -= 1
+
+    async def switch(self, request: Request) -> Response:
+        """POST /page/devices {"tenant", "device", "drafting"}: see `View.switch`."""
+        fields = Fields(parse_object(await whole_body(request, MOST_BYTES)))
+        tenant, device = fields.text("tenant", ""), fields.text("device", "")
+        drafting = fields.flag("drafting", True)
+        fields.finish()
+        self._view.switch(tenant, device, drafting)
+        return Response(to_json({"drafting": drafting}), media_type="application/json")
+
+
+class _Looks(Response):
+    """A stream of looks. It ends when its reader leaves, for a look has no end of its own."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, looks: Callable[[], AsyncIterator[bytes]]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._looks = looks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientDisconnect):
+            await attended(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with contextlib.aclosing(self._looks()) as looks:  # type: ignore[type-var]
+            async for look in looks:
+                await send({"type": "http.response.body", "body": look, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

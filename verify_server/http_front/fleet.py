@@ -1,0 +1,173 @@
+"""What a server shows on its page: the figures of `opensled top`, its devices, and its tenants."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from opensled.errors import NotFound, Unsupported
+from opensled.metrics import DraftCounts, Histogram, Metric
+from opensled.scrape import Between, Sample
+from opensled.top_figures import figures
+from scheduler.estimates import DeviceEstimate
+from verify_server.draft_budget import DraftRecord
+from verify_server.session import Session
+from verify_server.session_manager import SessionManager
+
+MOST_ROWS = 500  # devices that are listed: those with sequences first, then the latest ones
+LONGEST_NAME = 80  # characters of a name that are shown
+
+
+class GatewayView:
+    """The page of a gateway (`http_api.page.views.View`): its replicas. What devices do, only their replicas know."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def watcher(self) -> Callable[[], dict[str, Any]]:
+        """The first look has no rates yet."""
+        before = sample(self._metrics)
+
+        def look() -> dict[str, Any]:
+            nonlocal before
+            then, before = before, sample(self._metrics)
+            return self._look(Between(then, before))
+
+        return look
+
+    def switch(self, tenant: str, device: str, drafting: bool) -> None:
+        """A gateway hands out no hints."""
+        raise Unsupported("a gateway does not know what devices draft: ask the page of a single server")
+
+    def _look(self, between: Between) -> dict[str, Any]:
+        return figures("", between)
+
+
+class FleetView(GatewayView):
+    """The page of one server."""
+
+    def __init__(self, metrics: Sequence[Metric], manager: SessionManager) -> None:
+        super().__init__(metrics)
+        self._manager = manager
+
+    def switch(self, tenant: str, device: str, drafting: bool) -> None:
+        """From now on the target verifies drafts of this device, or none: its hints are 0 then."""
+        record = self._manager.records.known(tenant, device) if device else None
+        if record is None:
+            raise NotFound(
+                f"no device {device[:LONGEST_NAME]!r} of tenant {tenant[:LONGEST_NAME]!r} has drafted here"
+            )
+        record.drafting = drafting
+
+    def _look(self, between: Between) -> dict[str, Any]:
+        manager, stats = self._manager, self._manager.loop.stats
+        devices, unlisted = _devices(manager)
+        return {
+            **super()._look(between),
+            "drafts": drafts(stats.drafts),
+            "own_drafts": drafts(stats.own),
+            "hints_total": dict(sorted(stats.hints.items())),
+            "devices": devices,
+            "unlisted": unlisted,
+            "tenants": _tenants(manager),
+        }
+
+
+def sample(metrics: Iterable[Metric]) -> Sample:
+    """The values of `metrics` now, as a scraper would read them."""
+    values: dict[tuple[str, str], float] = {}
+    for metric in metrics:
+        reading = metric.read()
+        if isinstance(reading, Histogram):
+            values[f"{metric.name}_sum", ""] = reading.sum
+            values[f"{metric.name}_count", ""] = sum(reading.counts)
+        elif isinstance(reading, Mapping):
+            values |= {(metric.name, label): float(value) for label, value in reading.items()}
+        else:
+            values[metric.name, ""] = float(reading)
+    return Sample(time.monotonic(), values)
+
+
+def drafts(counts: DraftCounts) -> dict[str, Any]:
+    """Of all drafts so far: for each position the share that had an accepted token there, and for each length how many
+    had so many accepted tokens."""
+    reached = [counts.drafts, *counts.accepted_per_position]
+    return {
+        "drafts": counts.drafts,
+        "drafted": counts.tokens,
+        "accepted": counts.accepted,
+        "by_position": [count / max(1, counts.drafts) for count in reached[1:]],
+        "by_length": [here - further for here, further in zip(reached, [*reached[1:], 0])],
+    }
+
+
+def _devices(manager: SessionManager) -> tuple[list[dict[str, Any]], int]:
+    """The devices, those with sequences first, and how many more there are."""
+    sessions = defaultdict[int, list[Session]](list)
+    for session in manager.remembered:
+        if not session.sequence.finish_reason:
+            sessions[id(session.budget.record)].append(session)
+    known = manager.records.latest()
+    known.sort(key=lambda found: not sessions.get(id(found[2])))  # stable: the latest ones first
+    rows = [
+        _device(manager, tenant, device, record, sessions.get(id(record), []))
+        for tenant, device, record in known[:MOST_ROWS]
+    ]
+    return rows, max(0, len(known) - MOST_ROWS)
+
+
+def _device(
+    manager: SessionManager, tenant: str, device: str, record: DraftRecord, sessions: Sequence[Session]
+) -> dict[str, Any]:
+    """One row. `device`: "" = clients without drafts."""
+    return {
+        "tenant": tenant,
+        "device": device,
+        "sessions": len(sessions),
+        "hint": max(
+            (session.turn.hint for session in sessions if session.turn.hint is not None), default=None
+        ),
+        "tokens": record.tokens,
+        "drafts": record.counts.drafts,
+        "drafted": record.counts.tokens,
+        "accepted": record.counts.accepted,
+        "drafting": record.drafting,
+        "ignored": record.is_below(manager.limits.min_acceptance),
+        "age_s": round(manager.loop.clock() - record.opened_at, 1),
+        **_estimate(manager.devices.known(tenant, device)),
+    }
+
+
+def _estimate(known: DeviceEstimate | None) -> dict[str, Any]:
+    """How fast its drafts come; null: none has come yet. Times in seconds."""
+    if known is None or not known.drafts:
+        return {"delay_s": None, "jitter_s": None, "draft_s": None, "first": None, "later": None}
+    return {
+        "delay_s": known.delay_s,
+        "jitter_s": known.jitter_s,
+        "draft_s": known.draft_s,
+        "first": known.acceptance.first,
+        "later": known.acceptance.later,
+    }
+
+
+def _tenants(manager: SessionManager) -> list[dict[str, Any]]:
+    """By tenant: sequences, tokens of KV memory that they hold, devices, and tokens committed for these."""
+    sessions = Counter(s.tenant for s in manager.remembered if not s.sequence.finish_reason)
+    tokens, devices = Counter[str](), Counter[str]()
+    for tenant, device, record in manager.records.latest():
+        tokens[tenant] += record.tokens
+        devices[tenant] += bool(device)
+    pool = manager.loop.pool
+    return [
+        {
+            "tenant": tenant,
+            "sessions": sessions[tenant],
+            "devices": devices[tenant],
+            "kv_tokens": pool.held(tenant) * pool.block_size,
+            "tokens": tokens[tenant],
+        }
+        for tenant in sorted(tokens, key=lambda name: (-sessions[name], name))[:MOST_ROWS]
+    ]

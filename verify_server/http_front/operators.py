@@ -1,0 +1,43 @@
+"""Who sees the fleet on a server's page, and may switch drafts of devices: its operators, and no tenant."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from http_api.guard import read_keys
+from http_api.page.page_routes import EVENTS, SWITCH
+from opensled.errors import Unauthorized
+
+FLEET_PATHS = (EVENTS, SWITCH)
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators' keys; without keys everybody on this machine is one, or (`open` false) nobody."""
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    open: bool = False
+
+    def admit(self, authorization: str) -> None:
+        """Raises Unauthorized for anybody else."""
+        if not self.keys:
+            if not self.open:
+                raise Unauthorized(
+                    "the fleet is shown to operators alone: start the server with --operator-keys FILE (one key a "
+                    "line), and give such a key here"
+                )
+            return
+        scheme, _, given = authorization.partition(" ")
+        # Every key is compared, so that timing tells nothing.
+        matches = [
+            hmac.compare_digest(key.encode(), given.strip().encode("latin-1", "replace")) for key in self.keys
+        ]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise Unauthorized("an operator's key is needed here, one of --operator-keys; no tenant's token")
+
+
+def operators(path: str, open: bool) -> Operators:
+    """Of the file of --operator-keys ("" = none). Raises UsageError or NotFound for a file that cannot be used."""
+    return Operators(read_keys(Path(path).expanduser()) if path else (), open)
