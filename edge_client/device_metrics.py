@@ -74,6 +74,13 @@ def metrics(device: Device) -> list[Metric]:
             "Streams that were lost, or moved elsewhere, and found again.",
             lambda: counts.reopened,
         ),
+        Metric("server_away", "1 while the server cannot be reached.", lambda: float(device.server_away)),
+        Metric("drafter_info", "1 for what drafts.", lambda: {device.drafter_name: 1}, "drafter"),
+        Metric(
+            "draft_token_seconds",
+            "Time to draft one token; 0 = not known.",
+            lambda: device.status.token_seconds or 0,
+        ),
         Metric("drafters_busy", "Drafters at work.", lambda: device.drafters_busy),
         Metric("drafters", "Drafters that may work at the same time.", lambda: device.parallel),
         *board_metrics(),

@@ -28,7 +28,7 @@ class MetricsPort:
     def __init__(self, address: str, metrics: Iterable[Metric]) -> None:
         """Raises OpenSledError if `address` ("host:port") is taken."""
         host, port = host_port(address)
-        page: App = make_wsgi_app(registry(metrics))
+        page: App = _as_text(make_wsgi_app(registry(metrics)))
         if is_local(address):
             page = _for_this_machine(page)
         try:
@@ -45,6 +45,18 @@ class MetricsPort:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def _as_text(page: App) -> App:
+    """`page` in the text format, whatever else a scraper would take.
+
+    Prometheus 2 prefers OpenMetrics, in which prometheus_client 0.26 writes `_` for the `:` in our names.
+    """
+
+    def plain(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        return page({**environ, "HTTP_ACCEPT": "text/plain;version=0.0.4"}, start_response)
+
+    return plain
 
 
 def _for_this_machine(page: App) -> App:

@@ -130,6 +130,23 @@ def test_a_page_that_pointed_its_name_at_loopback_reads_no_metrics(port, host):
     assert reply.status_code == 403 and "example" not in reply.text and "127.0.0.1" in reply.text
 
 
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "*/*",
+        f"{OPENMETRICS},text/plain;version=0.0.4;q=0.5,*/*;q=0.1",  # Prometheus 2
+        f"{OPENMETRICS};escaping=allow-utf-8;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3",  # 3
+    ],
+)
+def test_every_scraper_gets_the_names_that_are_documented(port, accept):
+    reply = httpx.get(f"http://{port.address}/metrics", headers={"accept": accept})
+    assert "\nopensled:example 7.0\n" in reply.text
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
 def test_beyond_loopback_any_name_will_do():
     port = MetricsPort("0.0.0.0:0", [Metric("example", "An example.", lambda: 7)])
     address = port.address.replace("0.0.0.0", "127.0.0.1")
