@@ -37,6 +37,11 @@ def install(config: InstallConfig) -> int:
     unit_files.delete(plan.gone)
     _tell_files(changed, plan)
     _run(plan.after if changed or plan.gone else _unchanged(manager, config.service))
+    if manager.system and plan.facts.secrets:
+        announce(
+            f"systemd hands the service copies of these files at its start: {', '.join(plan.facts.secrets)}; "
+            f"after a change, also by opensled pair: systemctl restart {manager.unit(config.service).stem}"
+        )
     return _started(manager, config, plan)
 
 

@@ -15,6 +15,7 @@ from opensled.errors import NotFound
 from opensled.service import manager as systemd
 from opensled.service.config import SERVICES
 from opensled.service.manager import Manager
+from opensled.service.pairing_files import folders, with_pairing
 from opensled.service.service_flags import Given, model_names, value_of
 from opensled.service.unit_files import read_ours
 from opensled.service.unit_text import Facts, drop_ins, facts_of, program, unit
@@ -58,7 +59,11 @@ def installation(manager: Manager, service: str, flags: Sequence[Given]) -> Serv
     path = manager.unit(service)
     read_ours(path)
     starts_lingering = not manager.system and not systemd.lingers()
-    facts = Facts(_page(service, flags), starts_lingering or _made_linger(manager), _secrets(flags))
+    secrets = () if manager.system else map(str, folders(service, flags))
+    flags = with_pairing(service, flags, manager.system)
+    facts = Facts(
+        _page(service, flags), starts_lingering or _made_linger(manager), (*secrets, *_secrets(flags))
+    )
     folder = path.with_name(f"{path.name}.d")
     extra = drop_ins({each.option.name: each.value for each in flags}, manager.system)
     files = {path: unit(service, flags, facts, manager.system)}
@@ -114,7 +119,8 @@ def _page(service: str, flags: Sequence[Given]) -> str:
         return ""
     host, _, port = web_address(address).rpartition(":")
     name = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
-    cert = value_of(flags, service, "http_tls_cert" if service == "edge" else "tls_cert")
+    certified = ("http_tls_cert",) if service == "edge" else ("tls_cert", "paired")
+    cert = any(value_of(flags, service, name) for name in certified)
     return f"{'https' if cert else 'http'}://{name}:{port}/"
 
 

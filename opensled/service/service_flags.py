@@ -51,8 +51,14 @@ def checked(service: str, words: Iterable[str]) -> list[Given]:
     distribution.require(service, VERBS[service].here)
     _require_plain(words)
     values = parse_flags(service, words)
-    known = {item.name: item for item in options(CONFIGS.get(service))}
-    return [_given(known[name], value) for name, value in values.items()]
+    if service == "edge" and {"pair", "host"} & values.keys():
+        raise UsageError("pair this device before it becomes a service: opensled edge --pair CODE HOST")
+    return [given(service, name, value) for name, value in values.items()]
+
+
+def option_of(service: str, name: str) -> Option:
+    """One option of a service by the name of its field."""
+    return next(item for item in options(CONFIGS.get(service)) if item.name == name)
 
 
 def _require_plain(words: list[str]) -> None:
@@ -65,11 +71,13 @@ def _require_plain(words: list[str]) -> None:
             raise UsageError(f"{word!r} holds a character that a unit file cannot: use printable text")
 
 
-def _given(item: Option, value: Any) -> Given:
-    given = Given(item, value, _path(item, value))
-    if given.path and given.is_credential and not given.path.is_file():
-        raise NotFound(f"{item.flag}: {given.path} does not exist; the service would not start without it")
-    return given
+def given(service: str, name: str, value: Any) -> Given:
+    """An option with its value. Raises NotFound for a file with a secret or a certificate that is not there."""
+    item = option_of(service, name)
+    found = Given(item, value, _path(item, value))
+    if found.path and found.is_credential and not found.path.is_file():
+        raise NotFound(f"{item.flag}: {found.path} does not exist; the service would not start without it")
+    return found
 
 
 def _path(item: Option, value: Any) -> Path | None:

@@ -22,6 +22,7 @@ HIDDEN = (
     "/tmp",
     "/var/tmp",
 )  # what ProtectHome= and PrivateTmp= hide from a service
+DEVICES = Path("/dev")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 _FACTS = "X-OpenSLED"  # systemd skips sections whose names begin with X-
 
@@ -120,7 +121,7 @@ def facts_of(text: str) -> Facts:
 def drop_ins(values: dict[str, object], system: bool) -> dict[str, str]:
     """Texts of the drop-ins that this machine and these values ask for, by name."""
     names = {}
-    if any(Path("/dev").glob("nv[ihm]*")):  # nvidia0, nvhost-gpu, nvmap
+    if any(DEVICES.glob("nv[ihm]*")):  # nvidia0, nvhost-gpu, nvmap
         names["opensled-gpu.conf"] = "gpu-system.conf" if system else "gpu-user.conf"
     if values.get("replicas") or values.get("ray_address"):
         names["opensled-replicas.conf"] = "replicas.conf"

@@ -1,0 +1,86 @@
+"""A systemctl, loginctl and journalctl on PATH that note what they are asked, and say what a test told them to say."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from opensled.service import manager, plan, unit_text
+
+SCRIPT = """#!/bin/sh
+case "$(basename "$0") $*" in
+*journalctl*) cat {folder}/journal ;;
+*show*) cat {folder}/state ;;
+*) echo "$(basename "$0") $*" >> {folder}/calls ;;
+esac
+"""
+ACTIVE = """\
+LoadState=loaded
+ActiveState=active
+SubState=running
+UnitFileState=enabled
+StateChangeTimestamp=@1790000000
+NRestarts=0
+"""
+
+
+class FakeSystemd:
+    """Of a user whose folders lie below `folder`."""
+
+    def __init__(self, folder: Path, monkeypatch) -> None:
+        self._folder, self._patch = folder / "systemd", monkeypatch
+        self._folder.mkdir()
+        for name in ("systemctl", "loginctl", "journalctl"):
+            (self._folder / name).write_text(SCRIPT.format(folder=self._folder))
+            (self._folder / name).chmod(0o755)
+        (self._folder / "state").write_text(ACTIVE)
+        self.forget()
+        self.writes()
+        monkeypatch.setenv("PATH", f"{self._folder}:{os.environ['PATH']}")
+        (folder / "config").mkdir()
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        monkeypatch.setenv("HOME", str(folder))
+        monkeypatch.setattr(manager, "BOOTED", self._folder)
+        monkeypatch.setattr(manager, "account", lambda: "root")
+        monkeypatch.setattr(manager, "lingers", lambda: False)
+        monkeypatch.setattr(manager, "SYSTEM_UNITS", folder / "system")
+        monkeypatch.setattr(unit_text, "DEVICES", folder)
+        self._is(system=False)
+
+    def _is(self, system: bool) -> None:
+        self._system = system
+        self._patch.setattr(manager, "current", lambda: manager.Manager(system))
+
+    def becomes_the_systems(self) -> None:
+        """From now on it is root who installs, from a folder that services of the system see."""
+        self._is(system=True)
+        self._patch.setattr(unit_text, "HIDDEN", ())
+        self._patch.setattr(plan, "SYSTEM_CACHE", self._folder / "cache")
+
+    def unit(self, service: str) -> Path:
+        return manager.Manager(self._system).unit(service)
+
+    def calls(self) -> list[str]:
+        """Commands that change something, in their order."""
+        return (self._folder / "calls").read_text().splitlines()
+
+    def forget(self) -> None:
+        (self._folder / "calls").write_text("")
+
+    def own(self) -> set[Path]:
+        """The files of this fake."""
+        return {self._folder, *self._folder.rglob("*")}
+
+    def lingers(self) -> None:
+        """Services of this user run without a login from now on."""
+        self._patch.setattr(manager, "lingers", lambda: True)
+
+    def fails(self, line: str) -> None:
+        (self._folder / "state").write_text(ACTIVE.replace("=active", "=failed").replace("running", "failed"))
+        self.writes(line, "opensled-serve.service: Failed with result 'exit-code'.")
+
+    def writes(self, *lines: str) -> None:
+        """The journal."""
+        entries = [json.dumps({"MESSAGE": line, "PRIORITY": "6"}) for line in lines]
+        (self._folder / "journal").write_text("\n".join(entries))
