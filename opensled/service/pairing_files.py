@@ -1,0 +1,51 @@
+"""Where a service finds what pairing left.
+
+A service of a user reads the folders of that user, and sees changes at once. A service of the system runs as nobody and
+sees no home folder: systemd hands it copies of root's files when it starts, never the key of the authority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from opensled import paired
+from opensled.config import user_folder
+from opensled.errors import NotFound
+from opensled.service.service_flags import Given, given, option_of
+
+# What `opensled serve --paired` reads of its folder, by the options that name the same (verify_server/pairing/home.py).
+HOME_FILES = {"tls_cert": "server.pem", "tls_key": "server.key", "tokens": "tokens.txt"}
+
+
+def with_pairing(service: str, flags: Sequence[Given], system: bool) -> list[Given]:
+    """The flags with what the pairing stands for, where the service cannot look it up itself. Raises NotFound."""
+    values = {each.option.name: each.value for each in flags}
+    if not system:
+        return list(flags)
+    if service == "edge":
+        known = paired.values(values)
+        return [*flags, *(given(service, name, value) for name, value in known.items() if name not in values)]
+    if not values.get("paired"):
+        return list(flags)
+    home = _home(flags)
+    if not home.is_dir():
+        raise NotFound(
+            f"{home} does not exist: no device is paired yet; pair one as root first: opensled pair"
+        )
+    kept = [each for each in flags if each.option.name not in ("paired", "folder")]
+    return [*kept, *(given(service, name, str(home / file)) for name, file in HOME_FILES.items())]
+
+
+def folders(service: str, flags: Sequence[Given]) -> list[Path]:
+    """Folders with credentials of pairing that the service reads itself."""
+    values = {each.option.name: each.value for each in flags}
+    if service == "edge":
+        folder = paired.paired_folder()
+        return [folder] if folder and paired.values(values) else []
+    return [_home(flags)] if values.get("paired") else []
+
+
+def _home(flags: Sequence[Given]) -> Path:
+    named = [each.path for each in flags if each.option == option_of("serve", "folder") and each.path]
+    return named[0] if named else user_folder() / "home"
