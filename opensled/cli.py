@@ -45,6 +45,8 @@ exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; an error that a user can cause becomes one line on stderr and an exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
+    # The system's resolver: gRPC's own one knows no names in .local, which homes use (nss-mdns, systemd-resolved).
+    os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except OpenSledError as error:
@@ -124,8 +126,7 @@ def overview(prefix: str) -> str:
 def _run_verb(name: str, argv: list[str]) -> int:
     from opensled import config, logs
 
-    kind = CONFIGS.get(name)
-    flags = vars(_parser(name, config.options(kind)).parse_args(argv))
+    kind, flags = CONFIGS.get(name), parse_flags(name, argv)
     sections = {verb.split()[0] for verb in VERBS}
     found = config.layered(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
@@ -134,6 +135,13 @@ def _run_verb(name: str, argv: list[str]) -> int:
         logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
     return command(resolved)
+
+
+def parse_flags(name: str, argv: list[str]) -> dict[str, Any]:
+    """The given flags of a verb, by field name; raises UsageError."""
+    from opensled import config
+
+    return vars(_parser(name, config.options(CONFIGS.get(name))).parse_args(argv))
 
 
 def _keys() -> list[str]:
@@ -145,7 +153,18 @@ def _keys() -> list[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UsageError where argparse would print and exit."""
+    """Raises UsageError where argparse would print and exit. `rest`: name for all that follows `--`, "" = not taken."""
+
+    rest = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, which would mix up what follows `--` with arguments before it."""
+        if not self.rest or "--" not in args:
+            return super().parse_known_args(args, namespace)
+        end = args.index("--")
+        found, extra = super().parse_known_args(args[:end], namespace)
+        setattr(found, self.rest, tuple(args[end + 1 :]))
+        return found, extra
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self._stray(message) or message} (see: {self.prog} --help)")
@@ -160,7 +179,8 @@ class _Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             return f"{word!r} follows no option{self._such_as()}"
         flag = word.partition("=")[0]
-        return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions)}"
+        rest = "; flags of the service follow `--`" if self.rest else ""
+        return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions) or rest}"
 
     def _such_as(self) -> str:
         """An option of this command's example that takes a value."""
@@ -192,10 +212,13 @@ def _parser(name: str, options: list[Any]) -> _Parser:
     return parser
 
 
-def _add(parser: argparse.ArgumentParser, item: Any) -> None:
+def _add(parser: _Parser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
-    if item.positional:
-        parser.add_argument(item.name, metavar=item.metavar)
+    if item.rest:
+        parser.rest = item.name
+    elif item.positional:
+        nargs = "?" if item.optional else None
+        parser.add_argument(item.name, metavar=item.metavar, nargs=nargs, default=argparse.SUPPRESS)
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:

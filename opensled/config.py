@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from opensled import paired
 from opensled.config_trust import require_trust
 from opensled.errors import UsageError
 
@@ -35,6 +36,10 @@ def option(
     high: float = float("inf"),
     metavar: str | None = None,
     positional: bool = False,
+    rest: bool = False,
+    optional: bool = False,
+    typed: bool = False,
+    paired: bool = False,
     check: Callable[[Any], object] | None = None,
     sent_to: tuple[str, ...] = (),
     group: str = "",
@@ -44,14 +49,24 @@ def option(
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
     A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
-    positional argument comes from the command line only. `sent_to`: for the file of a secret, the fields that name
-    the server it is sent to and protect it on its way (opensled/config_trust.py). `group`: title in the help of this
+    positional argument comes from the command line only; `rest`: it is all that follows `--`, a tuple of str.
+    `sent_to`: for the file of a secret, the fields that name the server it is sent to and protect it on its way
+    (opensled/config_trust.py). `group`: title in the help of this
     option and those that follow it in its class; `often`: used so often that the short help shows it. `apart`: other
-    verbs mean another thing by this name, so a key above all tables of a file does not count for it.
+    verbs mean another thing by this name, so a key above all tables of a file does not count for it. `optional`: a
+    positional argument that may be left out. `typed`: configuration files cannot set it. `paired`: where nothing else
+    sets it, the server counts that this device was paired with (opensled/paired.py).
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
-    facts = {"help": help, "metavar": metavar, "positional": positional, "sent_to": sent_to}
+    facts = {
+        "help": help,
+        "metavar": metavar,
+        "positional": positional or rest,
+        "rest": rest,
+        "sent_to": sent_to,
+    }
     facts |= {"group": group, "often": often, "apart": apart}
+    facts |= {"optional": optional, "typed": typed, "paired": paired}
     return field(default=default, metadata=facts | rules)
 
 
@@ -86,6 +101,14 @@ class Option:
     @property
     def positional(self) -> bool:
         return bool(self.metadata["positional"])
+
+    @property
+    def rest(self) -> bool:
+        return bool(self.metadata["rest"])
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.metadata["optional"])
 
     @property
     def often(self) -> bool:
@@ -171,6 +194,11 @@ def config_folder() -> Path | None:
     """The folder of this user's configuration; None with OPENSLED_NO_CONFIG set."""
     if os.environ.get("OPENSLED_NO_CONFIG"):
         return None
+    return user_folder()
+
+
+def user_folder() -> Path:
+    """The folder of this user's configuration, whatever OPENSLED_NO_CONFIG says."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opensled"
 
 
@@ -202,7 +230,8 @@ def layered(
     sections: Iterable[str] = (),
     keys: Callable[[], Collection[str]] | None = None,
 ) -> Layered:
-    """Values from their layers: `flags` (by field name) > environment > files, first one first > defaults.
+    """Values from their layers: `flags` (by field name) > environment > files, first one first > the paired server >
+    defaults.
 
     `section` is the verb's table in the files, "models.eval" for a nested table; `sections` are all
     tables that a file may have (empty: any). A key above all tables counts for every verb that has it, less than one in
@@ -211,12 +240,15 @@ def layered(
     """
     known = {item.name: item for item in options(config) if not item.positional}
     paths = list(config_files() if files is None else files)
-    read = {path: _from_file(path, section, known, set(sections), keys) for path in paths}
+    written = {name: item for name, item in known.items() if not item.metadata["typed"]}
+    read = {path: _from_file(path, section, written, set(sections), keys) for path in paths}
     above = _from_environment(known, os.environ if environ is None else environ) | dict(flags)
     folder = read.get(FOLDER_FILE, {})
     below = [values for path, values in reversed(read.items()) if path != FOLDER_FILE]
     trusted = {name: value for values in (*below, above) for name, value in values.items()}
     decided = {name: value for name, value in folder.items() if name not in above}
+    if files is None and any(item.metadata["paired"] for item in known.values()):
+        trusted = paired.values(trusted | decided) | trusted
     require_trust(known.values(), trusted, decided)
     return Layered(trusted | decided, decided)
 

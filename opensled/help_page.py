@@ -19,8 +19,10 @@ def help_page(
     """The help of a command; `everything`: with all options and their environment variables."""
     shown = options if everything or len(options) <= MOST else [item for item in options if item.often]
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    arguments = "".join(f" {item.metavar}" for item in options if item.positional)
-    parts = [f"usage: opensled {name}{arguments} [OPTION...]", summary]
+    positional = [item for item in options if item.positional and not item.rest]
+    arguments = [f"[{item.metavar}]" if item.optional else item.metavar for item in positional]
+    rest = [f"[{item.metavar}]" for item in options if item.rest]
+    parts = [" ".join(["usage: opensled", name, *arguments, "[OPTION...]", *rest]), summary]
     for title in _titles(shown):
         entries = [_entry(item, width, everything) for item in shown if _title(item) == title]
         parts.append("\n".join([f"{title}:", *entries]))

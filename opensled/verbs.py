@@ -32,6 +32,24 @@ VERBS = {
         "verify_server.config:ServeConfig",
         "verify_server.command:serve",
     ),
+    "pair": Verb(
+        "hand a device this home's certificate and a token",
+        "opensled pair",
+        "verify_server.pairing.config:PairConfig",
+        "verify_server.pairing.command:pair",
+    ),
+    "pair list": Verb(
+        "list the paired devices",
+        "opensled pair list",
+        "verify_server.pairing.config:PairListConfig",
+        "verify_server.pairing.command:list_paired",
+    ),
+    "pair revoke": Verb(
+        "withdraw the token of a paired device",
+        "opensled pair revoke kitchen",
+        "verify_server.pairing.config:PairRevokeConfig",
+        "verify_server.pairing.command:revoke",
+    ),
     "relay": Verb(
         "vet drafts near the devices, for a larger target elsewhere",
         "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411",
@@ -43,6 +61,24 @@ VERBS = {
         "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
         "edge_client.config:EdgeConfig",
         "edge_client.command:edge",
+    ),
+    "service install": Verb(
+        "let systemd start a server, a device or a relay, at every boot",
+        "opensled service install serve -- --model smollm2 --listen 0.0.0.0:7411",
+        "opensled.service.config:InstallConfig",
+        "opensled.service.command:install",
+    ),
+    "service remove": Verb(
+        "stop a service, and remove what its installation wrote",
+        "opensled service remove edge",
+        "opensled.service.config:RemoveConfig",
+        "opensled.service.command:remove",
+    ),
+    "service status": Verb(
+        "show the services here: state, since when, last error, page",
+        "opensled service status --json",
+        "opensled.service.config:StatusConfig",
+        "opensled.service.status:status",
     ),
     "generate": Verb(
         "answer one prompt",
