@@ -15,7 +15,8 @@ WIDTH = 100  # columns of the file
 
 HEAD = """\
 # Configuration of OpenSLED, as ./opensled.toml or ~/.config/opensled/config.toml. Flags and the environment come first,
-# then the file of the folder, then the user's, then what this device was paired with. Remove the `# ` before an option to set it.
+# then the file of the folder, then the user's, then what `opensled edge --pair` keeps. Remove the `# ` before an option
+# to set it.
 
 # -- every verb that has the option -----------------------------------------------------------------
 """

@@ -57,12 +57,16 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a paired device, by name. `given`: those that something else sets.
 
     Whoever names another server gets none of it: the token and the authority belong to the paired one. Raises
-    UsageError for a damaged file.
+    UsageError for a damaged file, if it matters.
     """
     from opensled.discovery import MDNS
 
-    folder = paired_folder()
-    server = paired_server() if folder else ""
+    folder, server = paired_folder(), ""
+    try:
+        server = paired_server()
+    except UsageError:
+        if "server" not in given:
+            raise
     if not (folder and server) or given.get("server", server).lower() not in (server.lower(), MDNS):
         return {}
     return {

@@ -66,8 +66,7 @@ async def _pair(config: PairConfig) -> int:
         raise
     finally:
         server.close()
-        await asyncio.sleep(0.05)  # the last frames leave
-        desk.close()
+        await desk.close()
     _tell(config, paired)
     return 0
 

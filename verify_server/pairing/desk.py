@@ -58,29 +58,36 @@ class PairingDesk:
         self._serving: set[asyncio.Task[None]] = set()
         self.outcome: asyncio.Future[Paired] = asyncio.get_running_loop().create_future()
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end, and close it."""
-        task = asyncio.ensure_future(self._run(reader, writer))
+        task = asyncio.ensure_future(self._serve(reader, writer))
         self._serving.add(task)
-        try:
-            await asyncio.wait({task}, timeout=TOTAL_SECONDS)
-        finally:
-            task.cancel()
-            self._serving.discard(task)
-            self._waiting.pop(writer, None)
-            writer.close()
+        task.add_done_callback(self._serving.discard)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all connections."""
         for task in self._serving:
             task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await asyncio.wait_for(self._run(reader, writer), TOTAL_SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):
+            log.info("a connection to the pairing port took longer than %g s", TOTAL_SECONDS)
+        finally:
+            self._waiting.pop(writer, None)
+            writer.close()
 
     async def _run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = _place(writer)
+        peer = writer.get_extra_info("peername")
+        if peer is None:  # gone again
+            return
+        address = _place(peer[0])
         self._by_address[address] += 1
         try:
             self._admit(address, writer)
-            await self._pair(reader, writer, writer.get_extra_info("peername")[0])
+            await self._pair(reader, writer, peer[0])
         except (OpenSledError, OSError) as error:
             log.info("a connection to the pairing port ended: %s", error)
             self._refuse(writer, error)
@@ -181,11 +188,10 @@ class _Withdrawn(OpenSledError):
     """The code does not count any more."""
 
 
-def _place(writer: asyncio.StreamWriter) -> str:
+def _place(host: str) -> str:
     """By what a connection is counted: its IPv4 address, or the network of its IPv6 address, which has many."""
-    address = ipaddress.ip_address(str(writer.get_extra_info("peername")[0]).partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((address, 64), strict=False))

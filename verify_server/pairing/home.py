@@ -97,23 +97,23 @@ class Home:
         Whether a new one had to be written: for a new name, or because the old one grew old.
         """
         with self.locked():
-            named = self._named()
-            wanted = [host.lower().rstrip(".") for host in hosts]
-            missing = [name for name in dict.fromkeys([*_own_names(), *wanted]) if name not in named]
-            if named and not missing:
+            named, due = self._named()
+            own, wanted = _own_names(), [host.lower().rstrip(".") for host in hosts]
+            if not due and {*own, *wanted} <= {*named}:
                 return False
-            names = list(dict.fromkeys([*_own_names(), *wanted, *reversed(named)]))[:MOST_NAMES]
+            names = list(dict.fromkeys([*own, *wanted, *named]))[:MOST_NAMES]
             key = read_key(read_secret(self.key, "key file"), str(self.key))
             write_whole(self.cert, self.authority.server(names, key))
         return True
 
-    def _named(self) -> list[str]:
-        """The names in the server's certificate; none if there is no good one, or it is to be renewed."""
+    def _named(self) -> tuple[list[str], bool]:
+        """The names in the server's certificate, and whether a new one is due: it is old, not ours, or not there."""
         if not self.cert.exists():
-            return []
+            return [], True
         known = read_certificate(read_bytes(self.cert, "certificate file"), str(self.cert))
-        good = self.authority.signed(known) and age(known) < RENEWED_AFTER
-        return names_in(known) if good else []
+        if not self.authority.signed(known):
+            return [], True
+        return names_in(known), age(known) > RENEWED_AFTER
 
 
 def _own_names() -> list[str]:

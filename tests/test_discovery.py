@@ -1,0 +1,149 @@
+"""Announcements on the local network: hostile names and records, and the real thing over multicast.
+
+Run: pytest tests/test_discovery.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+
+import pytest
+
+from opensled import discovery
+from opensled.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
+from opensled.errors import NotFound, UsageError
+
+NEAR = "192.168.1.7"
+
+
+def record(name="hub", addresses=(NEAR,), port=7411):
+    return checked(SERVING, f"{name}.{SERVING}", addresses, port)
+
+
+def test_a_good_record_is_an_address():
+    assert record() == FoundServer("hub", (NEAR,), 7411)
+    assert record(addresses=("fd00::1", NEAR)).addresses == (NEAR, "fd00::1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\x1b]0;owned\x07",
+        "a\nerror: run: rm -rf",
+        "\u202egnp.exe",
+        "x" * 300,
+        "<script>alert(1)</script>",
+        "\x00\x9b31m",
+    ],
+)
+def test_a_name_neither_controls_the_terminal_nor_floods_it(name):
+    shown = record(name).name
+    assert shown.isprintable() and len(shown) <= MOST_NAME * 6
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["8.8.8.8", "127.0.0.1", "::1", "0.0.0.0", "255.255.255.255", "224.0.0.251", "169.254.169.254", "fe80::1%eth0",
+     "2001:4860:4860::8888", "hub", "", "192.168.1.7/24"],
+)  # fmt: skip
+def test_no_record_leads_out_of_the_network_or_to_this_machine(address):
+    assert record(addresses=(address,)) is None
+    assert record(addresses=(address, NEAR)).addresses == (NEAR,)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, None, "7411"])
+def test_ports_that_are_none(port):
+    assert record(port=port) is None
+
+
+def test_records_without_a_name_or_with_very_many_addresses():
+    assert record("") is None and record(addresses=()) is None
+    assert len(record(addresses=[f"10.0.0.{number}" for number in range(200)]).addresses) == MOST_ADDRESSES
+
+
+@pytest.fixture
+def announcing(monkeypatch):
+    """Lets a test say what is announced."""
+
+    def set_found(*found):
+        async def listen_for(kind, seconds=0.0):
+            return list(found)
+
+        monkeypatch.setattr(discovery, "listen_for", listen_for)
+
+    return set_found
+
+
+@pytest.fixture
+def reached(monkeypatch):
+    """Addresses that accept connections."""
+    accepting = {NEAR, "192.168.1.8"}
+
+    async def accepts(address, port):
+        return address in accepting
+
+    monkeypatch.setattr(discovery, "_accepts", accepts)
+    return accepting
+
+
+def test_one_server_is_found_at_an_address_that_answers(announcing, reached):
+    announcing(FoundServer("hub", ("172.17.0.1", NEAR), 7411), FoundServer("liar", ("10.9.9.9",), 1))
+    assert discovery.find(SERVING) == f"{NEAR}:7411"
+
+
+def test_several_servers_are_for_the_user_to_choose_from(announcing, reached):
+    announcing(FoundServer("hub", (NEAR,), 7411), FoundServer("\\x1bpc", ("192.168.1.8",), 7411))
+    with pytest.raises(
+        UsageError, match=r"several are announced.*192\.168\.1\.8:7411, hub at 192\.168\.1\.7:7411; name"
+    ):
+        discovery.find(SERVING)
+
+
+def test_none_says_what_to_start(announcing, reached):
+    announcing()
+    with pytest.raises(NotFound, match="start opensled serve --announce"):
+        discovery.find(SERVING)
+    announcing(FoundServer("hub", ("10.9.9.9",), 7411))
+    with pytest.raises(NotFound, match=r"\(hub cannot be reached\); start opensled pair --announce"):
+        discovery.find(PAIRING)
+
+
+def test_only_what_others_can_reach_is_announced():
+    for listen in ("127.0.0.1:7411", "localhost:7411", "[::1]:7411"):
+        with pytest.raises(UsageError, match="only this machine reaches"):
+            discovery.require_reachable(listen)
+    discovery.require_reachable("0.0.0.0:7411")
+
+
+def test_the_addresses_of_this_machine():
+    found = discovery.machine_addresses()
+    assert "127.0.0.1" in found and not any("%" in address for address in found)
+    assert discovery.called("192.0.2.9:1") == "192.0.2.9"
+    assert discovery.called("0.0.0.0:1") == found[0]
+
+
+def has_multicast():
+    """Whether this machine has a network on which it can be found."""
+    return not discovery.machine_addresses()[0].startswith("127.")
+
+
+@pytest.mark.skipif(not has_multicast(), reason="this machine has no network besides loopback")
+def test_a_server_is_found_by_its_announcement_and_two_are_told_apart(monkeypatch):
+    listen_for = discovery.listen_for
+    monkeypatch.setattr(discovery, "listen_for", lambda kind: listen_for(kind, 0.5))
+
+    async def scenario():
+        async with AsyncExitStack() as stack:
+            with socket.create_server(("0.0.0.0", 0)) as listener:
+                port = listener.getsockname()[1]
+                await stack.enter_async_context(discovery.announced(SERVING, "0.0.0.0:0", port))
+                place = await asyncio.to_thread(discovery.find, SERVING)
+                host = place.rpartition(":")[0]
+                assert place.endswith(f":{port}") and host in discovery.machine_addresses()
+                await stack.enter_async_context(discovery.announced(SERVING, "0.0.0.0:0", port))
+                with pytest.raises(UsageError, match="several are announced"):
+                    await asyncio.to_thread(discovery.find, SERVING)
+
+    asyncio.run(scenario())
