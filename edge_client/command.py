@@ -16,6 +16,9 @@ from edge_client import remote
 from edge_client.config import EdgeConfig
 from edge_client.device import Device, connect
 from edge_client.device_metrics import metrics
+from edge_client.located import located
+from edge_client.page_view import DeviceView
+from edge_client.pairing import paired_first
 from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.colour import require_text, use_utf8
 from edge_client.terminal.printed_answer import PrintedAnswer
@@ -42,7 +45,7 @@ def generate(config: GenerateConfig) -> int:
     use_utf8()
     if sys.stderr.isatty():  # a status line says there for how long the server is away
         logging.getLogger(remote.__name__).addFilter(lambda record: record.levelno != logging.WARNING)
-    return asyncio.run(_generate(config))
+    return asyncio.run(_generate(located(config)))
 
 
 async def _generate(config: GenerateConfig) -> int:
@@ -104,7 +107,7 @@ def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
 
 def edge(config: EdgeConfig) -> int:
     """The daemon: an OpenAI-compatible API on this device, until SIGTERM or Ctrl-C."""
-    return asyncio.run(_edge(config))
+    return asyncio.run(_edge(located(paired_first(config))))
 
 
 async def _edge(config: EdgeConfig) -> int:
@@ -116,9 +119,17 @@ async def _edge(config: EdgeConfig) -> int:
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     listener = listen(config.http)
     tell(f"asking {config.server} for its target")
-    device = await connect(config, config.parallel)
+    device = await connect(config, config.parallel, shows_vetted=True)
     ending = asyncio.Event()
-    app = build_app(device, access, ending, config.heartbeat, metrics(device), lenient=config.lenient)
+    app = build_app(
+        device,
+        access,
+        ending,
+        config.heartbeat,
+        metrics(device),
+        lenient=config.lenient,
+        view=DeviceView(device, config),
+    )
     server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)

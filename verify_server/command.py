@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import opensled
 from hw_profiles.step_cost import HardwareProfile
-from opensled import notify
+from opensled import discovery, notify
 from opensled.address import host_port, joined, web_address
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
@@ -33,7 +33,8 @@ from verify_server.costs import first_cost, measured, objective, tell_assumption
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
-from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe_listen
+from verify_server.pairing.command import with_home
+from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
@@ -44,8 +45,8 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# Time for sequences to finish after SIGTERM, and for their last messages to be read after that. Chosen; deploy/systemd
-# allows for both.
+# Time for sequences to finish after SIGTERM, and for their last messages to be read after that. Chosen;
+# opensled/service/units allows for both.
 DRAIN_SECONDS = 30.0
 LAST_MESSAGES_SECONDS = 2.0
 # Time after that for threads to end; native code that goes on is left. Chosen.
@@ -57,6 +58,9 @@ def serve(config: ServeConfig) -> int:
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     # Refused before a target is loaded
     objective(config)
+    config = with_home(config)
+    if config.announce:
+        discovery.require_reachable(config.listen)
     if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
         raise UsageError(
             "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
@@ -112,7 +116,7 @@ def _tenants(config: ServeConfig) -> Tenants:
         max_pace=config.tenant_max_pace,
     )
     if config.tokens:
-        return read_tenants(Path(config.tokens), default)
+        return watched_tenants(Path(config.tokens), default, may_be_empty=config.paired)
     if config.tls_client_ca:
         import verify_server.certificates  # noqa: F401  a missing library is an error now, not at the first call
     return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
@@ -178,7 +182,7 @@ async def serve_sequences(
         server, port = await service.start(frontend, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
         address = joined(host_port(config.listen)[0], port)
-        async with _http(config, frontend, manager), notify.announced():
+        async with _http(config, frontend, manager), announcing(config, port), notify.announced():
             tell_ready(target, manager.sequence_limits.context_length, config, address)
             print(f"listening on {address}", flush=True)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -206,10 +210,17 @@ def _http(
     if not config.http:
         return nullcontext()
     from verify_server.http_front import front
+    from verify_server.http_front.fleet import FleetView
 
+    told = metrics(manager)
     return front.http_front(
-        config, front.OwnSequences(service, manager), metrics(manager), service.info.model_id
+        config, front.OwnSequences(service, manager), told, FleetView(told, manager), service.info.model_id
     )
+
+
+def announcing(config: ServeConfig, port: int) -> AbstractAsyncContextManager[None]:
+    """While inside, the server is announced on its network, if that is wanted."""
+    return discovery.announced(discovery.SERVING, config.listen, port) if config.announce else nullcontext()
 
 
 def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:

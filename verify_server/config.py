@@ -10,6 +10,7 @@ from opensled.shaping import TICK_RULES
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from scheduler.goodput.objective import MAX_USD, POWERS
+from verify_server.access_config import AccessConfig
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.engine import ENGINES
@@ -19,7 +20,7 @@ DEVICE = "orin-nano-super"  # assumed of devices, as in `opensled plan`: no devi
 
 
 @dataclass(frozen=True)
-class ServeConfig:
+class ServeConfig(AccessConfig):
     """One verification server."""
 
     model: str = option(
@@ -42,6 +43,12 @@ class ServeConfig:
         metavar="[HOST:]PORT",
         check=web_address,
         often=True,
+    )
+    operator_keys: str = option(
+        "",
+        "file with the keys of operators, one a line: who has one sees all devices and tenants on the page of --http; "
+        "default: everybody on this machine, unless --tokens or --tls-client-ca is given",
+        metavar="FILE",
     )
     lenient: bool = option(
         False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"
@@ -194,29 +201,6 @@ class ServeConfig:
         high=1,
         metavar="X",
     )
-    tls_cert: str = option(
-        "",
-        "certificate chain (PEM); with --tls-key turns TLS on",
-        metavar="FILE",
-        group="who may connect",
-        often=True,
-    )
-    tls_key: str = option(
-        "", "private key of the certificate (PEM), file mode 600", metavar="FILE", often=True
-    )
-    tls_client_ca: str = option(
-        "",
-        "admit only clients with a certificate of this authority (PEM); without --tokens its common name is the "
-        "tenant",
-        metavar="FILE",
-    )
-    tokens: str = option(
-        "",
-        "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
-        "[positions_per_s=N] [kv_tokens=N] [max_pace=N]; file mode 600",
-        metavar="FILE",
-        often=True,
-    )
     tenant_sessions: int = option(
         0,
         "most sequences of one tenant at the same time; 0 = no limit",
@@ -299,7 +283,6 @@ class ServeConfig:
         False,
         "require that frames go on after an answer until their number is a power of two; needs --tick",
     )
-    insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
     metrics: str = option(
         "",
         "address for Prometheus metrics, such as 127.0.0.1:9410; opensled top shows them",
