@@ -90,7 +90,7 @@ class Device:
         Closing the generator frees the sequence on the server.
         """
         with self.telemetry.answer() as started:
-            async with self._drafter(task.drafts) as drafter:
+            async with self._drafter(task.drafts or task.alone) as drafter:
                 request = self._open(task, drafter.drafts)
                 shaping = request.shaping
                 way = self._link.connect if shaping is None else self._link.shaped(shaping)

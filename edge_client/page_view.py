@@ -19,7 +19,7 @@ BOARD = ("temperature_c", "throttled", "reasons", "power_w", "battery_percent", 
 
 
 class DeviceView:
-    """The page of one device (`http_api.page.views.View`)."""
+    """The page of one device (`http_api.page.views.PageView`)."""
 
     def __init__(
         self, device: Device, config: EdgeConfig, board: Callable[[], BoardState] | None = None

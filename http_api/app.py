@@ -26,7 +26,7 @@ from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
 from http_api.page.page_chat import PageReply, page_request
 from http_api.page.page_routes import page_routes
-from http_api.page.views import View
+from http_api.page.views import PageView
 from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
@@ -47,7 +47,7 @@ def build_app(
     metrics: Sequence[Metric] = (),
     guard: Middleware | None = None,
     lenient: bool = False,
-    view: View | None = None,
+    view: PageView | None = None,
 ) -> Starlette:
     """The ASGI application of one backend; `access` says who may call it.
 

@@ -45,7 +45,8 @@ async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > most:
-            raise HTTPException(413, f"the request is larger than {most >> 20} MiB")
+            allowed = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+            raise HTTPException(413, f"the request is larger than {allowed}")
     return body
 
 

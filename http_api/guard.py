@@ -27,6 +27,7 @@ from opensled.files import read_secret_text
 
 # Tell whether the process works, and the page, which holds nothing of anybody: who has no key can read no more
 OPEN_PATHS = ("/", "/health", "/ready")
+PAGE_PATHS = "/page/"  # what the page asks for; browsers name no origin when a page reads from its own one
 FOREIGN_SITES = ("cross-site", "same-site")  # in Sec-Fetch-Site (W3C Fetch Metadata): of another origin
 QUOTED = 100  # characters of a header shown in an error
 
@@ -110,11 +111,28 @@ class PageGuard:
             return _refuse(
                 path, 403, "web pages of other sites may not use this API", code="forbidden_origin"
             )
+        if not origins and path.startswith(PAGE_PATHS) and not self._may_show(scope["scheme"], host):
+            return _refuse(
+                path,
+                403,
+                f"the page is not shown at {host[:QUOTED]!r}, which may be a stranger's name: open it at an IP address "
+                f"of this machine, or start {self._access.verb} with --cors-origin {scope['scheme']}://{host[:QUOTED]}",
+                code="forbidden_host",
+            )
         return None
 
     def _is_own(self, origin: str, scheme: str, host: str) -> bool:
-        """Whether it is the origin of the page that this API serves itself; no stranger has a name for that."""
-        return origin == f"{scheme}://{host}" and (self._access.local or names_own_machine(host))
+        """Whether it is the origin of the page that this API serves itself."""
+        return origin == f"{scheme}://{host}" and self._is_ours(scheme, host)
+
+    def _is_ours(self, scheme: str, host: str) -> bool:
+        """Whether a page at this name came from here: with TLS the browser has checked that, else no stranger may have
+        a name for it."""
+        return self._access.local or scheme == "https" or names_own_machine(host)
+
+    def _may_show(self, scheme: str, host: str) -> bool:
+        named = (origin.partition("://")[2] for origin in self._access.origins)
+        return self._is_ours(scheme, host) or host in named
 
 
 def _is_foreign(method: str, headers: Headers) -> bool:

@@ -78,7 +78,7 @@ def names_own_machine(host_header: str) -> bool:
     later (DNS rebinding).
     """
     host, own = _named(host_header), socket.gethostname().lower().partition(".")[0]
-    return _is_ip(host) or is_loopback(host) or host in (own, f"{own}.local")
+    return _is_ip(host) or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
 
 
 def _named(host_header: str) -> str:

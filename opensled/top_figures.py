@@ -10,7 +10,8 @@ Figures = dict[str, Any]
 
 def figures(address: str, between: Between) -> Figures:
     """All of them; rates are per second, shares lie in [0, 1]."""
-    of_kind = _gateway if between.after.has("replica_sessions") else _server
+    # A gateway without replicas has no figure of one.
+    of_kind = _gateway if between.after.has("streams_lost_total") else _server
     models = sorted(between.after.by_label("model_info"))
     return {
         "server": address,

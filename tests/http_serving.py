@@ -10,7 +10,9 @@ from tests.fake_target import _Text, cycle
 from tests.fakes import FakeEngine
 from tests.serving import serving
 from verify_server.config import ServeConfig
+from verify_server.http_front.fleet import FleetView
 from verify_server.http_front.front import OwnSequences, http_front
+from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits
 
 HI = {"prompt": "Hi", "temperature": 0, "max_tokens": 12}
@@ -28,7 +30,8 @@ async def http_serving(config=CONFIG, figures=(), **options):
 
     @asynccontextmanager
     async def beside(service, manager):
-        async with http_front(config, OwnSequences(service, manager), figures) as address:
+        view = FleetView(figures or metrics(manager), manager)
+        async with http_front(config, OwnSequences(service, manager), figures, view) as address:
             found.append(address)
             yield
 

@@ -83,7 +83,7 @@ def test_quotas_of_tenants_do_not_touch_each_other():
 def record(drafts, gains=0):
     found = DraftRecord()
     for number in range(drafts):
-        found.add(accepted=int(number < gains))
+        found.add(1, accepted=int(number < gains))
     return found
 
 
@@ -108,12 +108,12 @@ def test_a_device_that_has_become_better_is_heard_again():
     allowance = DraftBudget(record=record(1000), floor=0.05)
     for _ in range(3):
         assert allowance.longest(8, 10, 0.0) == 0
-        allowance.judged(8, 3)
+        allowance.judged(8, 3, 4)
     assert allowance.longest(8, 10, 0.0) == 8
 
 
 def test_devices_are_known_by_name_and_nameless_ones_by_their_tenant():
-    records = DraftRecords()
+    records = DraftRecords(lambda: 0.0)
     assert records.of("a", "kitchen") is records.of("a", "kitchen") is not records.of("b", "kitchen")
     assert records.of("a", "") is records.of("a", "") is not records.of("b", "")
     first = records.of("a", "0")

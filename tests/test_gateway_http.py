@@ -15,6 +15,7 @@ from tests.http_serving import CONFIG, HI, asking, said
 from tests.replicas import cluster
 from tests.system import until
 from verify_server.cluster.gateway_sequences import GatewaySequences
+from verify_server.http_front.fleet import GatewayView
 from verify_server.http_front.front import http_front
 from verify_server.security import Tenants
 
@@ -27,7 +28,7 @@ async def api(*names, **options):
     """Yields (cluster, HTTP address)."""
     async with cluster(*names, text=_Text(), **options) as one:
         sequences = GatewaySequences(one.serving.gateway)
-        async with sequences.learning(), http_front(CONFIG, sequences, ()) as address:
+        async with sequences.learning(), http_front(CONFIG, sequences, (), GatewayView(())) as address:
             yield one, address
 
 

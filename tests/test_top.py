@@ -85,6 +85,7 @@ AFTER = sample(
 )
 GATEWAY = sample(
     5.0,
+    streams_lost_total=0,
     replica_sessions__a=3,
     replica_sessions__b=0,
     replica_places__a=8,

@@ -44,7 +44,8 @@ async def local_commits(
     """
     if not drafter.drafts:
         raise Overloaded(
-            "no server can be reached, and every drafter is busy; see --parallel", retry_after=5.0
+            "no server can be reached, and every drafter is busy (see --parallel), or no drafts were asked for",
+            retry_after=5.0,
         )
     drafter.begin(truth, Sampler(params, key, prompt_length=truth.prompt_length))
     try:

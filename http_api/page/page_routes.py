@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from http_api.page.document import show
-from http_api.page.views import View, Watching
+from http_api.page.views import PageView, Watching
 
 EVENTS, SWITCH = "/page/events", "/page/devices"
 
 
 def page_routes(
-    view: View, chat: Callable[[Request], Awaitable[Response]], ending: asyncio.Event
+    view: PageView, chat: Callable[[Request], Awaitable[Response]], ending: asyncio.Event
 ) -> list[Route]:
     """The routes of a page that shows `view`; `chat` answers its questions."""
     watching = Watching(view, ending)

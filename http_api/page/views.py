@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,7 +16,7 @@ from http_api.bodies import whole_body
 from http_api.event_stream import attended
 from http_api.fields import Fields, parse_object
 from http_api.responses import to_json
-from opensled.errors import Overloaded
+from opensled.errors import InvalidRequest, Overloaded
 
 PERIOD = 1.0  # seconds from one look to the next
 MOST_WATCHERS = 64  # at the same time: bounds what pages that stay open cost
@@ -24,7 +25,7 @@ MOST_BYTES = 4096  # of the body of a switch
 Look = Callable[[], Mapping[str, Any]]  # gives what is to be shown now, as JSON
 
 
-class View(Protocol):
+class PageView(Protocol):
     """What one process shows on its page."""
 
     def watcher(self) -> Look:
@@ -38,33 +39,42 @@ class View(Protocol):
 class Watching:
     """The endpoints of one view."""
 
-    def __init__(self, view: View, ending: asyncio.Event, period: float = PERIOD) -> None:
+    def __init__(self, view: PageView, ending: asyncio.Event, period: float = PERIOD) -> None:
         self._view, self._ending, self._period = view, ending, period
         self._watchers = 0
 
     async def events(self, request: Request) -> Response:
         """GET /page/events: looks as server-sent events, until the reader leaves or the process ends."""
+        if request.method == "HEAD":  # which the router lets in with GET
+            return Response(media_type=_Looks.media_type)
         if self._watchers >= MOST_WATCHERS:
             raise Overloaded(f"{MOST_WATCHERS} pages watch already; close one", retry_after=self._period)
-        return _Looks(self._looks)
+        return _Looks(self._looks, self._watched)
 
-    async def _looks(self) -> AsyncIterator[bytes]:
-        look = self._view.watcher()
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A place, from before the first byte on: many that come at once find the same number."""
         self._watchers += 1
         try:
-            while not self._ending.is_set():
-                yield b"data: %s\n\n" % to_json(look())
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._ending.wait(), self._period)
+            yield
         finally:
             self._watchers -= 1
 
+    async def _looks(self) -> AsyncIterator[bytes]:
+        look = self._view.watcher()
+        while not self._ending.is_set():
+            yield b"data: %s\n\n" % to_json(look())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), self._period)
+
     async def switch(self, request: Request) -> Response:
-        """POST /page/devices {"tenant", "device", "drafting"}: see `View.switch`."""
+        """POST /page/devices {"tenant", "device", "drafting"}: see `PageView.switch`."""
         fields = Fields(parse_object(await whole_body(request, MOST_BYTES)))
         tenant, device = fields.text("tenant", ""), fields.text("device", "")
-        drafting = fields.flag("drafting", True)
+        drafting = fields.flag("drafting", None)
         fields.finish()
+        if drafting is None:
+            raise InvalidRequest("drafting must be true or false", "drafting")
         self._view.switch(tenant, device, drafting)
         return Response(to_json({"drafting": drafting}), media_type="application/json")
 
@@ -74,13 +84,16 @@ class _Looks(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, looks: Callable[[], AsyncIterator[bytes]]) -> None:
+    def __init__(
+        self, looks: Callable[[], AsyncIterator[bytes]], place: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`place`: held from the first byte to the last one."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._looks = looks
+        self._looks, self._place = looks, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientDisconnect):
+        with self._place(), contextlib.suppress(ClientDisconnect):
             await attended(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:

@@ -21,7 +21,7 @@ LONGEST_NAME = 80  # characters of a name that are shown
 
 
 class GatewayView:
-    """The page of a gateway (`http_api.page.views.View`): its replicas. What devices do, only their replicas know."""
+    """The page of a gateway (`http_api.page.views.PageView`): its replicas. What devices do, only their replicas know."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics

@@ -12,7 +12,7 @@ from http_api.app import build_app
 from http_api.guard import Access
 from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen, tell_api
-from http_api.page.views import View
+from http_api.page.views import PageView
 from http_api.server import ApiServer
 from opensled.address import host_port, is_local, joined, web_address, web_origins
 from opensled.metrics import Metric
@@ -64,7 +64,7 @@ async def http_front(
     config: ServeConfig,
     sequences: SequenceService,
     metrics: Sequence[Metric],
-    view: View,
+    view: PageView,
     model_id: str = "",
 ) -> AsyncIterator[str]:
     """While inside, the API of `sequences` is served at `config.http`; leaving ends the answers that still run.
@@ -95,7 +95,7 @@ def _server(
     config: ServeConfig,
     sequences: SequenceService,
     metrics: Sequence[Metric],
-    view: View,
+    view: PageView,
     ending: asyncio.Event,
 ) -> ApiServer:
     backend = ServerBackend(sequences)

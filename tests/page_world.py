@@ -1,0 +1,121 @@
+"""The page without a browser: an app with a view that a test makes, and a backend with tokens of every origin."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+
+import httpx
+
+from http_api.app import build_app
+from http_api.guard import Access
+from http_api.page.views import PageView
+from opensled.answer import Chunk
+from opensled.answer_text import AnswerText
+from opensled.errors import NotFound
+from tests.fake_backend import STATS, FakeBackend
+
+HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+CHAT, EVENTS, SWITCH = "/page/chat", "/page/events", "/page/devices"
+ORIGINS = ("accepted", "accepted", "recovered", "bonus", "server", "loose")
+
+
+class CountingView(PageView):
+    """Shows how often it was looked at; remembers what was switched."""
+
+    def __init__(self, error=None):
+        self.error, self.looks, self.watchers, self.switched = error, 0, 0, []
+
+    def watcher(self):
+        self.watchers += 1
+        return self.look
+
+    def look(self):
+        self.looks += 1
+        if self.error:
+            raise self.error
+        return {"kind": "device", "looks": self.looks}
+
+    def switch(self, tenant, device, drafting):
+        if device == "unknown":
+            raise NotFound(f"no device {device!r}")
+        self.switched.append((tenant, device, drafting))
+
+
+class SpeakingBackend(FakeBackend):
+    """Says tokens of the tiny tokenizer, `ids` in turn, some at a time, each with an origin."""
+
+    def __init__(self, ids, step=3, **options):
+        super().__init__(**options)
+        self.ids, self.step = tuple(ids), step
+
+    async def _chunks(self, number, top):
+        text, origins = AnswerText(self.tokenizer, ()), itertools.cycle(ORIGINS)
+        for start in range(0, len(self.ids), self.step):
+            if start >= self.fail_after:
+                raise self.error
+            await asyncio.sleep(0)
+            ids, shown = text.commit(self.ids[start : start + self.step])
+            yield Chunk(shown, ids, origins=tuple(itertools.islice(origins, len(ids))))
+        while self.endless:
+            await asyncio.sleep(0.001)
+            yield Chunk(".", (9,), origins=("server",))
+        yield Chunk(text.flush(), (), self.reason, STATS)
+
+
+def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):
+    """One request through the app without a socket; not for a stream without end."""
+
+    async def sent():
+        app = build_app(backend or FakeBackend(), access, ending, view=view or CountingView())
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8411") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(sent())
+
+
+def told(response):
+    """The events of the page's chat."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return [json.loads(part.removeprefix("data: ")) for part in response.text.split("\n\n") if part]
+
+
+class Reader:
+    """One request for /page/events, read event by event; `async with`."""
+
+    def __init__(self, app, path=EVENTS, method="GET", headers=()):
+        self._app, self._gone = app, asyncio.Event()
+        self._scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+            "headers": [(b"host", b"127.0.0.1:8411"), *headers], "client": ("127.0.0.1", 9),
+            "server": ("127.0.0.1", 8411),
+        }  # fmt: skip
+        self.status, self.events, self.ended, self.reads = None, [], False, asyncio.Event()
+        self.reads.set()
+
+    async def __aenter__(self):
+        self.task = asyncio.ensure_future(self._app(self._scope, self._receive, self._send))
+        return self
+
+    async def __aexit__(self, *error):
+        self._gone.set()
+        await asyncio.wait({self.task}, timeout=5)
+        assert self.task.done(), "the work outlives its reader"
+        self.task.cancel()
+
+    async def _receive(self):
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message):
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            return
+        self.ended = not message.get("more_body", False)
+        if message.get("body"):
+            self.events.append(message["body"])
+        await self.reads.wait()
