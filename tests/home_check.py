@@ -1,0 +1,278 @@
+"""`make home-check`: docs/home.md typed on a PC and two Pis in network namespaces, by ordinary users, with the seconds
+of each step. As root, on Linux.
+
+What cannot be typed here is in NOT_HERE, with what is done instead. A command that no rule knows ends the check.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from opensled.errors import OpenSledError
+from opensled.store import fetched_folder, is_here
+from opensled_testbed.processes import exit_on_signals
+from tests.home_machines import READY, HomeMachine, machines
+from tests.home_page import PAGE, PageCommand, commands
+
+ROOT = Path(__file__).parents[1]
+PLACES = {
+    "pc": "192.168.1.20",
+    "kitchen": "192.168.1.31",
+    "hall": "192.168.1.32",
+}  # the addresses of the page
+MODEL = "smollm2"
+CODE = re.compile(r"opensled edge --pair (\S+) ")
+NOT_HERE = {
+    "make wheel": "typed outside of the namespace, for it needs the package index; the environment is taken as it is",
+    "sudo apt-get": "needs root and the internet: simulated (apt-get --simulate)",
+    "scp": "there is no SSH between the namespaces: copied",
+    "systemctl": "there is no systemd in a namespace: the service is stopped and started",
+    "service install": "there is no systemd in a namespace: a dry run, then the command line of the unit it prints",
+    "service remove": "no service is installed in a namespace: says so",
+    "pip install": "without an index; the libraries that OpenSLED needs are lent from .venv",
+}
+
+
+class Walk:
+    """The page, from its top to its end."""
+
+    def __init__(self, found: dict[str, HomeMachine], model: str) -> None:
+        self._pc, *self._pis = found.values()
+        self._model = model
+        self._codes: list[str] = []  # shown, and not yet typed
+
+    def all(self) -> None:
+        text = PAGE.read_text().replace(MODEL, self._model) if self._model != MODEL else PAGE.read_text()
+        for command in commands(text):
+            for machine in [self._pc] if command.machine == "pc" else self._pis:
+                self._timed(machine, command)
+        self._timed_call("pi", "an answer while the PC sleeps, and after it woke up", self._sleep)
+
+    def _timed(self, machine: HomeMachine, command: PageCommand) -> None:
+        title = command.text.strip().splitlines()[0]
+        self._timed_call(machine.name, title, lambda: self._type(machine, command))
+
+    def _timed_call(self, where: str, title: str, call: Callable[[], str]) -> None:
+        started = time.monotonic()
+        said = call()
+        print(f"{time.monotonic() - started:6.1f} s  {where:8} {title[:100]}", flush=True)
+        if said:
+            print(f"{'':19}{said}", flush=True)
+
+    def _type(self, machine: HomeMachine, command: PageCommand) -> str:
+        """Type one command; returns what to say of it."""
+        if command.language == "python":
+            machine.run(f"~/opensled/bin/python -c {shlex.quote(command.text)}")
+            return ""
+        words = command.opensled
+        for start, rule in self._rules.items():
+            if " ".join(words).startswith(start) if words else command.text.startswith(start):
+                return rule(self, machine, command.text, words)
+        raise OpenSledError(f"no rule knows how to check: {command.text}")
+
+    def _plain(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        machine.run(text)
+        return ""
+
+    def _wheel(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        subprocess.run(
+            ["make", "--silent", "-o", ".venv/.installed", "wheel"],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        return NOT_HERE["make wheel"]
+
+    def _apt(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        if not shutil.which("apt-get"):
+            return f"{NOT_HERE['sudo apt-get']}; not even that, there is no apt-get here"
+        subprocess.run(["apt-get", "--simulate", *text.split()[2:]], check=True, stdout=subprocess.DEVNULL)
+        return NOT_HERE["sudo apt-get"]
+
+    def _venv(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        machine.run(text)
+        libraries = next((ROOT / ".venv/lib").glob("python3*/site-packages"))
+        [own] = (machine.home / "opensled/lib").glob("python3*/site-packages")
+        (own / "lent.pth").write_text(f"{libraries}\n")
+        return ""
+
+    def _pip(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        machine.run(f"{text} --no-index --no-build-isolation --quiet")
+        place = machine.run("~/opensled/bin/python -P -c 'import opensled; print(opensled.__file__)'")
+        if not Path(place.strip()).is_relative_to(machine.home):
+            raise OpenSledError(f"{machine.name} has OpenSLED of {place}, not of the wheel")
+        return NOT_HERE["pip install"]
+
+    def _scp(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        _, source, target = text.split()
+        address = target.removeprefix("pi@").removesuffix(":")
+        [pi] = [each for each in self._pis if each.address == address]
+        pi.give(ROOT / source, pi.home / Path(source).name)
+        return NOT_HERE["scp"]
+
+    def _serve(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        machine.start("serve", text).await_text(READY)
+        return ""
+
+    def _pair(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        self._codes.append(machine.start("pair", text).await_text(CODE))
+        return f"code {self._codes[-1]}"
+
+    def _paired_edge(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        if not self._codes:  # "repeat with a new code"
+            self._pair(self._pc, "~/opensled/bin/opensled pair", [])
+        machine.start("edge", text.replace("CODE", self._codes.pop())).await_text(READY)
+        told = self._pc.running["pair"].await_text(re.compile(r"^paired (\S+)", re.M))
+        if told != machine.name:
+            raise OpenSledError(f"{machine.name} was paired as {told}")
+        return ""
+
+    def _install(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        own, dashes, flags = text.partition(" -- ")
+        plan = json.loads(machine.run(f"{own} --dry-run --json{dashes}{flags} 2>/dev/null"))
+        [unit] = plan["files"].values()
+        line = unit.rpartition("ExecStart=")[2].splitlines()[0]
+        machine.start(words[2], line).await_text(READY)
+        return NOT_HERE["service install"]
+
+    def _remove(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        machine.run(text, status=3)
+        machine.stop(words[2])
+        return NOT_HERE["service remove"]
+
+    def _restart(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        verb = text.rpartition("opensled-")[2]
+        [line] = _command_lines(machine.running[verb])
+        machine.start(verb, line).await_text(READY)
+        return NOT_HERE["systemctl"]
+
+    def _generate(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        return machine.run(f"{text} 2>/dev/null").strip().splitlines()[0][:90]
+
+    def _revoke(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        """The second Pi is withdrawn, and hears so; the first one still answers."""
+        gone = self._pis[-1]
+        machine.run(text.replace("NAME", gone.name))
+        gone.run('~/opensled/bin/opensled generate --prompt "Hello"', status=4)
+        self._pis.remove(gone)
+        self._pis[0].run('~/opensled/bin/opensled generate --prompt "Hello"')
+        return f"{gone.name} is refused from now on"
+
+    def _kiosk(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        machine.run(text)
+        entry = (machine.home / ".config/autostart/kitchen.desktop").read_text()
+        program, *flags = entry.rpartition("Exec=")[2].split()
+        if not shutil.which(program, path="/usr/bin"):
+            return f"there is no {program} here: the page was not opened"
+        headless = [program, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", flags[-1]]
+        shown = machine.run(f"{shlex.join(headless)} 2>/dev/null")
+        title = re.search(r"<title>(.*?)</title>", shown)
+        if not title or "OpenSLED" not in title[1]:
+            raise OpenSledError(f"{machine.name} shows no page of OpenSLED: {shown[:300]}")
+        return f"Chromium shows {title[1]!r}"
+
+    def _curl(self, machine: HomeMachine, text: str, words: list[str]) -> str:
+        models = [each["id"] for each in json.loads(machine.run(f"{text} 2>/dev/null"))["data"]]
+        if models != [self._model]:
+            raise OpenSledError(f"the phone's call brings {models}")
+        return ""
+
+    def _sleep(self) -> str:
+        """The PC's server goes while a Pi may answer alone, and comes back."""
+        pi = self._pis[0]
+        [server] = _command_lines(self._pc.running["serve"])
+        [edge] = _command_lines(pi.running["edge"])
+        pi.start("edge", f"{edge} --offline local-only").await_text(READY)
+        ask = "curl -s http://127.0.0.1:8411/v1/chat/completions -H 'Content-Type: application/json' -d '%s'"
+        body = json.dumps(
+            {"model": self._model, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
+        )
+        rules = []
+        for change in (
+            lambda: None,
+            lambda: self._pc.stop("serve"),
+            lambda: self._serve(self._pc, server, []),
+        ):
+            change()
+            rules.append(json.loads(pi.run(ask % body))["opensled"]["rule"])
+        if rules[:2] != ["match", "local-only"]:
+            raise OpenSledError(f"the rules of three answers: {rules}")
+        return f"rules of the answers: {', '.join(rules)}"
+
+    # The beginning of a command, without the path of opensled -> what types it
+    _rules: ClassVar[dict[str, Callable[[Walk, HomeMachine, str, list[str]], str]]] = {
+        "make wheel": _wheel,
+        "sudo apt-get install": _apt,
+        "python3 -m venv": _venv,
+        "~/opensled/bin/pip install": _pip,
+        "scp": _scp,
+        "systemctl --user restart": _restart,
+        "mkdir": _plain,
+        "printf": _kiosk,
+        "python3 -c": _plain,
+        "curl": _curl,
+        "pull": _plain,
+        "serve": _serve,
+        "pair list": _plain,
+        "pair revoke": _revoke,
+        "pair": _pair,
+        "edge --pair": _paired_edge,
+        "service install": _install,
+        "service status": _plain,
+        "service remove": _remove,
+        "doctor": _plain,
+        "generate": _generate,
+    }
+
+
+def _command_lines(*running: object) -> list[str]:
+    return [each.process.args[-1] for each in running]  # type: ignore[attr-defined]
+
+
+def main() -> int:
+    """Type the page; returns the exit code."""
+    os.umask(0o022)
+    exit_on_signals()  # so that no process outlives the check
+    started = time.monotonic()
+    model = MODEL if is_here(MODEL) else "tiny"
+    print(
+        f"the model is {model}"
+        + ("" if model == MODEL else f", for {MODEL} is not here: opensled pull {MODEL}")
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="opensled-home-") as name:
+            Path(name).chmod(0o755)
+            with machines(Path(name), PLACES, ROOT) as found:
+                _lend_models(found, model)
+                Walk(found, model).all()
+    except (OpenSledError, subprocess.SubprocessError) as error:
+        print(f"\nnot as the page says: {error}", file=sys.stderr)
+        return 1
+    print(f"{time.monotonic() - started:6.1f} s  in all; {len(PAGE.read_text().split())} words")
+    return 0
+
+
+def _lend_models(found: dict[str, HomeMachine], model: str) -> None:
+    """What `opensled pull` would fetch: there is no index in the namespaces."""
+    for machine in found.values():
+        cache = machine.home / ".cache/opensled/models"
+        machine.run(f"mkdir -p {cache}")
+        for name in (model, f"{model}-draft"):
+            if model == MODEL and fetched_folder(name).is_dir():
+                machine.give(fetched_folder(name), cache / name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
