@@ -154,7 +154,7 @@ def checked(kind: str, name: str, addresses: Iterable[str], port: int | None) ->
     usable = [address for address in addresses if _is_nearby(address)][:MOST_ADDRESSES]
     if not (usable and own and isinstance(port, int) and 0 < port < 65536):
         return None
-    shown = visible_line(own[:MOST_NAME])
+    shown = "".join(sign if sign.isprintable() else "?" for sign in visible_line(own[:MOST_NAME]))
     return FoundServer(shown, tuple(sorted(usable, key=lambda address: ":" in address)), port)
 
 

@@ -58,7 +58,7 @@ def test_the_lock_has_all_that_the_project_asks_for() -> None:
 
     project = read_file(ROOT / "pyproject.toml")["project"]
     extras = project["optional-dependencies"]
-    wanted = ("dev", "train", "server", "llamacpp", "onnx", "mtls")
+    wanted = ("dev", "train", "server", "llamacpp", "onnx", "home", "mtls")
     asked = [*project["dependencies"], *(line for extra in wanted for line in extras[extra])]
     names = {normal(re.split(r"[^\w.-]", line)[0]) for line in asked if "python_version < " not in line}
     assert names - pins(LOCKS[0]).keys() == {"opensled", "torch"}

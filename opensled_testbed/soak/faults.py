@@ -19,6 +19,7 @@ from opensled_testbed.soak.cluster_target import GATEWAY, REPLICA_ROLE, ROLL, SC
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.target import EDGE, SoakTarget
 from opensled_testbed.soak.targets import RELAY, SERVER, WIDE_AREA
+from opensled_testbed.soak.token_file import edit_token_file
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
 
 HOLD_S = 4.0  # how long most faults last
@@ -139,6 +140,11 @@ async def clock_step(ground: Ground, window: Window) -> None:
         clock.step(0)
 
 
+async def token_file(ground: Ground, window: Window) -> None:
+    """Tokens come and go in the file that the server reads, and one edit of it is broken."""
+    await edit_token_file(ground.target)
+
+
 def _flood(kind: str) -> Strike:
     async def flood(ground: Ground, window: Window) -> None:
         command = [
@@ -172,5 +178,6 @@ FAULTS: Mapping[str, Strike] = {
     "full disk": full_disk,
     "clock step": clock_step,
     "memory pressure": memory_pressure,
+    "token file": token_file,
     **{f"flood of {kind}": _flood(kind) for kind in floods.FLOODS},
 }

@@ -27,7 +27,7 @@ from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE
 from opensled.messages import Guide
 from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
-from tests.fuzz import bodies, drafting, files, messages, schemas, streams
+from tests.fuzz import bodies, drafting, files, messages, pairing, schemas, streams
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Counter
 from tests.fuzz.streams import OPEN, RATIO
@@ -222,6 +222,12 @@ GUIDED = (
     b'{"enum": [1, "a"]}',
 )
 
+REQUESTED = b'{"host": "hub.local", "name": "kitchen"}'
+GRANTED = b'{"server": "hub:7411", "authority": "", "token": "' + b"ab" * 32 + b'", "name": "kitchen"}'
+QUERY = bytes.fromhex(
+    "000084000000000100000000095f6f70656e736c6564045f746370056c6f63616c00000c000100000078000603707463c00c"
+)
+
 PICTURES = tuple(picture(1, kind, 5, 4) for kind in FORMATS.values())
 
 TARGETS = {
@@ -248,6 +254,10 @@ TARGETS = {
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
     "hub_listing": Target(hub_listing, 4, noise()),
+    "pairing_server": Target(pairing.pairing_server, 1, noise(8)),
+    "pairing_device": Target(pairing.pairing_device, 1, noise(8)),
+    "pairing_messages": Target(pairing.pairing_messages, 2, (REQUESTED, GRANTED)),
+    "mdns_record": Target(pairing.mdns_record, 4, (QUERY, *noise())),
     "token_file": Target(token_file, 2, (b"abc kitchen max_sessions=3\n# comment\n",)),
     "config_file": Target(config_file, 2, (b'[serve]\nmodel = "tiny"\nmax-draft = 8\n',)),
 }

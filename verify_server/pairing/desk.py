@@ -76,7 +76,6 @@ class PairingDesk:
         except (asyncio.TimeoutError, TimeoutError):
             log.info("a connection to the pairing port took longer than %g s", TOTAL_SECONDS)
         finally:
-            self._waiting.pop(writer, None)
             writer.close()
 
     async def _run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,7 +90,8 @@ class PairingDesk:
         except (OpenSledError, OSError) as error:
             log.info("a connection to the pairing port ended: %s", error)
             self._refuse(writer, error)
-        finally:
+        finally:  # both together: else one address could have more silent connections than it may
+            self._waiting.pop(writer, None)
             self._by_address[address] -= 1
 
     def _admit(self, address: str, writer: asyncio.StreamWriter) -> None:
