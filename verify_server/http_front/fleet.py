@@ -17,11 +17,12 @@ from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 
 MOST_ROWS = 500  # devices that are listed: those with sequences first, then the latest ones
+Known = tuple[str, str, DraftRecord]  # tenant, name of the device, its record
 LONGEST_NAME = 80  # characters of a name that are shown
 
 
 class GatewayView:
-    """The page of a gateway (`http_api.page.views.PageView`): its replicas. What devices do, only their replicas know."""
+    """The page of a gateway (a `PageView`): its replicas. What devices do, only their replicas know."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -63,7 +64,9 @@ class FleetView(GatewayView):
 
     def _look(self, between: Between) -> dict[str, Any]:
         manager, stats = self._manager, self._manager.loop.stats
-        devices, unlisted = _devices(manager)
+        known = manager.records.latest()
+        live = [session for session in manager.remembered if not session.sequence.finish_reason]
+        devices, unlisted = _devices(manager, known, live)
         return {
             **super()._look(between),
             "drafts": drafts(stats.drafts),
@@ -71,7 +74,7 @@ class FleetView(GatewayView):
             "hints_total": dict(sorted(stats.hints.items())),
             "devices": devices,
             "unlisted": unlisted,
-            "tenants": _tenants(manager),
+            "tenants": _tenants(manager, known, live),
         }
 
 
@@ -103,17 +106,19 @@ def drafts(counts: DraftCounts) -> dict[str, Any]:
     }
 
 
-def _devices(manager: SessionManager) -> tuple[list[dict[str, Any]], int]:
+def _devices(
+    manager: SessionManager, known: Sequence[Known], live: Sequence[Session]
+) -> tuple[list[dict[str, Any]], int]:
     """The devices, those with sequences first, and how many more there are."""
     sessions = defaultdict[int, list[Session]](list)
-    for session in manager.remembered:
-        if not session.sequence.finish_reason:
-            sessions[id(session.budget.record)].append(session)
-    known = manager.records.latest()
-    known.sort(key=lambda found: not sessions.get(id(found[2])))  # stable: the latest ones first
+    for session in live:
+        sessions[id(session.budget.record)].append(session)
+    at_work, others = list[Known](), list[Known]()
+    for found in known:
+        (at_work if id(found[2]) in sessions else others).append(found)
     rows = [
         _device(manager, tenant, device, record, sessions.get(id(record), []))
-        for tenant, device, record in known[:MOST_ROWS]
+        for tenant, device, record in [*at_work, *others][:MOST_ROWS]
     ]
     return rows, max(0, len(known) - MOST_ROWS)
 
@@ -153,11 +158,13 @@ def _estimate(known: DeviceEstimate | None) -> dict[str, Any]:
     }
 
 
-def _tenants(manager: SessionManager) -> list[dict[str, Any]]:
+def _tenants(
+    manager: SessionManager, known: Sequence[Known], live: Sequence[Session]
+) -> list[dict[str, Any]]:
     """By tenant: sequences, tokens of KV memory that they hold, devices, and tokens committed for these."""
-    sessions = Counter(s.tenant for s in manager.remembered if not s.sequence.finish_reason)
-    tokens, devices = Counter[str](), Counter[str]()
-    for tenant, device, record in manager.records.latest():
+    sessions = Counter(session.tenant for session in live)
+    tokens, devices = defaultdict[str, int](int), defaultdict[str, int](int)
+    for tenant, device, record in known:
         tokens[tenant] += record.tokens
         devices[tenant] += bool(device)
     pool = manager.loop.pool
