@@ -80,6 +80,11 @@ class FakeSystemd:
         (self._folder / "state").write_text(ACTIVE.replace("=active", "=failed").replace("running", "failed"))
         self.writes(line, "opensled-serve.service: Failed with result 'exit-code'.")
 
+    def retries(self, line: str) -> None:
+        state = ACTIVE.replace("=active", "=activating").replace("running", "auto-restart")
+        (self._folder / "state").write_text(state)
+        self.writes(line)
+
     def writes(self, *lines: str) -> None:
         """The journal."""
         entries = [json.dumps({"MESSAGE": line, "PRIORITY": "6"}) for line in lines]

@@ -42,6 +42,8 @@ NOT_HERE = {
     "service remove": "no service is installed in a namespace: says so",
     "pip install": "without an index; the libraries that OpenSLED needs are lent from .venv",
 }
+# (walk, machine, command, its words behind `opensled`) -> what to say of it
+Rule = Callable[["Walk", HomeMachine, str, list[str]], str]
 
 
 class Walk:
@@ -51,6 +53,7 @@ class Walk:
         self._pc, *self._pis = found.values()
         self._model = model
         self._codes: list[str] = []  # shown, and not yet typed
+        self._withdrawn: list[HomeMachine] = []
 
     def all(self) -> None:
         text = PAGE.read_text().replace(MODEL, self._model) if self._model != MODEL else PAGE.read_text()
@@ -75,11 +78,16 @@ class Walk:
         if command.language == "python":
             machine.run(f"~/opensled/bin/python -c {shlex.quote(command.text)}")
             return ""
-        words = command.opensled
-        for start, rule in self._rules.items():
-            if " ".join(words).startswith(start) if words else command.text.startswith(start):
-                return rule(self, machine, command.text, words)
-        raise OpenSledError(f"no rule knows how to check: {command.text}")
+        rule = self.rule_of(command)
+        if rule is None:
+            raise OpenSledError(f"no rule knows how to check: {command.text}")
+        return rule(self, machine, command.text, command.opensled)
+
+    @classmethod
+    def rule_of(cls, command: PageCommand) -> Rule | None:
+        """What types this command of a shell; None if nothing knows how."""
+        line = " ".join(command.opensled) or command.text
+        return next((rule for start, rule in cls._rules.items() if line.startswith(start)), None)
 
     def _plain(self, machine: HomeMachine, text: str, words: list[str]) -> str:
         machine.run(text)
@@ -148,8 +156,9 @@ class Walk:
         return NOT_HERE["service install"]
 
     def _remove(self, machine: HomeMachine, text: str, words: list[str]) -> str:
-        machine.run(text, status=3)
-        machine.stop(words[2])
+        [withdrawn] = self._withdrawn
+        withdrawn.run(text, status=3)
+        withdrawn.stop(words[2])
         return NOT_HERE["service remove"]
 
     def _restart(self, machine: HomeMachine, text: str, words: list[str]) -> str:
@@ -167,6 +176,7 @@ class Walk:
         machine.run(text.replace("NAME", gone.name))
         gone.run('~/opensled/bin/opensled generate --prompt "Hello"', status=4)
         self._pis.remove(gone)
+        self._withdrawn.append(gone)
         self._pis[0].run('~/opensled/bin/opensled generate --prompt "Hello"')
         return f"{gone.name} is refused from now on"
 
@@ -206,13 +216,13 @@ class Walk:
             lambda: self._serve(self._pc, server, []),
         ):
             change()
-            rules.append(json.loads(pi.run(ask % body))["opensled"]["rule"])
+            rules.append(json.loads(pi.run(ask % body))["usage"]["opensled"]["rule"])
         if rules[:2] != ["match", "local-only"]:
             raise OpenSledError(f"the rules of three answers: {rules}")
         return f"rules of the answers: {', '.join(rules)}"
 
     # The beginning of a command, without the path of opensled -> what types it
-    _rules: ClassVar[dict[str, Callable[[Walk, HomeMachine, str, list[str]], str]]] = {
+    _rules: ClassVar[dict[str, Rule]] = {
         "make wheel": _wheel,
         "sudo apt-get install": _apt,
         "python3 -m venv": _venv,

@@ -18,6 +18,7 @@ from opensled.service.manager import Manager
 from opensled.service.plan import ServicePlan, Step, installation, removal
 from opensled.service.service_flags import checked
 
+RETRIED = "auto-restart"  # systemd's word for a service that ended with an error and is to be started again
 START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on after that
 
 
@@ -68,21 +69,16 @@ def _unchanged(manager: Manager, service: str) -> list[Step]:
 def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     """Wait for the end of the start, and say how it went; returns the exit code."""
     name, state = manager.unit(config.service).name, _settled(manager, config.service)
-    error = manager.last_error(config.service) if state == "failed" else ""
+    error = manager.last_error(config.service) if state in ("failed", RETRIED) else ""
     if config.json:
+        outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
+        print(json.dumps({**plan.document(), **outcome}))
+    elif state != "failed":
         print(
-            json.dumps(
-                {**plan.document(), "state": state, "error": error or None, "page": plan.facts.page or None}
-            )
-        )
-    elif state == "active":
-        print(
-            f"{name} runs, and starts at every boot",
-            *([f"the page: {plan.facts.page}"] * bool(plan.facts.page)),
+            _told(name, state, error),
+            *([f"the page: {plan.facts.page}"] if plan.facts.page else []),
             sep="\n",
         )
-    elif state != "failed":
-        print(f"{name} is still starting; see: opensled service status")
     if state == "failed":
         raise OpenSledError(
             f"{name} is installed and does not start: {error or 'its journal says nothing'}; correct the cause and "
@@ -91,15 +87,23 @@ def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     return 0
 
 
+def _told(name: str, state: str, error: str) -> str:
+    if state == "active":
+        return f"{name} runs, and starts at every boot"
+    if state == RETRIED:
+        return f"{name} is installed, and cannot start yet: {error}. systemd tries again every 5 seconds"
+    return f"{name} is still starting; see: opensled service status"
+
+
 def _settled(manager: Manager, service: str) -> str:
-    """active, failed, or activating after START_SECONDS."""
+    """active, failed, RETRIED, or activating after START_SECONDS."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         shown = manager.show(service)
-        if shown.get("ActiveState") == "active":
-            return "active"
-        if shown.get("ActiveState") == "failed" or shown.get("SubState") == "auto-restart":
-            return "failed"
+        if shown.get("ActiveState") in ("active", "failed"):
+            return shown["ActiveState"]
+        if shown.get("SubState") == RETRIED:
+            return RETRIED
         time.sleep(0.2)
     return "activating"
 

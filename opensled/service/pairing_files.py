@@ -29,12 +29,19 @@ def with_pairing(service: str, flags: Sequence[Given], system: bool) -> list[Giv
     if not values.get("paired"):
         return list(flags)
     home = _home(flags)
-    if not home.is_dir():
+    if not _has_devices(home / HOME_FILES["tokens"]):
         raise NotFound(
-            f"{home} does not exist: no device is paired yet; pair one as root first: opensled pair"
+            f"no device is paired in {home}, and a service of the system sees later ones only after a restart: pair "
+            "one as root first (opensled pair), or install a service of your own account, without sudo"
         )
     kept = [each for each in flags if each.option.name not in ("paired", "folder")]
     return [*kept, *(given(service, name, str(home / file)) for name, file in HOME_FILES.items())]
+
+
+def _has_devices(tokens: Path) -> bool:
+    """Whether the file holds a line that is no comment."""
+    lines = tokens.read_text("utf-8", "replace").splitlines() if tokens.is_file() else []
+    return any(line.split("#")[0].strip() for line in lines)
 
 
 def folders(service: str, flags: Sequence[Given]) -> list[Path]:
