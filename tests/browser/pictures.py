@@ -1,0 +1,107 @@
+"""The pictures of docs/page.md: `python -m tests.browser.pictures docs/images`; with SmolLM2 if it is here, else tiny."""
+
+import io
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from opensled.store import is_here
+from opensled_testbed.processes import free_port
+from tests.browser.crowd import Crowd
+from tests.browser.fixtures import CHROMIUM, edge, served
+
+QUESTION = "What is the capital of France, and what is it known for?"
+DESKTOP, PHONE = {"width": 1180, "height": 760}, {"width": 390, "height": 844}
+FRAMES, EVERY = 6, 0.6  # pictures of one answer, and seconds from one to the next
+GAP = 12  # pixels between pictures side by side
+NAMES = [
+    f"{room}-{kind}" for room in ("kitchen", "hall", "attic", "study") for kind in ("hub", "panel", "robot")
+]
+
+
+def main(folder: Path) -> None:
+    model = "smollm2" if is_here("smollm2") else "tiny"
+    http = f"127.0.0.1:{free_port()}"
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        served(http=http, model=model) as server,
+        edge(server.wait_ready(300), "--device-name", "kitchen-hub", folder=Path(cache)) as device,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        address = device.wait_ready(300)
+        frames = _answer(browser, address, "light", DESKTOP, "device-desktop", folder)
+        _side_by_side(frames, 3, folder / "page-frames.png")
+        _answer(browser, address, "dark", DESKTOP, "device-dark", folder)
+        _answer(browser, address, "light", PHONE, "device-phone", folder)
+        with Crowd(server.address, NAMES, cache):
+            for scheme, size, name in (
+                ("light", DESKTOP, "fleet-desktop"),
+                ("dark", DESKTOP, "fleet-dark"),
+                ("light", PHONE, "fleet-phone"),
+            ):
+                page = browser.new_page(viewport=size, color_scheme=scheme)
+                page.goto(f"http://{http}/")
+                page.get_by_role("switch").first.wait_for()
+                time.sleep(12 if scheme == "light" else 6)  # the graph of the rate wants a past
+                _save(page.screenshot(), folder / f"page-{name}.png")
+                page.close()
+        _side_by_side(
+            [_loaded(folder / f"page-{name}-phone.png") for name in ("device", "fleet")],
+            2,
+            folder / "page-phone.png",
+        )
+        browser.close()
+
+
+def _answer(browser, address, scheme, size, name, folder):
+    """One answer: pictures while it comes, and one of its end that is kept."""
+    page = browser.new_page(viewport=size, color_scheme=scheme)
+    page.goto(f"http://{address}/")
+    page.locator("#state[data-state=good]").wait_for()
+    page.locator("details").evaluate("box => { box.open = true }")
+    page.fill("#longest", "90")
+    page.locator("details").evaluate("box => { box.open = false }")
+    page.fill("#question", QUESTION)
+    page.press("#question", "Enter")
+    frames = []
+    while len(frames) < FRAMES and page.locator(".busy").count():
+        page.wait_for_timeout(EVERY * 1000)
+        frames.append(
+            Image.open(io.BytesIO(page.locator("#log").screenshot())).crop((0, 0, size["width"] - 400, 330))
+        )
+    page.locator(".turn.assistant .facts:has-text('tokens/s')").wait_for(timeout=120_000)
+    page.wait_for_timeout(1500)
+    _save(page.screenshot(), folder / f"page-{name}.png")
+    page.close()
+    return frames
+
+
+def _side_by_side(pictures, columns, path):
+    width, height = max(each.width for each in pictures), max(each.height for each in pictures)
+    rows = -(-len(pictures) // columns)
+    sheet = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), "white")
+    for at, each in enumerate(pictures):
+        sheet.paste(each, (at % columns * (width + GAP), at // columns * (height + GAP)))
+    _shrunk(sheet).save(path, optimize=True)
+
+
+def _save(shot, path):
+    _shrunk(Image.open(io.BytesIO(shot))).save(path, optimize=True)
+
+
+def _shrunk(picture):
+    """With a palette: pages have few colours."""
+    return picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+
+
+def _loaded(path):
+    return Image.open(path).convert("RGB")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
