@@ -1,0 +1,221 @@
+"""What a device shows on its page, with real answers over a fake target; and requests that want no drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from edge_client.config import EdgeConfig
+from edge_client.page_view import DeviceView, gain
+from edge_client.telemetry import Telemetry
+from http_api.app import build_app
+from hw_profiles.sysfs import BoardState
+from opensled.answer import Stats, Task
+from opensled.errors import Unsupported
+from tests.devices import device_on, read
+from tests.fake_backend import HELLO, FakeBackend, call, chat
+from tests.fake_target import _Text
+from tests.fakes import FakeEngine, continuation
+from tests.gated_target import SlowEngine
+from tests.page_world import CHAT, told
+from tests.serving import GREEDY, PROMPT, serving
+from tests.system import until
+
+LONG = replace(GREEDY, max_tokens=60)
+HOT = BoardState(temperature_c=81.5, throttled=True, reasons=("thermal",), power_w=None, battery_percent=None)
+CONFIG = EdgeConfig(server="hub.example:7411", device_name="<b>kitchen</b>", tls=True, offline="provisional")
+
+
+@asynccontextmanager
+async def page_of(config=CONFIG, parallel=1, board=HOT, **server):
+    """Yields (device, its view, the server's manager)."""
+    usual = {"engine": SlowEngine(num_blocks=200, context_length=400), "text": _Text()}
+    async with (
+        serving(**{**usual, **server}) as (manager, address),
+        device_on(address, parallel) as device,
+    ):
+        yield device, DeviceView(device, config, lambda: board), manager
+
+
+def shown(view):
+    """A look, as a browser reads it: no NaN, no infinity."""
+    return json.loads(json.dumps(view.watcher()(), allow_nan=False))
+
+
+def test_before_the_first_answer_nothing_is_claimed():
+    async def scenario():
+        async with page_of() as (device, view, _):
+            look = shown(view)
+            assert look["kind"] == "device" and look["name"] == "<b>kitchen</b>" and look["model"] == "fake"
+            assert look["server"] == {
+                "address": "hub.example:7411", "away": False, "tls": True, "opening_s": None, "reopened": 0,
+            }  # fmt: skip
+            assert look["offline"] == "provisional" and look["drafter"] == "oracle" and not look["images"]
+            assert look["drafters"] == {"busy": 0, "all": 1} and look["context"] == 400
+            assert look["draft"]["measured_gain"] is look["draft"]["drafted_rate"] is None
+            assert look["counts"]["answers"] == look["counts"]["drafts"] == look["counts"]["tokens"] == 0
+            assert look["board"] == {
+                "temperature_c": 81.5, "throttled": True, "reasons": ["thermal"], "power_w": None,
+                "battery_percent": None, "discharging": False,
+            }  # fmt: skip
+            assert {"drafting", "words", "length"} <= set(look["draft"]) and look["draft"]["words"]
+            device.server_away = True
+            assert shown(view)["server"]["away"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("changes", "encrypted"), [({}, False), ({"tls_ca": "ca.pem"}, True), ({"tls_cert": "a.pem"}, True)]
+)
+def test_whether_the_link_is_encrypted(changes, encrypted):
+    async def scenario():
+        async with page_of(EdgeConfig(**changes)) as (_, view, _):
+            assert shown(view)["server"]["tls"] is encrypted
+
+    asyncio.run(scenario())
+
+
+def test_what_drafts_gain_is_measured():
+    async def scenario():
+        async with page_of() as (device, view, _):
+            await read(device, Task(PROMPT, LONG))
+            look = shown(view)
+            assert look["counts"]["answers"] == 1 and look["counts"]["tokens"] == 60
+            counts = look["counts"]
+            assert counts["drafts"] and counts["drafted"] >= counts["accepted"] == sum(
+                counts["accepted_per_position"]
+            )
+            assert look["draft"]["drafted_rate"] > 0 and look["draft"]["plain_rate"] is None
+            assert look["server"]["opening_s"] > 0
+            await read(device, Task(PROMPT, LONG, drafts=False))
+            draft = shown(view)["draft"]
+            assert draft["measured_gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
+            assert draft["measured_gain"] > 1  # four of five guesses are right, and steps take their time
+
+    asyncio.run(scenario())
+
+
+def test_a_drafter_at_work_is_counted():
+    async def scenario():
+        async with page_of() as (device, view, _), aclosing(device.answer(Task(PROMPT, LONG))) as chunks:
+            await anext(chunks)
+            assert shown(view)["drafters"] == {"busy": 1, "all": 1}
+
+    asyncio.run(scenario())
+
+
+def test_gains_stand_on_what_is_known():
+    telemetry = Telemetry()
+
+    def finished(tokens, seconds, rounds=0, local=0):
+        stats = Stats(3, tokens, rounds=rounds, local_tokens=local, first_token=1.0, seconds=1.0 + seconds)
+        telemetry.finish(stats, "eos")
+
+    nothing = {"drafted_rate": None, "plain_rate": None, "measured_gain": None}
+    assert gain(telemetry, None) == gain(telemetry, 10.0) == nothing
+    finished(1, 5, rounds=1)  # of one token nothing is measured
+    finished(51, 1, local=51)  # nor of what nobody verified
+    assert gain(telemetry, 10.0) == nothing
+    finished(101, 5, rounds=9)
+    assert gain(telemetry, None) == {**nothing, "drafted_rate": 20.0}
+    assert gain(telemetry, 10.0)["measured_gain"] == 2.0  # the server's own rate stands for it
+    finished(51, 10)
+    assert gain(telemetry, 10.0) == {"drafted_rate": 20.0, "plain_rate": 5.0, "measured_gain": 4.0}
+    for _ in range(100):
+        finished(11, 1)  # the server has become faster
+    assert gain(telemetry, None)["plain_rate"] == pytest.approx(10.0, rel=0.01)
+    finished(11, 0, rounds=1)  # all at once: no division by zero
+    assert gain(telemetry, None)["drafted_rate"] > 0
+
+
+def test_a_device_has_no_switch_for_others():
+    async def scenario():
+        async with page_of() as (_, view, _):
+            with pytest.raises(Unsupported, match="with each question"):
+                view.switch("", "bath", False)
+
+    asyncio.run(scenario())
+
+
+# -- without drafts -----------------------------------------------------------------------------------------------
+
+
+def test_an_answer_without_drafts_is_the_same_text():
+    async def scenario():
+        async with page_of(engine=FakeEngine(num_blocks=200)) as (device, view, manager):
+            plain = await read(device, Task(PROMPT, GREEDY, drafts=False))
+            assert [id for chunk in plain for id in chunk.token_ids] == continuation(PROMPT, 20)
+            assert {origin for chunk in plain for origin in chunk.origins} == {"server"}
+            stats = plain[-1].stats
+            assert stats.drafted == stats.rounds == 0 and stats.server_decoded == 20
+            assert manager.loop.stats.drafts.drafts == 0 and shown(view)["drafters"]["busy"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_field_of_a_request():
+    async def scenario():
+        async with page_of() as (device, view, _):
+            transport = httpx.ASGITransport(build_app(device, view=view))
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                body = {"messages": HELLO, "temperature": 0, "max_tokens": 30}
+                texts, drafted = [], []
+                for drafts in (True, False):
+                    asked = {**body, "opensled": {"drafts": drafts}}
+                    whole = (await client.post("/v1/chat/completions", json=asked)).json()
+                    news = told(await client.post(CHAT, json=asked))
+                    pieces = [piece for event in news for piece in event["pieces"]]
+                    texts += [whole["choices"][0]["message"]["content"], "".join(text for text, _ in pieces)]
+                    usages = whole["usage"]["opensled"], news[-1]["usage"]["opensled"]
+                    drafted += [usage["drafted"] > 0 for usage in usages]
+                    assert ("server" in {origin for _, origin in pieces}) or drafts
+                    assert drafts or {origin for _, origin in pieces} == {"server"}
+                assert len(set(texts)) == 1 and texts[0] and drafted == [True, True, False, False]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", chat()),
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/api/chat", {"messages": HELLO}),
+        ("/api/generate", {"prompt": "Hi"}),
+    ],
+)
+def test_whoever_does_not_ask_gets_drafts(path, body):
+    backend = FakeBackend()
+    assert call(backend, path, body).status_code == 200 and backend.tasks[0].drafts
+    if path.startswith("/v1/"):
+        assert call(backend, path, {**body, "opensled": {"drafts": False, "pace": 3}}).status_code == 200
+        assert not backend.tasks[1].drafts and backend.tasks[1].pace == 3
+        assert call(backend, path, {**body, "opensled": {"drafts": 0}}).status_code == 400
+
+
+def test_the_draft_model_alone_needs_its_drafter():
+    """Whoever asks for the draft model itself is not sent to an empty one by a field about drafts."""
+
+    async def scenario():
+        async with page_of() as (device, _, _):
+            asked = []
+
+            async def begin(session, task):
+                asked.append((task.alone, device.drafters_busy))
+                raise RuntimeError("far enough")
+
+            device._begin = begin
+            for alone in (True, False):
+                with pytest.raises(RuntimeError, match="far enough"):
+                    await read(device, Task(PROMPT, GREEDY, alone=alone, drafts=False))
+            assert asked == [(True, 1), (False, 0)]
+            await until(lambda: device.drafters_busy == 0)
+
+    asyncio.run(scenario())
