@@ -75,6 +75,11 @@ def metrics(device: Device) -> list[Metric]:
             lambda: counts.reopened,
         ),
         Metric("server_away", "1 while the server cannot be reached.", lambda: float(device.server_away)),
+        Metric(
+            "link_open_seconds",
+            "Median time to open a sequence: a round trip of the link; 0 = not known.",
+            lambda: counts.opening_s or 0,
+        ),
         Metric("drafter_info", "1 for what drafts.", lambda: {device.drafter_name: 1}, "drafter"),
         Metric(
             "draft_token_seconds",

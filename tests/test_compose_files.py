@@ -36,6 +36,8 @@ PAGE = (ROOT / "docs/testbed.md").read_text()
 EDGES = sorted(name for name, service in SERVICES.items() if service.get("command", [""])[0] == "edge")
 RELAYS = sorted(name for name, service in SERVICES.items() if "entrypoint" in service)
 SERVERS = ("verify", "cloud", "home-hub")
+WATCHERS = ("grafana", "prometheus")
+OURS = sorted({*SERVICES} - {*WATCHERS})
 BEHIND = {"home-hub": ("cloud", "far")}  # who is asked through a link, and on which network it is
 BEHIND |= {edge: ("home-hub", "home") if edge.startswith("home-") else ("verify", "core") for edge in EDGES}
 
@@ -44,8 +46,8 @@ def networks(name):
     return set(SERVICES[name]["networks"])
 
 
-def test_every_service_is_a_server_a_device_or_its_link():
-    assert sorted([*EDGES, *RELAYS, *SERVERS]) == sorted(SERVICES)
+def test_every_service_is_a_server_a_device_its_link_or_looks_on():
+    assert sorted([*EDGES, *RELAYS, *SERVERS, *WATCHERS]) == sorted(SERVICES)
     assert sorted(f"{each}-link" for each in BEHIND) == RELAYS
 
 
@@ -87,14 +89,14 @@ def test_a_device_reaches_its_server_through_its_link_only(name):
     assert name == "home-hub" or relay["networks"][link] == {"aliases": ["hub"]}
     assert far in networks(server)
     assert FILE["networks"][far] == FILE["networks"][link] == {"internal": True}
-    assert not any(link in networks(other) for other in SERVICES if other not in (name, f"{name}-link"))
+    assert not any(link in networks(other) for other in OURS if other not in (name, f"{name}-link"))
 
 
 def test_servers_are_on_networks_with_links_only():
     assert networks("verify") == {"core"} and networks("cloud") == {"far"}
     assert networks("home-hub") == {"home", "link-home-hub"}
     for network in ("core", "far", "home"):
-        others = {name for name in SERVICES if network in networks(name)} - set(SERVERS)
+        others = {name for name in OURS if network in networks(name)} - set(SERVERS)
         assert others <= set(RELAYS)
 
 
@@ -102,7 +104,34 @@ def test_servers_are_on_networks_with_links_only():
 def test_apis_are_published_on_loopback_only(edge):
     (port,) = SERVICES[edge]["ports"]
     assert port.startswith("127.0.0.1:") and port.endswith(":8411")
-    assert not any("ports" in SERVICES[name] for name in SERVICES if name not in EDGES)
+    assert not any("ports" in SERVICES[name] for name in OURS if name not in EDGES)
+
+
+@pytest.mark.parametrize(("name", "port"), [("grafana", 3000), ("prometheus", 9090)])
+def test_who_looks_on_is_pinned_writes_nothing_and_is_seen_on_loopback_only(name, port):
+    service = SERVICES[name]
+    assert service["profiles"] == ["observability"]
+    assert re.fullmatch(r"(prom|grafana)/\w+:v?\d+\.\d+\.\d+", service["image"])
+    assert service["ports"] == [f"127.0.0.1:${{{name.upper()}_PORT:-{port}}}:{port}"]
+    assert all(volume.startswith("./deploy/") and volume.endswith(":ro") for volume in service["volumes"])
+
+
+def test_prometheus_passes_nothing_on_from_one_network_to_another():
+    assert SERVICES["prometheus"]["sysctls"] == {"net.ipv4.ip_forward": "0"}
+    assert not any(
+        "web." in word for word in SERVICES["prometheus"]["command"]
+    )  # neither admin API nor lifecycle
+    assert networks("prometheus") & networks("grafana") == {"watch"} == networks("grafana")
+    assert not any("watch" in networks(name) for name in OURS)
+
+
+def test_grafana_has_no_account_and_calls_nobody():
+    told = SERVICES["grafana"]["environment"]
+    assert told["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer" and "PASSWORD" not in " ".join(told)
+    on = ("SECURITY_DISABLE_INITIAL_ADMIN_CREATION", "AUTH_DISABLE_LOGIN_FORM", "SERVER_ENFORCE_DOMAIN")
+    assert {told[f"GF_{name}"] for name in (*on, "PLUGINS_PREINSTALL_DISABLED")} == {"true"}
+    off = ("REPORTING_ENABLED", "CHECK_FOR_UPDATES", "CHECK_FOR_PLUGIN_UPDATES")
+    assert {told[f"GF_ANALYTICS_{name}"] for name in off} == {told["GF_AUTH_BASIC_ENABLED"]} == {"false"}
 
 
 def test_no_two_published_ports_are_the_same():
@@ -141,7 +170,8 @@ def test_both_generations_of_compose_take_the_file():
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
 def test_docker_compose_itself_takes_the_file():
-    profiles = [word for profile in ("demo", "fleet", "chaos", "hub") for word in ("--profile", profile)]
+    every = ("demo", "fleet", "chaos", "hub", "observability")
+    profiles = [word for profile in every for word in ("--profile", profile)]
     subprocess.run(["docker-compose", *profiles, "config", "--quiet"], cwd=ROOT, check=True)
 
 
@@ -256,7 +286,7 @@ def test_the_script_asks_every_device_of_the_demo():
     listed = re.findall(r"DEVICES=\(([^)]*)\)", SCRIPT.read_text())
     home = [edge for edge in EDGES if edge.startswith("home-")]
     assert [each.split() for each in listed] == [list(DEVICES), home]
-    variables = re.findall(r"\$\{(\w+_PORT):-", (ROOT / "docker-compose.yml").read_text())
+    variables = re.findall(r"\$\{(\w+_PORT):-\d+\}:8411", (ROOT / "docker-compose.yml").read_text())
     assert all(f"{variable}=0" in SCRIPT.read_text() for variable in variables)
 
 

@@ -1,0 +1,121 @@
+"""Real processes to look at: a server, a relay, two replicas behind a gateway, five devices, and readers at each."""
+
+import asyncio
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from opensled.errors import OpenSledError
+from opensled_testbed.client import stream_chat
+from opensled_testbed.processes import Process, free_port
+from opensled_testbed.prompts import prompts_of
+from opensled_testbed.replica_cluster import ReplicaCluster
+
+MOST_SESSIONS = 4  # of the server: with the burst it refuses some
+BURST, BURST_FROM = (
+    2,
+    0.75,
+)  # readers more at the first device, for the rest of the time from this share of it on
+MAX_TOKENS = 64
+# name, what it is connected to, drafter, how many readers, what else it is started with
+DEVICES = (
+    ("pi-5", "server", "llamacpp", 1, ("--stop", "fixed", "--draft-length", "4")),
+    ("jetson", "server", "auto", 1, ()),
+    ("sensor", "server", "lookup", 1, ("--stop", "fixed", "--draft-length", "6")),
+    ("kitchen", "relay", "llamacpp", 1, ("--stop", "fixed", "--draft-length", "4")),
+    ("laptop", "gateway", "llamacpp", 2, ("--stop", "fixed", "--draft-length", "3")),
+)
+
+
+@dataclass
+class Fleet:
+    """What runs."""
+
+    targets: dict  # job -> {instance: HOST:PORT of its metrics}
+    urls: dict = field(default_factory=dict)  # device -> its API
+    relay: Process | None = None
+
+    def restart_relay(self, pause):
+        """Kill it, and start it again on its ports after `pause` seconds."""
+        arguments = self.relay.arguments[3:]
+        self.relay.kill()
+        time.sleep(pause)
+        self.relay = Process(arguments, isolated=True)
+        self.relay.wait_ready()
+
+
+@contextmanager
+def running():
+    """The fleet while inside; readers begin with `read`."""
+    with ExitStack() as stack:
+        fleet = Fleet({f"opensled-{job}": {} for job in ("server", "relay", "gateway", "device")})
+        few = ["--max-sessions", str(MOST_SESSIONS), "--kv-tokens", "600"]
+        serve = [
+            "serve",
+            "--model",
+            "tiny",
+            "--listen",
+            "127.0.0.1:0",
+            "--dtype",
+            "float64",
+            "--threads",
+            "1",
+            *few,
+        ]
+        serve += _metrics(fleet, "server", "server")
+        server = stack.enter_context(Process(serve, isolated=True))
+        each = ["--max-sessions", "8", "--kv-tokens", "4000", *_metrics(fleet, "gateway", "gateway")]
+        cluster = stack.enter_context(ReplicaCluster(2, flags=each))
+        above = server.wait_ready()
+        hub = ["relay", "--upstream", above, "--model", "tiny-hub", "--listen", f"127.0.0.1:{free_port()}"]
+        hub += ["--threads", "1", "--kv-tokens", "2000", *_metrics(fleet, "relay", "relay")]
+        fleet.relay = Process(hub, isolated=True)
+        stack.callback(lambda: fleet.relay.stop())
+        places = {"server": above, "gateway": cluster.address, "relay": fleet.relay.wait_ready()}
+        edges = [(device[0], stack.enter_context(_device(fleet, device, places))) for device in DEVICES]
+        fleet.urls = {name: f"http://{edge.wait_ready()}" for name, edge in edges}
+        yield fleet
+
+
+def _metrics(fleet, job, name):
+    """Flags of a metrics port, and a target for Prometheus."""
+    fleet.targets[f"opensled-{job}"][name] = address = f"127.0.0.1:{free_port()}"
+    return ["--metrics", address]
+
+
+def _device(fleet, device, places):
+    name, at, drafter, _, more = device
+    flags = ["--server", places[at], "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1", *more]
+    return Process(["edge", *flags, *_metrics(fleet, "device", name), "--log-level", "error"], isolated=True)
+
+
+async def read(fleet, seconds):
+    """Readers at every device, one answer after another; returns how many answers were complete."""
+    until = time.monotonic() + seconds
+    readers = [
+        _reader(fleet.urls[device[0]], 10 * number + reader, until)
+        for number, device in enumerate(DEVICES)
+        for reader in range(device[3])
+    ]
+    later = seconds * BURST_FROM
+    readers += [_reader(fleet.urls[DEVICES[0][0]], 90 + reader, until, later) for reader in range(BURST)]
+    return sum(await asyncio.gather(*readers))
+
+
+async def _reader(url, number, until, later=0.0):
+    """One reader, who begins `later` seconds from now and comes back after a refusal, as OpenAI's clients do."""
+    await asyncio.sleep(later)
+    answers, turn = 0, 0
+    prompts = prompts_of(number, 60, MAX_TOKENS)
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        while time.monotonic() < until:
+            turn += 1
+            try:
+                async for _ in stream_chat(http, prompts[turn % len(prompts)]):
+                    pass
+                answers += 1
+            except OpenSledError:
+                await asyncio.sleep(0.5)
+    return answers
