@@ -87,5 +87,8 @@ class FakeSystemd:
 
     def writes(self, *lines: str) -> None:
         """The journal."""
-        entries = [json.dumps({"MESSAGE": line, "PRIORITY": "6"}) for line in lines]
+        entries = [
+            json.dumps({"MESSAGE": line, "PRIORITY": "6", "__REALTIME_TIMESTAMP": "1790000001000000"})
+            for line in lines
+        ]
         (self._folder / "journal").write_text("\n".join(entries))

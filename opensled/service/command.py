@@ -69,7 +69,8 @@ def _unchanged(manager: Manager, service: str) -> list[Step]:
 def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     """Wait for the end of the start, and say how it went; returns the exit code."""
     name, state = manager.unit(config.service).name, _settled(manager, config.service)
-    error = manager.last_error(config.service) if state in ("failed", RETRIED) else ""
+    found = manager.last_error(config.service) if state in ("failed", RETRIED) else None
+    error = found.text if found else ""
     if config.json:
         outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
         print(json.dumps({**plan.document(), **outcome}))

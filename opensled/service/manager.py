@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from opensled.errors import OpenSledError, UsageError
 
@@ -29,6 +30,13 @@ PROPERTIES = (
 )
 LINES = 400  # of the journal that are searched for an error
 PATIENCE = 30.0  # seconds for one command of systemd
+
+
+class LoggedError(NamedTuple):
+    """A line of a journal."""
+
+    text: str
+    at: float  # seconds since 1970 (UTC)
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,8 @@ class Manager:
         lines = _output(words).splitlines()
         return dict(line.partition("=")[::2] for line in lines)
 
-    def last_error(self, service: str) -> str:
-        """The newest line of a service's journal that tells an error, "" = none, or the journal may not be read."""
+    def last_error(self, service: str) -> LoggedError | None:
+        """The newest line of a service's journal that tells an error; None without one, or if it may not be read."""
         whose = ["--system"] if self.system else ["--user"]
         words = [
             "journalctl",
@@ -72,7 +80,8 @@ class Manager:
         ]
         lines = _output([*words, "--output-fields=MESSAGE,PRIORITY", "--no-pager", "--quiet"]).splitlines()
         errors = list(filter(None, map(_error, reversed(lines))))
-        return next((each for each in errors if not _CONSEQUENCE.search(each)), errors[0] if errors else "")
+        causes = (each for each in errors if not _CONSEQUENCE.search(each.text))
+        return next(causes, errors[0] if errors else None)
 
 
 # What systemd adds after the line that tells the cause.
@@ -145,17 +154,19 @@ def await_user_manager(seconds: float = PATIENCE) -> None:
         time.sleep(0.2)
 
 
-def _error(line: str) -> str:
-    """The message of an entry of the journal if it tells an error, else ""."""
+def _error(line: str) -> LoggedError | None:
+    """What an entry of the journal tells, if that is an error."""
     try:
         entry = json.loads(line)
         message, priority = str(entry["MESSAGE"]), int(entry.get("PRIORITY", 6))
+        at = int(entry["__REALTIME_TIMESTAMP"]) / 1e6
     except (ValueError, KeyError, TypeError):
-        return ""
+        return None
     if message.startswith("{"):
-        return _logged(message)
-    told = priority <= 3 or message.startswith(("error: ", "ERROR ", "CRITICAL "))
-    return message.removeprefix("error: ") if told else ""
+        message = _logged(message)
+    elif priority > 3 and not message.startswith(("error: ", "ERROR ", "CRITICAL ")):
+        return None
+    return LoggedError(message.removeprefix("error: "), at) if message else None
 
 
 def _logged(message: str) -> str:

@@ -86,6 +86,7 @@ def removal(manager: Manager, service: str) -> ServicePlan:
         )
     facts = facts_of(text)
     before = [manager.command("disable", "--now", path.name)]
+    before.append(manager.command("reset-failed", path.name))  # of a failed one nothing is cleaned
     before += [manager.command("clean", "--what=cache", path.name)] if manager.system else []
     after = [manager.command("daemon-reload")]
     others = [each for each in SERVICES if each != service and manager.unit(each).exists()]

@@ -29,6 +29,7 @@ class ServiceState:
     restarts: int  # since it was started by hand
     page: str | None
     last_error: str | None  # newest line of its journal that tells one
+    last_error_at: float | None  # seconds since 1970 (UTC)
 
 
 def status(config: StatusConfig) -> int:
@@ -46,7 +47,7 @@ def status(config: StatusConfig) -> int:
 
 
 def _state(manager: Manager, service: str) -> ServiceState:
-    path, shown = manager.unit(service), manager.show(service)
+    path, shown, error = manager.unit(service), manager.show(service), manager.last_error(service)
     return ServiceState(
         service,
         "system" if manager.system else "user",
@@ -56,7 +57,8 @@ def _state(manager: Manager, service: str) -> ServiceState:
         shown.get("UnitFileState") == "enabled",
         int(shown.get("NRestarts", "0") or 0),
         _page(path) or None,
-        manager.last_error(service) or None,
+        error and error.text,
+        error and error.at,
     )
 
 
@@ -74,9 +76,14 @@ def _seconds(stamp: str) -> float | None:
 
 
 def _lines(each: ServiceState) -> str:
-    since = time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(each.since)) if each.since else ""
+    since = f" since {_clock(each.since)}" if each.since else ""
     boot = "starts at every boot" if each.at_boot else "does not start at boot"
     lines = [f"opensled-{each.service} ({each.of}): {each.state}{since}; {boot}; {each.restarts} restarts"]
     lines += [f"  page        {each.page}"] if each.page else []
-    lines += [f"  last error  {visible_line(each.last_error)}"] if each.last_error else []
+    if each.last_error and each.last_error_at:
+        lines.append(f"  last error  {_clock(each.last_error_at)}: {visible_line(each.last_error)}")
     return "\n".join([*lines, f"  unit        {each.unit}"])
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
