@@ -11,7 +11,7 @@ PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profil
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -84,6 +84,9 @@ netns-check: $(STAMP) ## as root: fleets in network namespaces, without and with
 
 compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
 	@deploy/compose_check.sh
+
+observability-check: $(STAMP) ## dashboard, rules and alerts against a real Prometheus and a real fleet (Debian: prometheus; minutes)
+	@$(BIN)/python -m tests.observability
 
 lock: ## the lock files anew, after a change of pyproject.toml or constraints.txt (needs uv)
 	@deploy/lock.sh
