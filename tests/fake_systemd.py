@@ -12,7 +12,9 @@ SCRIPT = """#!/bin/sh
 case "$(basename "$0") $*" in
 *journalctl*) cat {folder}/journal ;;
 *show*) cat {folder}/state ;;
-*) echo "$(basename "$0") $*" >> {folder}/calls ;;
+*) echo "$(basename "$0") $*" >> {folder}/calls
+    refused=$(cat {folder}/refused)
+    case "$*" in *"${{refused:-nothing}}"*) echo Access denied >&2; exit 1 ;; esac ;;
 esac
 """
 ACTIVE = """\
@@ -35,6 +37,7 @@ class FakeSystemd:
             (self._folder / name).write_text(SCRIPT.format(folder=self._folder))
             (self._folder / name).chmod(0o755)
         (self._folder / "state").write_text(ACTIVE)
+        self.refuses("")
         self.forget()
         self.writes()
         monkeypatch.setenv("PATH", f"{self._folder}:{os.environ['PATH']}")
@@ -79,6 +82,10 @@ class FakeSystemd:
     def fails(self, line: str) -> None:
         (self._folder / "state").write_text(ACTIVE.replace("=active", "=failed").replace("running", "failed"))
         self.writes(line, "opensled-serve.service: Failed with result 'exit-code'.")
+
+    def refuses(self, part: str) -> None:
+        """Commands with `part` in them fail from now on."""
+        (self._folder / "refused").write_text(part)
 
     def retries(self, line: str) -> None:
         state = ACTIVE.replace("=active", "=activating").replace("running", "auto-restart")

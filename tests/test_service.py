@@ -81,7 +81,6 @@ def test_a_removal_leaves_no_trace_but_credentials(systemd, tmp_path, capsys):
     assert run("remove", "edge") == 0
     assert systemd.calls() == [
         "systemctl --user disable --now opensled-edge.service",
-        "systemctl --user reset-failed opensled-edge.service",
         "systemctl --user daemon-reload",
         "loginctl disable-linger root",
     ]  # fmt: skip
@@ -245,8 +244,13 @@ def test_a_service_of_the_system_gets_what_pairing_left_from_systemd(systemd, mo
         in text
     )
     assert "after a change, also by opensled pair: systemctl restart" in capsys.readouterr().err
-    run("remove", "edge")
+    systemd.refuses("reset-failed")  # as it does for a service that has not failed
+    assert run("remove", "edge") == 0
     assert "systemctl clean --what=cache opensled-edge.service" in systemd.calls()
+    run("install", "edge")
+    systemd.refuses("disable")
+    assert run("remove", "edge") == 1 and systemd.unit("edge").exists()
+    assert "disable --now opensled-edge.service failed: Access denied" in capsys.readouterr().err
 
 
 def test_a_server_of_the_system_never_sees_the_authoritys_key(systemd, capsys):

@@ -25,10 +25,11 @@ SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
 
 @dataclass(frozen=True)
 class Step:
-    """A command, with variables on top of the environment."""
+    """A command, with variables on top of the environment; it `may_fail` where there may be nothing to do."""
 
     words: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    may_fail: bool = False
 
     def __str__(self) -> str:
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
@@ -85,15 +86,16 @@ def removal(manager: Manager, service: str) -> ServicePlan:
             f"{path} does not exist: no service {service!r} is installed here (see: opensled service status)"
         )
     facts = facts_of(text)
-    before = [manager.command("disable", "--now", path.name)]
-    before.append(manager.command("reset-failed", path.name))  # of a failed one nothing is cleaned
-    before += [manager.command("clean", "--what=cache", path.name)] if manager.system else []
+    before = [Step(tuple(manager.command("disable", "--now", path.name)))]
+    if manager.system:  # systemd cleans nothing of a failed service, and resets no other
+        before.append(Step(tuple(manager.command("reset-failed", path.name)), may_fail=True))
+        before.append(Step(tuple(manager.command("clean", "--what=cache", path.name))))
     after = [manager.command("daemon-reload")]
     others = [each for each in SERVICES if each != service and manager.unit(each).exists()]
     if facts.lingers and not others:
         after.append(["loginctl", "disable-linger", systemd.account()])
     gone = (path, *_written_drop_ins(path.with_name(f"{path.name}.d")))
-    return ServicePlan({}, gone, _steps(before), _steps(after), facts)
+    return ServicePlan({}, gone, tuple(before), _steps(after), facts)
 
 
 def _made_linger(manager: Manager) -> bool:
