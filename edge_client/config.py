@@ -248,13 +248,13 @@ class EdgeConfig(DeviceConfig):
         positional=True,
         optional=True,
         metavar="HOST",
+        group="pairing",
     )
     pair: str = option(
         "",
         "pair this device first, with the code that opensled pair shows on the server; the server, its authority and "
         "a token are then remembered for all commands of this device",
         metavar="CODE",
-        group="pairing",
         often=True,
         typed=True,
     )

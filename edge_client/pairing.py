@@ -13,7 +13,7 @@ from opensled.address import host_port, joined
 from opensled.errors import ProtocolError, Unreachable, UsageError
 from opensled.logs import tell
 from opensled.pairing.code import read_code
-from opensled.pairing.messages import Grant, PairRequest, is_host, read_grant
+from opensled.pairing.handover import Grant, PairRequest, is_host, read_grant
 
 PAIRING_PORT = 7412  # of opensled pair by default
 CONNECT_SECONDS = 10.0

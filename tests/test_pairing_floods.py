@@ -84,7 +84,7 @@ def test_the_good_device_is_paired_beside_a_flood(folder, kind):
             assert (await asyncio.wait_for(found.outcome, 5)).name == "kitchen"
             assert found._guesses == 0 and found._runs == 1
             assert len(found._waiting) <= MOST_CONNECTIONS
-            assert max(found._by_address.values()) <= MOST_OF_ADDRESS + EACH  # those that are being refused
+            assert len(found._by_address) <= ATTACKERS + 1  # who has gone is forgotten
 
     asyncio.run(scenario())
     assert names(folder) == ["kitchen"]

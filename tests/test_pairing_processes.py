@@ -134,6 +134,13 @@ def test_ctrl_c_withdraws_the_code(server, pi):
     pi.run("edge", "--pair", shown["code"], shown["listening"], code=5)
 
 
+def test_looking_makes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["pair", "list"]) == 0 and "no device is paired" in capsys.readouterr().out
+    assert main(["pair", "revoke", "kitchen"]) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "words",
     [

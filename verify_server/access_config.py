@@ -18,9 +18,7 @@ class AccessConfig:
         group="who may connect",
         often=True,
     )
-    tls_key: str = option(
-        "", "private key of the certificate (PEM), file mode 600", metavar="FILE", often=True
-    )
+    tls_key: str = option("", "private key of the certificate (PEM), file mode 600", metavar="FILE")
     tls_client_ca: str = option(
         "",
         "admit only clients with a certificate of this authority (PEM); without --tokens its common name is the "

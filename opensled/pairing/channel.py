@@ -83,7 +83,8 @@ def _element(message: bytes, length: int) -> bytes:
 def _finished(pake: SPAKE2_A | SPAKE2_B, element: bytes) -> bytes:
     try:
         key: bytes = pake.finish(element)
-    except Exception as error:  # no point of the group, our own element sent back, ...: the library has no one root
+    except Exception as error:
+        # No point of the group, our own element sent back, ...: the library's errors have no root of their own
         raise ProtocolError("the other end sent bytes that are no message of a pairing") from error
     return key
 

@@ -16,7 +16,7 @@ from opensled.discovery import MOST_ADDRESSES, SERVING, checked
 from opensled.errors import OpenSledError
 from opensled.pairing.channel import DeviceEnd, ServerEnd, fingerprint
 from opensled.pairing.frames import MOST, STORED, PairFrame
-from opensled.pairing.messages import Grant, PairRequest, is_host, read_grant, read_request
+from opensled.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
 from verify_server.pairing.desk import MOST_GUESSES, PairingDesk

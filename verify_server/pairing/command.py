@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from opensled.address import host_port, joined
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import NotFound, OpenSledError, UsageError
 from opensled.pairing.code import new_code
 from opensled.printable import visible_line
 from verify_server.pairing.config import PairConfig, PairListConfig, PairRevokeConfig
@@ -18,6 +18,7 @@ from verify_server.pairing.config import PairConfig, PairListConfig, PairRevokeC
 if TYPE_CHECKING:
     from verify_server.config import ServeConfig
     from verify_server.pairing.desk import Paired, PairingDesk
+    from verify_server.pairing.home import Home
 
 PAIRING_PORT = 7412  # which a device tries if it is told none
 
@@ -120,12 +121,20 @@ def _tell(config: PairConfig, paired: Paired) -> None:
           f"{config.server_port}")  # fmt: skip
 
 
+def _existing(folder: str) -> Home | None:
+    """The home of --folder, None where nothing was paired yet: looking makes no authority."""
+    from verify_server.pairing.home import Home, home_folder
+
+    found = home_folder(folder)
+    return Home(found) if (found / "tokens.txt").exists() else None
+
+
 def list_paired(config: PairListConfig) -> int:
     """The paired devices, one a line."""
     from verify_server.pairing.devices import paired_devices
-    from verify_server.pairing.home import Home, home_folder
 
-    devices = paired_devices(Home(home_folder(config.folder)))
+    home = _existing(config.folder)
+    devices = paired_devices(home) if home else []
     if config.json:
         print(json.dumps([device._asdict() for device in devices]))
         return 0
@@ -140,9 +149,11 @@ def list_paired(config: PairListConfig) -> int:
 def revoke(config: PairRevokeConfig) -> int:
     """Withdraw the token of a device."""
     from verify_server.pairing.devices import revoke_device
-    from verify_server.pairing.home import Home, home_folder
 
-    revoke_device(Home(home_folder(config.folder)), config.name)
+    home = _existing(config.folder)
+    if home is None:
+        raise NotFound("no device is paired; run: opensled pair")
+    revoke_device(home, config.name)
     if config.json:
         print(json.dumps({"revoked": config.name}))
     else:

@@ -17,7 +17,7 @@ from opensled.errors import OpenSledError, Overloaded, ProtocolError, Unauthoriz
 from opensled.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
 from opensled.pairing.code import read_code
 from opensled.pairing.frames import DONE, STORED, PairFrame, Refusal, framed, read_frame, refusal_of
-from opensled.pairing.messages import Grant, PairRequest, read_request
+from opensled.pairing.handover import Grant, PairRequest, read_request
 from verify_server.pairing.devices import add_device, revoke_device
 from verify_server.pairing.home import Home
 
@@ -93,6 +93,8 @@ class PairingDesk:
         finally:  # both together: else one address could have more silent connections than it may
             self._waiting.pop(writer, None)
             self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
 
     def _admit(self, address: str, writer: asyncio.StreamWriter) -> None:
         """Few connections of one address; of many addresses, the one that has been silent for longest gives way."""

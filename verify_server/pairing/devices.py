@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from opensled.errors import NotFound
 from opensled.files import read_secret_text, write_whole
-from opensled.pairing.messages import safe_name
+from opensled.pairing.handover import safe_name
 from verify_server.pairing.home import Home
 from verify_server.security import LOCAL_TENANT
 

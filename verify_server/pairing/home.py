@@ -15,7 +15,7 @@ from opensled.config import user_folder
 from opensled.discovery import machine_addresses
 from opensled.errors import UsageError
 from opensled.files import read_bytes, read_secret, write_whole
-from opensled.pairing.messages import is_host
+from opensled.pairing.handover import is_host
 from verify_server.pairing.authority import (
     Authority,
     age,
