@@ -71,7 +71,7 @@ def check_contents(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert tops == PACKAGES, f"the wheel installs {sorted(tops)}"
-    assert UNITS and UNITS <= set(files), "the wheel lacks parts of units"
+    assert UNITS and set(files) >= UNITS, "the wheel lacks parts of units"
     missing = {model for model in MODELS if f"opensled/_models/{model}" not in files}
     assert not missing, f"the wheel lacks {sorted(missing)}"
     for form in (".gguf", ".onnx"):
@@ -85,7 +85,7 @@ def check_device(wheel: Path, whole: Path, folder: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     for kind in ("_heads/", "_pivots/"):
         assert not [name for name in files if kind in name], f"the device's wheel carries {kind}"
-    assert UNITS <= set(files), "the device's wheel lacks parts of units"
+    assert set(files) >= UNITS, "the device's wheel lacks parts of units"
     packages = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert not packages & SERVERS and packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
     with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0"], isolated=True) as server:
