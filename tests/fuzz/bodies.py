@@ -37,6 +37,10 @@ RESPONSE = {
     "include": ["message.output_text.logprobs"], "top_logprobs": 2, "background": False,
     "truncation": "disabled", "reasoning": {"effort": "none"}, "opensled": {"pace": 5},
 }  # fmt: skip
+PAGE_CHAT = {
+    **CHAT, "messages": HELLO, "n": 1, "stop": [], "opensled": {"pace": 5, "background": False, "drafts": False},
+}  # fmt: skip
+PAGE_SWITCH = {"tenant": "local", "device": "kitchen", "drafting": False}
 COMPLETION = {**COMMON, "prompt": "Hi", "logprobs": 2, "echo": False, "best_of": 1, "suffix": ""}
 
 OPTIONS = {

@@ -23,6 +23,7 @@ from tests.small_tokenizer import small_tokenizer
 from verify_server.acceptance.served import ServedRules
 from verify_server.drafting.base import ServerDrafter
 from verify_server.drafting.stage import DraftStage
+from verify_server.http_front.fleet import FleetView
 from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.session_stream import serve_stream
@@ -173,18 +174,22 @@ async def _read(session: RemoteSession, drafted: DraftBlock) -> None:
 
 
 class Counter:
-    """The API of a fake device, asked without a socket."""
+    """The API of a fake device, asked without a socket, with the page of a server that knows one device."""
 
     def __init__(self) -> None:
+        manager = Room().server.manager
+        self.records = manager.records
+        self.kitchen = self.records.of("local", "kitchen")
         self.loop = InlineLoop()
         self.backend = FakeBackend()
-        self.app = build_app(self.backend)
+        self.app = build_app(self.backend, view=FleetView((), manager))
 
     def ask(self, path: str, body: bytes) -> int:
         """The status of an answer, which must never be 500; an error must be an error object."""
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
-            "raw_path": path.encode(), "query_string": b"", "headers": [(b"content-type", b"application/json")],
+            "raw_path": path.encode(), "query_string": b"",
+            "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
             "scheme": "http", "server": ("edge", 80), "client": ("me", 1), "root_path": "",
         }  # fmt: skip
         sent: list[dict[str, Any]] = []

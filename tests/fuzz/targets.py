@@ -94,6 +94,24 @@ def completion_body(data: bytes) -> None:
     counter().ask("/v1/completions", bodies.body(Choices(data), bodies.COMPLETION))
 
 
+def page_chat_body(data: bytes) -> None:
+    """The body of a question of the page."""
+    counter().ask("/page/chat", bodies.body(Choices(data), bodies.PAGE_CHAT))
+
+
+def page_switch_body(data: bytes) -> None:
+    """The body of a switch on a server's page: it finds a device that is known, and makes none."""
+    room, choose = counter(), Choices(data)
+    known = choose.byte() < 200
+    status = room.ask(
+        "/page/devices",
+        bodies.changed_json(bodies.PAGE_SWITCH, choose) if known else bodies.body(choose, bodies.PAGE_SWITCH),
+    )
+    assert isinstance(room.kitchen.drafting, bool) and len(room.records.latest()) == 1
+    assert status == 200 or room.kitchen.drafting
+    room.kitchen.drafting = True
+
+
 def response_body(data: bytes) -> None:
     """The body of a request for a response."""
     counter().ask("/v1/responses", bodies.body(Choices(data), bodies.RESPONSE))
@@ -245,6 +263,8 @@ TARGETS = {
     "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),
     "chat_body": Target(chat_body, 5, noise()),
     "completion_body": Target(completion_body, 3, noise()),
+    "page_chat_body": Target(page_chat_body, 3, noise()),
+    "page_switch_body": Target(page_switch_body, 2, noise()),
     "response_body": Target(response_body, 4, noise()),
     "ollama_chat_body": Target(ollama_chat_body, 3, noise()),
     "ollama_generate_body": Target(ollama_generate_body, 2, noise()),
