@@ -22,7 +22,7 @@ RULES = [
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 OF_PROMETHEUS = {"job", "instance"}  # labels that every scraped series has
-METRIC = re.compile(r"(?<![\w:])(opensled:\w+|instance:opensled_\w+:\w+|up)\b(?:\{([^}]*)\})?")
+METRIC = re.compile(r"(?<![\w:])(opensled:\w+|instance:opensled_\w+:\w+|up|ALERTS)\b(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!=|!~|=)\s*"([^"]*)"')
 GROUPED = re.compile(r"\b(?:by|without|on|ignoring|group_left)\s*\(([^)]*)\)")
 
@@ -38,8 +38,8 @@ def grouped(expression):
 
 
 def series():
-    """{name of a series: its own labels}, for all that a scrape can bring and for what the rules record."""
-    found = {"up": set()}
+    """{name of a series: its own labels}, for all that a scrape can bring, and for what rules record and tell."""
+    found = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity"}}
     for metric in asyncio.run(_everywhere()):
         own = {metric.label} - {""}
         if isinstance(metric.read(), Histogram):
