@@ -16,6 +16,10 @@ _OTHER_PROGRAM = (
     "name the address of `opensled serve`, not of a device's API; its usual port is 7411",
 )
 _NO_NAME = ("no machine has this name", "check its spelling, or give the IP address")
+_STRANGER = (
+    "its certificate comes from an authority that this device does not know",
+    "name the authority's file with --tls-ca, or pair this device again",
+)
 # A part of gRPC's text -> what it means, and the next step. The first that matches counts.
 _CAUSES = (
     ("lookup", *_NO_NAME),
@@ -40,11 +44,8 @@ _CAUSES = (
         "its certificate is not valid yet",
         "set this device's clock: timedatectl set-ntp true",
     ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its certificate comes from an authority that this device does not know",
-        "name the authority's file with --tls-ca",
-    ),
+    ("CERTIFICATE_VERIFY_FAILED", *_STRANGER),
+    ("certificate signature failure", *_STRANGER),  # of an authority that has the same name as ours
     ("Failed parsing HTTP/2", *_OTHER_PROGRAM),
     ("before receiving SETTINGS", *_OTHER_PROGRAM),
 )

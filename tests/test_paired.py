@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.checks.model_files import with_edge_section
+from edge_client.checks.model_files import check_pairing, with_edge_section
 from edge_client.config import CalibrateConfig, DoctorConfig, EdgeConfig
 from edge_client.located import located
 from edge_client.pairing import _place, paired_first
@@ -208,3 +208,13 @@ def test_discovery_without_a_certificate_to_check_is_refused():
         located(EdgeConfig(server="mdns"))
     with pytest.raises(UsageError, match="pair this device first"):
         located(EdgeConfig(server="mdns", token_file="token"))
+
+
+def test_the_doctor_says_with_whom_the_device_is_paired(kept):
+    paired_with = check_pairing(DoctorConfig(**values("doctor")))
+    assert [(each.status, each.detail) for each in paired_with] == [("ok", f"with {SERVER}")]
+    assert "not used" in check_pairing(DoctorConfig(server="192.0.2.9:7411"))[0].detail
+    (kept / "server.json").write_text("{")
+    assert check_pairing(DoctorConfig(server="192.0.2.9:7411"))[0].status == "fail"
+    paired.forget()
+    assert check_pairing(DoctorConfig()) == []

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.link import Endpoint, Link
-from opensled.errors import NotFound, Unauthorized, UsageError
+from opensled.errors import NotFound, Unauthorized, Unreachable, UsageError
 from opensled.files import write_whole
 from opensled.messages import Open
 from opensled.watched_file import CHECK_SECONDS, Watched
@@ -286,5 +286,23 @@ def test_a_certificate_must_name_the_server_by_the_name_that_is_asked_for(tmp_pa
                 with pytest.raises(Exception, match=r"certificate|TLS|no server answers|names"):
                     await link.describe()
                 await link.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["same", "another"])
+def test_the_server_of_another_home_is_a_stranger(tmp_path, name, monkeypatch):
+    """Also one whose authority has the name of ours, such as a home that was made anew."""
+    if name == "same":
+        monkeypatch.setattr(home_module.secrets, "token_hex", lambda size: "00000000")
+    ours, theirs = Home(tmp_path / "ours"), Home(tmp_path / "theirs")
+
+    async def scenario():
+        tls = read_tls(str(theirs.cert), str(theirs.key), "")
+        async with serving(tls=tls) as (_, address), linked(address, tls=True, tls_ca=ours.ca) as link:
+            with pytest.raises(
+                Unreachable, match="does not know; name the authority's file with --tls-ca, or pair"
+            ):
+                await link.describe()
 
     asyncio.run(scenario())

@@ -30,6 +30,7 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
     """`known`: the environment variables of all options."""
     return [
         *check_config_files(),
+        *check_pairing(config),
         check_environment(dict(os.environ), known),
         *check_secrets(config),
         check_cache(Path(config.cache_dir).expanduser()),
@@ -68,6 +69,20 @@ def check_config_files() -> list[Finding]:
             ok("configuration", "no file; ./opensled.toml or ~/.config/opensled/config.toml would be read")
         ]
     return [ok("configuration", f"{path}: {_summary(document)}") for path, document in found]
+
+
+def check_pairing(config: DoctorConfig) -> list[Finding]:
+    """The server that this device was paired with, and whether it is the one that is examined."""
+    try:
+        server = paired.paired_server()
+    except UsageError as error:
+        return [
+            failed("pairing", error, "pair this device again, with a code of opensled pair on the server")
+        ]
+    if not server:
+        return []
+    used = config.token_file == paired.values({})["token_file"]
+    return [ok("pairing", f"with {server}" + ("" if used else "; its token is not used for this server"))]
 
 
 def _summary(document: dict[str, object]) -> str:

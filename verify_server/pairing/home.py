@@ -6,6 +6,7 @@ Made at first use, by `opensled pair` or `opensled serve --paired`. Only its own
 from __future__ import annotations
 
 import datetime
+import secrets
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -80,7 +81,9 @@ class Home:
 
     def _authority(self) -> Authority:
         if not (self.ca.exists() or self._ca_key.exists()):
-            made = Authority.new(f"{NAME} of {socket.gethostname()}"[:64], LIFETIME, AUTHORITY_LIFETIME)
+            # Two homes of one name would be taken for each other until a signature fails
+            name = f"{NAME} of {socket.gethostname()[:30]}, {secrets.token_hex(4)}"
+            made = Authority.new(name, LIFETIME, AUTHORITY_LIFETIME)
             write_whole(self._ca_key, made.key_pem, private=True)
             write_whole(self.ca, made.pem)
         key = read_secret(self._ca_key, "key file")
