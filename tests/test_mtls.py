@@ -19,12 +19,13 @@ from edge_client.prompt_config import GenerateConfig
 from opensled.errors import Unauthorized, Unreachable, UsageError
 from opensled.files import Identity, read_identity
 from opensled.messages import Open
-from opensled_testbed.credentials import Authority, fleet_flags
+from opensled_testbed.credentials import LIFETIME, Authority, fleet_flags
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.fakes import FakeEngine, continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server.command import serve
 from verify_server.config import ServeConfig
+from verify_server.pairing.authority import _builder
 from verify_server.security import Tenants, Tls, read_tenants, read_tls
 
 LONG_AGO = {"not_before": datetime(2020, 1, 1), "not_after": datetime(2020, 2, 1)}
@@ -149,7 +150,9 @@ def named(authority, *names):
     """A client's identity with several common names."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
-    cert = authority._builder(subject, key.public_key()).sign(authority._key, hashes.SHA256())
+    own = authority._signing
+    builder = _builder(subject, own._certificate.subject, key.public_key(), LIFETIME)
+    cert = builder.sign(own._key, hashes.SHA256())
     encoded = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
