@@ -152,7 +152,7 @@ def _style(axes, unit):
     axes.tick_params(labelsize=7, colors=FAINT, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=unit == "bytes", min_n_ticks=1))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value, unit)))
 
 
