@@ -10,7 +10,7 @@ import httpx
 
 from http_api.app import build_app
 from http_api.guard import Access
-from http_api.page.views import PageView
+from http_api.page.views import PageView, Watching
 from opensled.answer import Chunk
 from opensled.answer_text import AnswerText
 from opensled.errors import NotFound
@@ -74,6 +74,14 @@ def request(method, path, view=None, backend=None, access=Access(), ending=None,
             return await client.request(method, path, **options)
 
     return asyncio.run(sent())
+
+
+def quick_looks(monkeypatch, period=0.01):
+    """Looks come so many seconds apart, at pages that are made from now on."""
+    plain = Watching.__init__
+    monkeypatch.setattr(
+        Watching, "__init__", lambda self, view, ending: plain(self, view, ending, period=period)
+    )
 
 
 def told(response):

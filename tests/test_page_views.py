@@ -9,10 +9,9 @@ import httpx
 import pytest
 
 from http_api.app import build_app
-from http_api.page import views
 from http_api.page.views import MOST_BYTES, MOST_WATCHERS
 from tests.fake_backend import FakeBackend, refusal
-from tests.page_world import CHAT, EVENTS, SWITCH, CountingView, Reader, request
+from tests.page_world import CHAT, EVENTS, SWITCH, CountingView, Reader, quick_looks, request
 from tests.system import until
 
 # -- who watches --------------------------------------------------------------------------------------------------
@@ -21,10 +20,7 @@ from tests.system import until
 @pytest.fixture
 def quick(monkeypatch):
     """Looks come a hundred times as fast."""
-    plain = views.Watching.__init__
-    monkeypatch.setattr(
-        views.Watching, "__init__", lambda self, view, ending: plain(self, view, ending, period=0.01)
-    )
+    quick_looks(monkeypatch)
 
 
 def test_looks_come_one_a_period():

@@ -16,6 +16,7 @@ from opensled.errors import OpenSledError
 from opensled_testbed.soak import floods
 from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
 from opensled_testbed.soak.cluster_target import GATEWAY, REPLICA_ROLE, ROLL, SCHEDULER_ROLE
+from opensled_testbed.soak.page_strike import use_page
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.target import EDGE, SoakTarget
 from opensled_testbed.soak.targets import RELAY, SERVER, WIDE_AREA
@@ -145,6 +146,11 @@ async def token_file(ground: Ground, window: Window) -> None:
     await edit_token_file(ground.target)
 
 
+async def page(ground: Ground, window: Window) -> None:
+    """An operator watches the page, and switches the drafts of a device off and on."""
+    await use_page(ground.target)
+
+
 def _flood(kind: str) -> Strike:
     async def flood(ground: Ground, window: Window) -> None:
         command = [
@@ -179,5 +185,6 @@ FAULTS: Mapping[str, Strike] = {
     "clock step": clock_step,
     "memory pressure": memory_pressure,
     "token file": token_file,
+    "page": page,
     **{f"flood of {kind}": _flood(kind) for kind in floods.FLOODS},
 }

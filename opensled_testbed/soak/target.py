@@ -6,6 +6,7 @@ Methods block, for seconds or longer where processes start.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 import threading
 from abc import ABC
@@ -75,13 +76,16 @@ class SoakTarget(ABC):
         self.kind, self.place = kind, place
         self.parts: dict[str, Part] = {}
         self.http = f"127.0.0.1:{free_port()}"  # of its own API
+        self.operator = secrets.token_hex(16)  # opens its page
+        self._operators = private_file(place.folder / "operators", self.operator)
         self._one_at_a_time = threading.RLock()
         self._over = False
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Those of its kind, and of its own API."""
-        return (*self.kind.flags, *(("--http", self.http) if self.kind.http else ()))
+        served = ("--http", self.http, "--operator-keys", str(self._operators))
+        return (*self.kind.flags, *(served if self.kind.http else ()))
 
     @property
     def name(self) -> str:

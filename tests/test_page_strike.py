@@ -1,0 +1,81 @@
+"""The soak's operator at the page notices a switch that does nothing, and a page that lets strangers in."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from opensled.errors import OpenSledError
+from opensled.messages import SamplingParams
+from opensled_testbed.soak import page_strike
+from opensled_testbed.soak.page_strike import use_page
+from tests.fake_target import cycle
+from tests.fakes import OracleDrafter
+from tests.gated_target import SlowEngine
+from tests.http_serving import CONFIG, http_serving
+from tests.page_world import quick_looks
+from tests.serving import linked
+from tests.system import ask
+from verify_server.draft_budget import DraftBudget
+from verify_server.http_front.fleet import FleetView
+from verify_server.http_front.operators import Operators
+
+
+@asynccontextmanager
+async def target(tmp_path):
+    """A server with a page, and a device that answers on and on."""
+    keys = tmp_path / "keys"
+    keys.write_text("operator\n")
+    keys.chmod(0o600)
+    engine = SlowEngine(num_blocks=4000, context_length=8000, target=cycle)
+    config = replace(CONFIG, operator_keys=str(keys))
+    async with http_serving(config, engine=engine) as (_, grpc, address), linked(grpc) as link:
+        params = SamplingParams(temperature=0, max_tokens=7000)
+        drafter = OracleDrafter(0.9, target=cycle)
+        asking = asyncio.ensure_future(ask(link, (3, 1, 4), drafter, params, device="kitchen"))
+        kind = SimpleNamespace(http=True, replicas=0)
+        yield SimpleNamespace(http=address, operator="operator", kind=kind, parts={})
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+def strike(tmp_path):
+    async def scenario():
+        async with target(tmp_path) as one:
+            await asyncio.wait_for(use_page(one), 20)
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    quick_looks(monkeypatch, 0.1)
+    monkeypatch.setattr(page_strike, "SEEN_S", 2.0)
+    monkeypatch.setattr(page_strike, "PERIODS", 1)
+
+
+def test_a_page_that_works(tmp_path):
+    strike(tmp_path)
+
+
+def test_a_switch_that_does_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(FleetView, "switch", lambda *_: None)
+    with pytest.raises(OpenSledError, match="drafts stay on"):
+        strike(tmp_path)
+
+
+def test_drafts_that_are_verified_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(DraftBudget, "longest", lambda self, wanted, length, now: wanted)
+    with pytest.raises(OpenSledError, match="verified while they are switched off"):
+        strike(tmp_path)
+
+
+def test_a_page_for_everybody(tmp_path, monkeypatch):
+    monkeypatch.setattr(Operators, "admit", lambda *_: None)
+    with pytest.raises(OpenSledError, match="a stranger's switch is answered"):
+        strike(tmp_path)
