@@ -45,6 +45,7 @@ MODELS = {
 }
 
 
+PAGE = "http_api/page/page.html"
 UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("opensled/service/units/*.conf")}
 
 
@@ -72,6 +73,7 @@ def check_contents(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert tops == PACKAGES, f"the wheel installs {sorted(tops)}"
     assert UNITS and set(files) >= UNITS, "the wheel lacks parts of units"
+    assert PAGE in files, "the wheel lacks the page"
     missing = {model for model in MODELS if f"opensled/_models/{model}" not in files}
     assert not missing, f"the wheel lacks {sorted(missing)}"
     for form in (".gguf", ".onnx"):
@@ -86,6 +88,7 @@ def check_device(wheel: Path, whole: Path, folder: Path) -> None:
     for kind in ("_heads/", "_pivots/"):
         assert not [name for name in files if kind in name], f"the device's wheel carries {kind}"
     assert set(files) >= UNITS, "the device's wheel lacks parts of units"
+    assert PAGE in files, "the device's wheel lacks the page"
     packages = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert not packages & SERVERS and packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
     with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0"], isolated=True) as server:
