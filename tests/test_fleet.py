@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from opensled.errors import NotFound, Unsupported
-from opensled.exposition import MetricsPort
+from opensled.errors import NotFound
 from opensled.messages import Open, SamplingParams
-from opensled.metrics import Histogram, Metric
-from opensled.scrape import scrape
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, until
-from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.draft_budget import MOST_DEVICES
-from verify_server.http_front.fleet import LONGEST_NAME, MOST_ROWS, FleetView, GatewayView, drafts, sample
+from verify_server.http_front.fleet import LONGEST_NAME, MOST_ROWS, FleetView, drafts
 from verify_server.security import Tenants
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits
@@ -261,116 +256,3 @@ def test_who_is_not_known_is_not_switched(tenant, device):
             assert all(row["drafting"] for row in rows(view).values())
 
     asyncio.run(scenario())
-
-
-# -- costs, and the same as a scraper reads -----------------------------------------------------------------------
-
-
-def test_looks_while_sequences_come_and_go():
-    async def scenario():
-        async with fleet() as (manager, address, view):
-            over, look, looks = asyncio.Event(), view.watcher(), 0
-
-            async def come_and_go(number):
-                while not over.is_set():
-                    asked = asyncio.ensure_future(
-                        answered(address, f"d{number % 3}", replace(GREEDY, max_tokens=60))
-                    )
-                    await asyncio.wait({asked}, timeout=0.01 if number % 2 else 5)
-                    asked.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await asked
-
-            crowd = [asyncio.ensure_future(come_and_go(number)) for number in range(6)]
-            until_then = time.monotonic() + 1.0
-            while time.monotonic() < until_then:
-                told = look()
-                assert sum(row["sessions"] for row in told["devices"]) <= 8
-                if manager.records.known("local", "d1"):
-                    view.switch("local", "d1", bool(looks % 2))
-                looks += 1
-                await asyncio.sleep(0.001)
-            over.set()
-            await asyncio.gather(*crowd)
-            assert looks > 20
-            await until(lambda: not manager.remembered)
-            assert sum(row["sessions"] for row in look()["devices"]) == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_look_at_a_full_server_takes_milliseconds():
-    async def scenario():
-        limits = SessionLimits(max_sessions=256, linger=30)
-        async with fleet(limits=limits) as (manager, _, view):
-            manager.loop.wake = lambda: None  # nothing finishes
-            for number in range(MOST_DEVICES - 256):
-                manager.records.of(f"t{number % 700}", f"device {number}")
-            for number in range(256):
-                message = Open((*PROMPT, number % 40), GREEDY, device=f"at work {number}")
-                session, _ = await manager.open(message, f"t{number % 700}")
-                manager.loop.attach(session, 4)
-            look, spent = view.watcher(), []
-            for _ in range(15):
-                began = time.thread_time()
-                told = look()
-                spent.append(time.thread_time() - began)
-            assert len(told["devices"]) == len(told["tenants"]) == MOST_ROWS
-            assert sum(row["sessions"] for row in told["devices"]) == 256
-            assert min(spent) < 0.01
-
-    asyncio.run(scenario())
-
-
-def test_a_sample_is_what_a_scraper_reads():
-    async def scenario():
-        async with fleet() as (manager, address, _):
-            await answered(address, "kitchen")
-            told = metrics(manager)
-            with_nan = [
-                Metric("odd", "A number.", lambda: float("inf")),
-                Metric("a_seconds", "A histogram.", filled),
-            ]
-            port = MetricsPort("127.0.0.1:0", [*told, *with_nan])
-            try:
-                scraped = await asyncio.to_thread(scrape, port.address)
-            finally:
-                port.close()
-            own = sample([*told, *with_nan])
-            assert dict(own.values) == dict(scraped.values) and 0 <= own.at - scraped.at < 5
-
-    asyncio.run(scenario())
-
-
-def filled():
-    histogram = Histogram((1, 2))
-    for value in (0.5, 1.5, 99):
-        histogram.add(value)
-    return histogram
-
-
-def test_a_gateway_tells_of_its_replicas_and_switches_nothing():
-    values = {"replica_sessions": {"a": 2.0}, "replica_places": {"a": 8.0}, "streams_lost_total": 1.0}
-    view = GatewayView(
-        [Metric(name, "A metric.", lambda value=value: value, "replica") for name, value in values.items()]
-    )
-    look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
-    assert look["kind"] == "gateway" and look["replicas"]["a"]["sessions"] == look["sessions"] == 2
-    assert "devices" not in look and "tenants" not in look
-    with pytest.raises(Unsupported, match="single server"):
-        view.switch("a", "b", False)
-
-
-def test_a_gateway_without_replicas_is_a_gateway():
-    """Its page is drawn by another table than a server's."""
-
-    class Nobody:
-        def replicas(self):
-            return []
-
-    class Bare:
-        class stats:
-            placed, refused, limited, resumed, lost = {}, {}, {}, 0, 0
-
-    look = GatewayView(gateway_metrics(Bare, Nobody())).watcher()()
-    assert look["kind"] == "gateway" and look["replicas"] == {} and look["sessions"] == look["places"] == 0
