@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from opensled.service import manager, plan, unit_text
+from opensled.service import manager, service_plan, unit_text
 
 SCRIPT = """#!/bin/sh
 case "$(basename "$0") $*" in
@@ -59,7 +59,7 @@ class FakeSystemd:
         """From now on it is root who installs, from a folder that services of the system see."""
         self._is(system=True)
         self._patch.setattr(unit_text, "HIDDEN", ())
-        self._patch.setattr(plan, "SYSTEM_CACHE", self._folder / "cache")
+        self._patch.setattr(service_plan, "SYSTEM_CACHE", self._folder / "cache")
 
     def unit(self, service: str) -> Path:
         return manager.Manager(self._system).unit(service)

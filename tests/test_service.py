@@ -282,7 +282,7 @@ def test_drop_ins_come_and_go_with_their_reason(systemd):
     flags = ("--", "--model", "tiny", "--replicas", "2")
     run("install", "serve", *flags)
     folder = systemd.unit("serve").with_name("opensled-serve.service.d")
-    assert "AF_NETLINK" in (folder / "opensled-replicas.conf").read_text()
+    assert "TimeoutStopSec=90" in (folder / "opensled-replicas.conf").read_text()
     (folder / "override.conf").write_text("[Service]\nNice=5\n")
     run("install", "serve")
     assert [path.name for path in folder.iterdir()] == ["override.conf"]

@@ -16,8 +16,8 @@ from opensled.service import manager as systemd
 from opensled.service import unit_files
 from opensled.service.config import InstallConfig, RemoveConfig, known_service
 from opensled.service.manager import Manager
-from opensled.service.plan import ServicePlan, Step, installation, removal
 from opensled.service.service_flags import checked
+from opensled.service.service_plan import ServicePlan, Step, installation, removal
 
 RETRIED = "auto-restart"  # systemd's word for a service that ended with an error and is to be started again
 START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on after that

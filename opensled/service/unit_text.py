@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opensled.discovery import MDNS
 from opensled.errors import UsageError
 from opensled.service.service_flags import Given
 
@@ -123,6 +124,9 @@ def drop_ins(values: dict[str, object], system: bool) -> dict[str, str]:
     names = {}
     if any(DEVICES.glob("nv[ihm]*")):  # nvidia0, nvhost-gpu, nvmap
         names["opensled-gpu.conf"] = "gpu-system.conf" if system else "gpu-user.conf"
-    if values.get("replicas") or values.get("ray_address"):
+    replicas = values.get("replicas") or values.get("ray_address")
+    if replicas:
         names["opensled-replicas.conf"] = "replicas.conf"
+    if system and (replicas or values.get("announce") or values.get("server") == MDNS):
+        names["opensled-netlink.conf"] = "netlink.conf"
     return {name: (UNITS / file).read_text("utf-8") for name, file in names.items()}
