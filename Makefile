@@ -11,7 +11,7 @@ PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profil
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz browser-test soak netns-check home-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -75,12 +75,19 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
 	@$(BIN)/python -m tests.conformance
 
+browser-test: $(STAMP) ## the page in a real Chromium, which must be installed: streams, faults, hostile names, looks (minutes)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
+	@$(BIN)/python -m pytest -p tests.browser.fixtures -o python_files='chromium_*.py' tests/browser
+
 soak: $(STAMP) ## an hour of faults of every kind on every kind of target, every answer checked (Linux; SEED, MINUTES, OUT)
 	@$(BIN)/python -m opensled_testbed.soak --minutes $(MINUTES) --seed $(SEED) --out $(OUT)
 
 netns-check: $(STAMP) ## as root: fleets in network namespaces, without and with a hub, asked, killed and restarted, checked (minutes)
 	@$(BIN)/python -m opensled_testbed.netns
 	@$(BIN)/python -m opensled_testbed.netns --hub
+
+home-check: $(STAMP) ## as root: docs/home.md typed on a PC and two Pis in network namespaces, with the seconds of each step (minutes)
+	@$(BIN)/python -m tests.home_check
 
 compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
 	@deploy/compose_check.sh

@@ -36,7 +36,6 @@ class PageReply:
         self._painter = Painter(backend.tokenizer)
         self._rule = backend.rule
         self.headers: dict[str, str] = {}
-        self._shown: list[dict[str, Any]] = []
 
     def opening(self) -> list[dict[str, Any]]:
         """Nothing: a page that has the status knows that the answer begins."""
@@ -54,7 +53,6 @@ class PageReply:
             news["waiting"] = round(chunk.waiting, 1)
         if chunk.finish_reason:
             news |= {"finish_reason": chunk.finish_reason, "usage": self._usage(chunk.stats)}
-        self._shown.append(news)
         return [news]
 
     def closing(self) -> list[dict[str, Any]]:
@@ -74,8 +72,8 @@ class PageReply:
         return b""
 
     def whole(self) -> dict[str, Any]:
-        """All events at once."""
-        return {"events": self._shown}
+        """Never asked for, as `page_request` makes every answer a stream; so nothing of one is kept."""
+        raise NotImplementedError
 
     def _usage(self, stats: Stats | None) -> dict[str, Any]:
         return usage(stats or Stats(0, 0), self._rule)

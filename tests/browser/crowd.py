@@ -17,8 +17,9 @@ TEXT = "".join(
 class Crowd:
     """Devices that draft by lookup; each answers once as the crowd gathers, and then again and again in turns."""
 
-    def __init__(self, server, names, cache, rounds=True):
+    def __init__(self, server, names, cache, rounds=True, drafter="lookup", prompt=TEXT):
         self._server, self._names, self._cache, self._rounds = server, names, cache, rounds
+        self._drafter, self._prompt = drafter, prompt
         self._gathered, self._leave = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), daemon=True)
 
@@ -47,7 +48,7 @@ class Crowd:
     async def _device(self, name):
         config = EdgeConfig(
             server=self._server,
-            drafter="lookup",
+            drafter=self._drafter,
             device_name=name,
             cache_dir=str(self._cache),
             remember=False,
@@ -55,6 +56,6 @@ class Crowd:
         return await connect(config)
 
     async def _ask(self, device):
-        params = SamplingParams(temperature=0, max_tokens=24)
-        async for _ in device.answer(Task(TEXT, params)):
+        params = SamplingParams(temperature=0, max_tokens=40)
+        async for _ in device.answer(Task(self._prompt, params)):
             pass

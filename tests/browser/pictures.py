@@ -1,61 +1,73 @@
-"""The pictures of docs/page.md: `python -m tests.browser.pictures docs/images`; with SmolLM2 if it is here, else tiny."""
+"""The pictures of docs/page.md: `python -m tests.browser.pictures docs/images`, with SmolLM2 where it is."""
 
 import io
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from opensled.messages import ChatMessage
 from opensled.store import is_here
 from opensled_testbed.processes import free_port
 from tests.browser.crowd import Crowd
-from tests.browser.fixtures import CHROMIUM, edge, served
+from tests.browser.fixtures import CHROMIUM, asked, edge, served
 
 QUESTION = "What is the capital of France, and what is it known for?"
 DESKTOP, PHONE = {"width": 1180, "height": 760}, {"width": 390, "height": 844}
-FRAMES, EVERY = 6, 0.6  # pictures of one answer, and seconds from one to the next
+FRAMES, EVERY = 6, 1.0  # pictures of one answer, and seconds from one to the next
+FRAME = (0, 0, 740, 220)  # of the conversation, in pixels
 GAP = 12  # pixels between pictures side by side
+SHOTS = (
+    ("light", DESKTOP, "fleet-desktop"),
+    ("dark", DESKTOP, "fleet-dark"),
+    ("light", PHONE, "fleet-phone"),
+)
 NAMES = [
     f"{room}-{kind}" for room in ("kitchen", "hall", "attic", "study") for kind in ("hub", "panel", "robot")
 ]
 
 
 def main(folder: Path) -> None:
-    model = "smollm2" if is_here("smollm2") else "tiny"
-    http = f"127.0.0.1:{free_port()}"
-    with (
-        tempfile.TemporaryDirectory() as cache,
-        served(http=http, model=model) as server,
-        edge(server.wait_ready(300), "--device-name", "kitchen-hub", folder=Path(cache)) as device,
-        sync_playwright() as playwright,
-    ):
+    with tempfile.TemporaryDirectory() as cache, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        _chats(browser, folder, Path(cache))
+        _fleet(browser, folder, Path(cache))
+        browser.close()
+    phones = [_loaded(folder / f"page-{name}-phone.png") for name in ("device", "fleet")]
+    _side_by_side(phones, 2, folder / "page-phone.png")
+
+
+def _chats(browser, folder, cache):
+    """A device of SmolLM2 on a core each; one answer without drafts comes first, so that their gain is known."""
+    model = "smollm2" if is_here("smollm2") else "tiny"
+    with (
+        served("--engine", "torch", "--threads", "1", model=model) as server,
+        edge(server.wait_ready(300), "--device-name", "kitchen-hub", folder=cache) as device,
+    ):
         address = device.wait_ready(300)
+        asked(address, QUESTION, max_tokens=60, opensled={"drafts": False})
         frames = _answer(browser, address, "light", DESKTOP, "device-desktop", folder)
-        _side_by_side(frames, 3, folder / "page-frames.png")
+        _side_by_side(frames, 2, folder / "page-frames.png")
         _answer(browser, address, "dark", DESKTOP, "device-dark", folder)
         _answer(browser, address, "light", PHONE, "device-phone", folder)
-        with Crowd(server.address, NAMES, cache):
-            for scheme, size, name in (
-                ("light", DESKTOP, "fleet-desktop"),
-                ("dark", DESKTOP, "fleet-dark"),
-                ("light", PHONE, "fleet-phone"),
-            ):
-                page = browser.new_page(viewport=size, color_scheme=scheme)
-                page.goto(f"http://{http}/")
-                page.get_by_role("switch").first.wait_for()
-                time.sleep(12 if scheme == "light" else 6)  # the graph of the rate wants a past
-                _save(page.screenshot(), folder / f"page-{name}.png")
-                page.close()
-        _side_by_side(
-            [_loaded(folder / f"page-{name}-phone.png") for name in ("device", "fleet")],
-            2,
-            folder / "page-phone.png",
-        )
-        browser.close()
+
+
+def _fleet(browser, folder, cache):
+    """Twelve devices of the tiny model."""
+    http, story = f"127.0.0.1:{free_port()}", (ChatMessage("user", "Tell me a story about a fox."),)
+    with (
+        served("--engine", "torch", "--threads", "1", http=http) as server,
+        Crowd(server.wait_ready(300), NAMES, cache, drafter="llamacpp", prompt=story),
+    ):
+        for scheme, size, name in SHOTS:
+            page = browser.new_page(viewport=size, color_scheme=scheme)
+            page.goto(f"http://{http}/")
+            page.get_by_role("switch").first.wait_for()
+            page.wait_for_timeout(25_000 if size is DESKTOP else 3_000)  # the graph of the rate wants a past
+            _save(page.screenshot(), folder / f"page-{name}.png")
+            page.close()
 
 
 def _answer(browser, address, scheme, size, name, folder):
@@ -71,9 +83,7 @@ def _answer(browser, address, scheme, size, name, folder):
     frames = []
     while len(frames) < FRAMES and page.locator(".busy").count():
         page.wait_for_timeout(EVERY * 1000)
-        frames.append(
-            Image.open(io.BytesIO(page.locator("#log").screenshot())).crop((0, 0, size["width"] - 400, 330))
-        )
+        frames.append(Image.open(io.BytesIO(page.locator("#log").screenshot())).crop(FRAME))
     page.locator(".turn.assistant .facts:has-text('tokens/s')").wait_for(timeout=120_000)
     page.wait_for_timeout(1500)
     _save(page.screenshot(), folder / f"page-{name}.png")
