@@ -21,8 +21,8 @@ DEVICE = read_file(ROOT / "deploy/edge/pyproject.toml")
 PIP = distribution.command().partition(" install ")[0]  # of this Python
 SERVERS = ("verify_server", "scheduler", "opensled_testbed", "opensled_training")
 
-# Where commands that install OpenSLED may stand: the helper, the page, the home's page whose check types them, and files
-# that install it themselves.
+# Where commands that install OpenSLED may stand: the helper, the page, the home's page whose check types them, and
+# files that install it themselves.
 SPELLED_IN = {
     "opensled/distribution.py",
     "docs/install.md",

@@ -104,6 +104,16 @@ def test_linger_stays_while_another_service_needs_it_or_the_user_had_it(systemd)
     assert not [call for call in systemd.calls() if "linger" in call]
 
 
+def test_a_user_who_may_not_linger_is_told_who_can_allow_it(systemd, capsys):
+    systemd.refuses("enable-linger")
+    assert run("install", "edge") == 1
+    assert (
+        "Access denied; an administrator can allow it: sudo loginctl enable-linger root"
+        in capsys.readouterr().err
+    )
+    assert not systemd.unit("edge").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from opensled.errors import OpenSledError
@@ -146,8 +145,11 @@ def _show(plan: ServicePlan, as_json: bool) -> int:
 def _run(steps: Iterable[Step]) -> None:
     for step in steps:
         _say(f"+ {step}")
-        with suppress(OpenSledError) if step.may_fail else nullcontext():
+        try:
             systemd.run(step.words, step.environment)
+        except OpenSledError as error:
+            if not step.may_fail:
+                raise OpenSledError("; ".join(filter(None, [str(error), step.remedy]))) from error
 
 
 def _say(line: str) -> None:

@@ -30,6 +30,7 @@ class Step:
     words: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     may_fail: bool = False
+    remedy: str = ""  # what to do if it fails
 
     def __str__(self) -> str:
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
@@ -70,7 +71,7 @@ def installation(manager: Manager, service: str, flags: Sequence[Given]) -> Serv
     files = {path: unit(service, flags, facts, manager.system)}
     files |= {folder / name: text for name, text in extra.items()}
     stale = tuple(found for found in _written_drop_ins(folder) if found not in files)
-    lingering = [Step(("loginctl", "enable-linger", systemd.account()))] if starts_lingering else []
+    lingering = [_lingering(systemd.account())] if starts_lingering else []
     fetching = _fetching(manager, service, flags)
     after = [manager.command("daemon-reload"), manager.command("enable", path.name)]
     after.append(manager.command("restart", "--no-block", path.name))
@@ -96,6 +97,11 @@ def removal(manager: Manager, service: str) -> ServicePlan:
         after.append(["loginctl", "disable-linger", systemd.account()])
     gone = (path, *_written_drop_ins(path.with_name(f"{path.name}.d")))
     return ServicePlan({}, gone, tuple(before), _steps(after), facts)
+
+
+def _lingering(account: str) -> Step:
+    words = ("loginctl", "enable-linger", account)
+    return Step(words, remedy=f"an administrator can allow it: sudo {' '.join(words)}; then install again")
 
 
 def _made_linger(manager: Manager) -> bool:
