@@ -1,0 +1,107 @@
+"""Who may import whom, and where each heavy library is at home; test_layers.py checks it."""
+
+EVERYTHING = (
+    "opensled",
+    "hw_profiles",
+    "scheduler",
+    "http_api",
+    "edge_client",
+    "verify_server",
+    "relay",
+    "opensled_testbed",
+    "opensled_training",
+    "benchmarks",
+)
+WHEEL = EVERYTHING[:-1]  # `benchmarks` stays in the checkout, so only itself and the tests import it
+# package -> the packages it may import, besides itself
+ALLOWED = {
+    "opensled": (),
+    "hw_profiles": ("opensled",),
+    "scheduler": ("opensled", "hw_profiles"),
+    "http_api": ("opensled",),
+    "edge_client": ("opensled", "hw_profiles", "scheduler", "http_api"),
+    "verify_server": ("opensled", "hw_profiles", "scheduler", "http_api"),
+    "relay": ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server"),
+    "opensled_testbed": WHEEL,
+    "opensled_training": WHEEL,
+    "benchmarks": EVERYTHING,
+}
+GRPC_HOMES = (
+    "edge_client/link.py",
+    "edge_client/link_errors.py",
+    "edge_client/link_presence.py",
+    "verify_server/service.py",
+    "verify_server/byte_stream.py",
+    "verify_server/local_call.py",
+)
+GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
+# Figures measure the bare libraries beside the product.
+BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
+BARE_RAGGED, BARE_SAMPLING = "benchmarks/ragged.py", "benchmarks/sampling.py"
+ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
+BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
+MODEL_HOMES = (
+    "verify_server/engine/",
+    "opensled_training/",
+    "opensled_testbed/reference.py",
+    "opensled_testbed/gguf_reference.py",
+    "opensled_testbed/vision_reference.py",
+    *(BARE_RAGGED, BARE_PAIR, BARE_STEPS),
+)
+HEADS, EXITS = "verify_server/heads/", "verify_server/exits/"
+TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, BARE_SAMPLING)
+LLAMA_HOMES = (
+    "opensled/llama.py",
+    "edge_client/drafters/llamacpp.py",
+    "verify_server/engine/llama_cache.py",
+    BARE_PAIR,
+    "opensled_testbed/gguf_reference.py",
+    "opensled_testbed/plain_llama.py",
+)
+PLOT_HOMES = (
+    "opensled_testbed/planner/picture",
+    "opensled_testbed/planner/tradeoff_picture.py",
+    "opensled_testbed/report/plots",
+    "benchmarks/picture.py",
+    "benchmarks/look_ahead_plot.py",
+    "benchmarks/real_plot.py",
+    "benchmarks/head_curves_plot.py",
+    "benchmarks/quality_plot.py",
+)
+# library -> the files, or folders with a slash, that may import it
+HOMES = {
+    "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
+    "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
+    "grpc_reflection": ("verify_server/service.py",),
+    "torch": TORCH_HOMES,
+    "transformers": (*MODEL_HOMES, HEADS, EXITS, "verify_server/text/hf_text.py"),
+    "huggingface_hub": ("verify_server/engine/loading.py",),
+    "starlette": ("http_api/", "verify_server/http_front/"),
+    "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
+    "httpx": ("opensled_testbed/", "benchmarks/"),
+    "matplotlib": PLOT_HOMES,
+    "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
+    "prometheus_client": (
+        "opensled/exposition.py",
+        "opensled/metrics.py",
+    ),
+    "ray": ("scheduler/cluster/ray_runtime.py",),
+    "cryptography": (
+        "opensled/pairing/channel.py",
+        "verify_server/pairing/authority.py",
+        "verify_server/certificates.py",
+    ),
+    "spake2": ("opensled/pairing/channel.py",),
+    "zeroconf": ("opensled/discovery.py",),
+    "ifaddr": ("opensled/discovery.py",),
+    "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
+    "uvloop": ("verify_server/command.py",),
+    "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
+    "jinja2": ("opensled/chat_sandbox.py",),
+    "sklearn": ("benchmarks/traffic_attack.py",),
+    "onnxruntime": ("edge_client/drafters/onnx.py", "opensled_training/distil/agreement.py"),
+    "google.protobuf": ("opensled/codec.py",),
+    "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS, ATTACKERS),
+    "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
+}
+# Files whose worth is that they share nothing with the product.
