@@ -239,6 +239,23 @@ def test_the_switch_holds_for_the_devices_next_answers():
     asyncio.run(scenario())
 
 
+def test_a_switch_is_forgotten_with_its_device():
+    """Names cost nothing, so that no more of them are kept than MOST_DEVICES."""
+
+    async def scenario():
+        async with fleet() as (manager, address, view):
+            await answered(address, "kitchen")
+            view.switch("local", "kitchen", False)
+            for number in range(MOST_DEVICES):
+                manager.records.of("local", f"d{number}")
+            with pytest.raises(NotFound):
+                view.switch("local", "kitchen", True)
+            await answered(address, "kitchen")
+            assert manager.records.known("local", "kitchen").drafting
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("tenant", "device"),
     [("local", "nobody"), ("other", "kitchen"), ("local", ""), ("", "kitchen"), ("<b>" * 99, "\x1b[2J" * 99)],
