@@ -15,7 +15,7 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.layers import ALLOWED, EVERYTHING, HOMES, WHEEL
+from tests.layers import ALLOWED, EVERYTHING, HOMES
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "opensled/v1/"
