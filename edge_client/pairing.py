@@ -31,6 +31,8 @@ def paired_first(config: EdgeConfig) -> EdgeConfig:
             )
         return config
     digits = read_code(config.pair)
+    from opensled.pairing import channel  # noqa: F401  a missing library is an error now, not when the code is used
+
     host, port = _place(config.host or discovery.find(discovery.PAIRING))
     _require_keeping()
     grant = asyncio.run(pair(host, port, digits, config.device_name or socket.gethostname()))

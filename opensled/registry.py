@@ -62,8 +62,7 @@ _EXTRAS = {
     ),
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
-    **dict.fromkeys(("spake2", "zeroconf", "ifaddr"), "home"),
-    "cryptography": "mtls",
+    **dict.fromkeys(("cryptography", "spake2", "zeroconf", "ifaddr"), "home"),
     "matplotlib": "bench",
 }
 # Modules that every server needs, for any engine.

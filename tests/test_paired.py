@@ -6,18 +6,21 @@ Run: pytest tests/test_paired.py
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import opensled.pairing
 from edge_client.checks.model_files import check_pairing, with_edge_section
 from edge_client.config import CalibrateConfig, DoctorConfig, EdgeConfig
 from edge_client.located import located
 from edge_client.pairing import _place, paired_first
 from edge_client.prompt_config import ChatConfig, GenerateConfig
 from opensled import config, config_command, discovery, paired
-from opensled.cli import parse_flags
+from opensled.cli import main, parse_flags
 from opensled.errors import UsageError
+from opensled.registry import remedy
 from verify_server.config import ServeConfig
 
 SERVER = "hub.local:7411"
@@ -218,3 +221,17 @@ def test_the_doctor_says_with_whom_the_device_is_paired(kept):
     assert check_pairing(DoctorConfig(server="192.0.2.9:7411"))[0].status == "fail"
     paired.forget()
     assert check_pairing(DoctorConfig()) == []
+
+
+def test_a_missing_library_is_named_before_the_code_is_used(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "opensled.pairing.channel", raising=False)
+    monkeypatch.delattr(opensled.pairing, "channel", raising=False)
+    monkeypatch.setitem(sys.modules, "spake2", None)
+    monkeypatch.setattr("edge_client.pairing.pair", lambda *_: pytest.fail("it connects"))
+    assert main(["edge", "--pair", "4821-0937", "127.0.0.1"]) == 1
+    assert "spake2" in capsys.readouterr().err
+
+
+def test_what_pairing_needs_comes_with_one_extra():
+    for module in ("cryptography", "spake2", "zeroconf", "ifaddr"):
+        assert "[home]" in remedy(module)

@@ -37,7 +37,7 @@ def modules() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "mtls", "train"])
+@pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "home", "train"])
 def test_a_missing_module_comes_with_what_asks_for_it(extra: str) -> None:
     asked = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     for name in distributions(asked) & modules().keys() - {"opensled"}:
