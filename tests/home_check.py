@@ -34,13 +34,13 @@ PLACES = {
 MODEL = "smollm2"
 CODE = re.compile(r"opensled edge --pair (\S+) ")
 NOT_HERE = {
-    "make wheel": "typed outside of the namespace, for it needs the package index; the environment is taken as it is",
+    "./deploy/edge": "typed outside of the namespace: what builds a wheel comes from the package index",
     "sudo apt-get": "needs root and the internet: simulated (apt-get --simulate)",
     "scp": "there is no SSH between the namespaces: copied",
     "systemctl": "there is no systemd in a namespace: the service is stopped and started",
     "service install": "there is no systemd in a namespace: a dry run, then the command line of the unit it prints",
     "service remove": "no service is installed in a namespace: says so",
-    "pip install": "without an index; the libraries that OpenSLED needs are lent from .venv",
+    "pip install": "typed; the libraries that OpenSLED needs are lent from .venv",
 }
 # (walk, machine, command, its words behind `opensled`) -> what to say of it
 Rule = Callable[["Walk", HomeMachine, str, list[str]], str]
@@ -94,14 +94,8 @@ class Walk:
         return ""
 
     def _wheel(self, machine: HomeMachine, text: str, words: list[str]) -> str:
-        subprocess.run(
-            ["make", "--silent", "-o", ".venv/.installed", "wheel"],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        return NOT_HERE["make wheel"]
+        machine.run(f"{text} --quiet", outside=True)
+        return NOT_HERE["./deploy/edge"]
 
     def _apt(self, machine: HomeMachine, text: str, words: list[str]) -> str:
         if not shutil.which("apt-get"):
@@ -117,7 +111,10 @@ class Walk:
         return ""
 
     def _pip(self, machine: HomeMachine, text: str, words: list[str]) -> str:
-        machine.run(f"{text} --no-index --no-build-isolation --quiet")
+        own = (
+            " ." in text or '"."' in text or '".[' in text
+        )  # a checkout is built, with what comes from the index
+        machine.run(f"{text} --quiet{'' if own else ' --no-index'}", outside=own)
         place = machine.run("~/opensled/bin/python -P -c 'import opensled; print(opensled.__file__)'")
         if not Path(place.strip()).is_relative_to(machine.home):
             raise OpenSledError(f"{machine.name} has OpenSLED of {place}, not of the wheel")
@@ -127,7 +124,7 @@ class Walk:
         _, source, target = text.split()
         address = target.removeprefix("pi@").removesuffix(":")
         [pi] = [each for each in self._pis if each.address == address]
-        pi.give(ROOT / source, pi.home / Path(source).name)
+        pi.give(machine.folder / source, pi.home / Path(source).name)
         return NOT_HERE["scp"]
 
     def _serve(self, machine: HomeMachine, text: str, words: list[str]) -> str:
@@ -223,7 +220,7 @@ class Walk:
 
     # The beginning of a command, without the path of opensled -> what types it
     _rules: ClassVar[dict[str, Rule]] = {
-        "make wheel": _wheel,
+        "~/opensled/bin/pip wheel": _wheel,
         "sudo apt-get install": _apt,
         "python3 -m venv": _venv,
         "~/opensled/bin/pip install": _pip,
@@ -264,7 +261,8 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="opensled-home-") as name:
             Path(name).chmod(0o755)
-            with machines(Path(name), PLACES, ROOT) as found:
+            with machines(Path(name), PLACES) as found:
+                _check_out(found["pc"])
                 _lend_models(found, model)
                 Walk(found, model).all()
     except (OpenSledError, subprocess.SubprocessError) as error:
@@ -272,6 +270,23 @@ def main() -> int:
         return 1
     print(f"{time.monotonic() - started:6.1f} s  in all; {len(PAGE.read_text().split())} words")
     return 0
+
+
+def _check_out(machine: HomeMachine) -> None:
+    """The sources as they are here, for this machine's user; his commands are typed there."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    machine.folder = machine.home / "checkout"
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (machine.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, machine.folder / name)
+    machine.own(machine.folder)
 
 
 def _lend_models(found: dict[str, HomeMachine], model: str) -> None:

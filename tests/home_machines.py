@@ -66,16 +66,17 @@ class HomeMachine:
     folder: Path  # where commands are typed
     running: dict[str, Running] = field(default_factory=dict)
 
-    def words(self, command: str) -> list[str]:
-        """The command as this machine's user types it."""
+    def words(self, command: str, outside: bool = False) -> list[str]:
+        """The command as this machine's user types it; `outside`: with the network of the host."""
         user = f'exec setpriv --reuid {ACCOUNT.pw_uid} --regid {ACCOUNT.pw_gid} --clear-groups bash -ec "$1"'
         name = f"hostname {self.name}; {user}"
-        return ["ip", "netns", "exec", self.space, "unshare", "--uts", "sh", "-c", name, "sh", command]
+        where = [] if outside else ["ip", "netns", "exec", self.space]
+        return [*where, "unshare", "--uts", "sh", "-c", name, "sh", command]
 
-    def run(self, command: str, status: int = 0) -> str:
+    def run(self, command: str, status: int = 0, outside: bool = False) -> str:
         """Both outputs of a command; raises OpenSledError if it does not end with `status`."""
         done = subprocess.run(
-            self.words(command), cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
+            self.words(command, outside), cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
         )  # fmt: skip
         if done.returncode != status:
@@ -104,13 +105,17 @@ class HomeMachine:
     def give(self, source: Path, target: Path) -> None:
         """Copy a file or folder to this machine's user."""
         (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+        self.own(target)
+
+    def own(self, target: Path) -> None:
+        """Make a file or a folder this user's."""
         for path in (target, *target.rglob("*")):
             os.chown(path, ACCOUNT.pw_uid, ACCOUNT.pw_gid)
 
 
 @contextmanager
-def machines(folder: Path, places: dict[str, str], checkout: Path) -> Iterator[dict[str, HomeMachine]]:
-    """The machines by name, at their addresses; the first one has the checkout."""
+def machines(folder: Path, places: dict[str, str]) -> Iterator[dict[str, HomeMachine]]:
+    """The machines by name, at their addresses."""
     _require_tools()
     with ExitStack() as stack:
         prefix = f"home{os.getpid()}"
@@ -124,7 +129,7 @@ def machines(folder: Path, places: dict[str, str], checkout: Path) -> Iterator[d
             home = folder / name
             home.mkdir()
             os.chown(home, ACCOUNT.pw_uid, ACCOUNT.pw_gid)
-            found[name] = HomeMachine(name, space, address, home, home if found else checkout)
+            found[name] = HomeMachine(name, space, address, home, home)
         try:
             yield found
         finally:
