@@ -219,7 +219,8 @@ def test_the_switch_stops_a_devices_drafts_and_changes_no_word(policy):
             await until(lambda: mine.tokens > tokens + 40)
             assert mine.counts.drafts == verified
             view.switch("local", "kitchen", True)
-            if policy == "fcfs":  # the other one asks for drafts where these pay, which a busy machine decides
+            # The other policy asks for drafts where they pay, which a busy machine decides.
+            if policy == "fcfs":
                 assert other.counts.drafts > theirs
                 await until(lambda: mine.counts.drafts > verified)
                 assert rows(view)["local", "kitchen"]["hint"] != 0

@@ -96,7 +96,6 @@ def test_what_drafts_gain_is_measured():
             await read(device, Task(PROMPT, LONG, drafts=False))
             draft = shown(view)["draft"]
             assert draft["measured_gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
-            assert draft["measured_gain"] > 1  # four of five guesses are right, and steps take their time
 
     asyncio.run(scenario())
 
