@@ -61,6 +61,16 @@ def test_what_is_there_stays(home):
     assert {"localhost", "127.0.0.1"} < set(named(home))
 
 
+def test_a_folder_that_others_can_enter_is_refused_and_left_as_it_is(tmp_path):
+    """It may be any folder, such as /tmp."""
+    tmp_path.chmod(0o755)
+    with pytest.raises(UsageError, match="is open to others; run: chmod 700"):
+        Home(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755 and list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="cannot be used"):
+        Home(Path(__file__))
+
+
 def test_a_host_that_the_certificate_does_not_name_is_added(home):
     key, names = home.key.read_bytes(), named(home)
     assert not home.name_server(["localhost"])

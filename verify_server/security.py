@@ -205,8 +205,8 @@ def require_safe_listen(
         return
     if not insecure:
         raise UsageError(
-            f"{flag} {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
-            "--tls-client-ca FILE), or --insecure if the network itself is trusted"
+            f"{flag} {listen} is reachable by other machines: add --paired (see opensled pair), or --tls-cert, "
+            "--tls-key and --tokens FILE (or --tls-client-ca FILE), or --insecure if the network itself is trusted"
         )
     danger = (
         "gets its tokens in clear text"

@@ -6,8 +6,10 @@ Made at first use, by `opensled pair` or `opensled serve --paired`. Only its own
 from __future__ import annotations
 
 import datetime
+import os
 import secrets
 import socket
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,16 +63,22 @@ class Home:
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.folder.chmod(0o700)
+            mode = self.folder.stat().st_mode
         except OSError as error:
             raise UsageError(
                 f"{self.folder} cannot be used: {error.strerror}; choose another --folder"
             ) from error
+        if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UsageError(f"{self.folder} is open to others; run: chmod 700 {self.folder}")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """While inside, no other process changes the folder."""
-        with (self.folder / ".lock").open("w") as lock:
+        try:
+            lock = (self.folder / ".lock").open("w")
+        except OSError as error:
+            raise UsageError(f"{self.folder} cannot be written: {error.strerror}") from error
+        with lock:
             try:
                 import fcntl  # not everywhere
             except ImportError:
