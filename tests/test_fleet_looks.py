@@ -12,10 +12,11 @@ import pytest
 
 from opensled.errors import Unsupported
 from opensled.exposition import MetricsPort
-from opensled.messages import Open
+from opensled.messages import Draft, DraftBlock, DraftToken, Open
 from opensled.metrics import Histogram, Metric
 from opensled.scrape import scrape
-from tests.serving import GREEDY, PROMPT
+from tests.fakes import continuation
+from tests.serving import GREEDY, PROMPT, linked
 from tests.system import until
 from tests.test_fleet import answered, fleet
 from verify_server.cluster.gateway_metrics import gateway_metrics
@@ -133,3 +134,30 @@ def test_a_gateway_without_replicas_is_a_gateway():
 
     look = GatewayView(gateway_metrics(Bare, Nobody())).watcher()()
     assert look["kind"] == "gateway" and look["replicas"] == {} and look["sessions"] == look["places"] == 0
+
+
+@pytest.mark.parametrize("seconds", [1.7e308, 1e-320, 5.0])
+def test_a_device_that_lies_about_its_times_breaks_no_look(seconds):
+    """A browser reads no infinity, and one row must not take the page from all."""
+
+    async def scenario():
+        async with fleet() as (_, address, view), linked(address) as link:
+            stream = link.connect()
+            await stream.send(Open(PROMPT, replace(GREEDY, max_tokens=80), device="liar"))
+            truth = [*PROMPT]
+            await stream.receive()
+            for counter in range(1, 12):
+                guess = continuation(truth, 2)
+                block = DraftBlock(len(truth), tuple(map(DraftToken, guess)))
+                await stream.send(Draft(counter, block, seconds))
+                while True:
+                    verdict = await stream.receive()
+                    truth = [*truth[: verdict.base], *verdict.tokens]
+                    if verdict.answers == counter:
+                        break
+            look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
+            (row,) = look["devices"]
+            assert row["drafts"] and 0 <= row["draft_s"] < 60 and 0 <= row["delay_s"] < 60
+            await stream.close()
+
+    asyncio.run(scenario())
