@@ -63,19 +63,19 @@ VERBS = {
         "edge_client.command:edge",
     ),
     "service install": Verb(
-        "let systemd start a server, a device or a relay, at every boot",
-        "opensled service install serve -- --model smollm2 --listen 0.0.0.0:7411",
+        "let systemd start a server, device or relay at every boot",
+        "opensled service install serve -- --paired --model smollm2",
         "opensled.service.config:InstallConfig",
         "opensled.service.command:install",
     ),
     "service remove": Verb(
-        "stop a service, and remove what its installation wrote",
+        "stop a service, remove what its installation wrote",
         "opensled service remove edge",
         "opensled.service.config:RemoveConfig",
         "opensled.service.command:remove",
     ),
     "service status": Verb(
-        "show the services here: state, since when, last error, page",
+        "show services: state, since when, last error, page",
         "opensled service status --json",
         "opensled.service.config:StatusConfig",
         "opensled.service.status:status",

@@ -176,15 +176,15 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serv"], "no command 'serv'; did you mean: opensled serve"),
         (
             ["frobnicate"],
-            "serve, relay, edge, generate, chat, run, top, doctor, demo, plan, bench, quality, profile, draft-tables, "
-            "train-head, train-exit, train-pivots, pull, config, models",
+            "serve, pair, relay, edge, service, generate, chat, run, top, doctor, demo, plan, bench, quality, profile, "
+            "draft-tables, train-head, train-exit, train-pivots, pull, config, models",
         ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),
         (["serve", "--modle", "x"], "no option --modle; did you mean --model? (see: opensled serve --help)"),
         (["generate", "Hi"], "'Hi' follows no option; write it behind one, such as --prompt TEXT (see:"),
         (
-            ["edge", "hub:7411"],
+            ["doctor", "hub:7411"],
             "'hub:7411' follows no option; write it behind one, such as --server HOST:PORT",
         ),
         (["config", "init", "x"], "'x' follows no option (see: opensled config init --help)"),
