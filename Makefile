@@ -11,7 +11,7 @@ PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profil
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz browser-test soak netns-check home-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -88,6 +88,9 @@ netns-check: $(STAMP) ## as root: fleets in network namespaces, without and with
 
 home-check: $(STAMP) ## as root: docs/home.md typed on a PC and two Pis in network namespaces, with the seconds of each step (minutes)
 	@$(BIN)/python -m tests.home_check
+
+service-check: $(STAMP) ## as root: services of the system and of a user under a real systemd (Debian: systemd-container; minutes)
+	@$(BIN)/python -m tests.service_check
 
 compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
 	@deploy/compose_check.sh

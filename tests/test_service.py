@@ -1,5 +1,5 @@
 """`opensled service`: what it writes and runs, with a systemctl that only notes what it is asked. Units themselves:
-tests/test_service_units.py."""
+tests/test_service_units.py. Under a real systemd: `make service-check`."""
 
 from __future__ import annotations
 
