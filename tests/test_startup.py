@@ -61,12 +61,13 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
         log.write_text("")
         with Process(["edge", "--server", address, "--http", "127.0.0.1:0"], log=log) as edge:
             http = edge.wait_ready(60)
-            first, second = log.read_text().splitlines()[-2:]
+            first, second, third = log.read_text().splitlines()[-3:]
             assert first == f"asking {address} for its target"
             assert (
                 second
                 == f"OpenAI API: http://{http}/v1 with model 'tiny'; described at http://{http}/openapi.json"
             )
+            assert third == f"page for a browser: http://{http}/"
 
 
 @pytest.mark.long
