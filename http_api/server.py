@@ -18,6 +18,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from http_api.http_connection import ConnectionLimits, PatientProtocol
+from opensled.errors import UsageError
+from opensled.watched_file import CHECK_SECONDS, Watched
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +89,41 @@ class ApiServer:
 
     async def run(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().set_exception_handler(_explain_exhaustion)
-        await self._server.serve(sockets=[listener])
+        config = self._server.config
+        config.load()
+        renewing = asyncio.ensure_future(renew_certificate(config))
+        try:
+            await self._server.serve(sockets=[listener])
+        finally:
+            renewing.cancel()
 
     def stop(self) -> None:
         """Let the answers under way finish for `GRACE` seconds, then end `run`; asked again, end them at once."""
         if self._server.should_exit:
             self._server.ending.set()
         self._server.should_exit = True
+
+
+async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS) -> None:
+    """New connections get the certificate that the files hold then, looked at each `every` seconds."""
+    context, files = config.ssl, (config.ssl_certfile, config.ssl_keyfile)
+    if context is None or files[0] is None or files[1] is None:
+        return
+    cert, key = map(str, files)
+
+    def read() -> object:
+        """Tried on another context first: a failure would leave this one with a key of another certificate."""
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise UsageError(f"{cert} and {key} are no certificate and its key: {error}") from error
+        context.load_cert_chain(cert, key)
+        return None
+
+    watched = Watched((cert, key), read)
+    while True:
+        await asyncio.sleep(every)
+        watched.current(at_once=True)
 
 
 def without_query(record: logging.LogRecord) -> bool:

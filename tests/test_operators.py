@@ -103,6 +103,20 @@ def test_where_tenants_have_tokens_the_fleet_is_nobodys():
     run(scenario)
 
 
+def test_at_home_who_sits_at_the_server_is_its_operator():
+    """With --paired all tenants are devices of one person; beyond loopback nobody sees them all the same."""
+
+    async def scenario():
+        for host, status in ((CONFIG.http, 200), ("0.0.0.0:0", 401)):
+            config = replace(CONFIG, http=host, paired=True)
+            async with http_serving(config, **of_tenants()) as (_, _, address):
+                async with asking(address.replace("0.0.0.0", "127.0.0.1")) as client:
+                    assert (await first_look(client))[0] == status
+                    assert (await client.post("/v1/completions", json=HI)).status_code == 401
+
+    run(scenario)
+
+
 def test_an_operators_key_opens_the_fleet_and_no_answers(keyed):
     async def scenario():
         async with http_serving(keyed, **of_tenants()) as (manager, grpc, address):

@@ -118,6 +118,14 @@ def test_only_operators_see_the_fleet_where_tenants_have_tokens(opened, tmp_path
         page.fill("#key", "s3cr3t")
         page.press("#key", "Enter")
         expect(page.locator("#state")).to_have_text("serving")
+        page.click("#tab-chat")
+        shown.ask("How many days are 17 weeks?", ends=False)
+        expect(page.locator("#locked-why")).to_contain_text("--tokens")  # an operator's key opens no answers
+        page.fill("#key", "tenant-token")
+        page.press("#key", "Enter")
+        page.click("text=Ask again")
+        shown.ended()
+        expect(page.locator("#state")).to_have_text("serving")
         assert page.context.cookies() == [] and page.evaluate("localStorage.length") == 0
         assert "s3cr3t" not in page.url + page.content()
 

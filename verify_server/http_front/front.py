@@ -102,7 +102,8 @@ def _server(
     access = Access(
         origins=web_origins(config.cors_origin), local=is_local(web_address(config.http)), verb=VERB
     )
-    admitted = operators(config.operator_keys, access.local and sequences.tenants.anonymous)
+    at_home = sequences.tenants.anonymous or config.paired  # whose devices are all one person's
+    admitted = operators(config.operator_keys, access.local and at_home)
     app = build_app(
         backend,
         access,
