@@ -109,10 +109,12 @@ def test_at_home_who_sits_at_the_server_is_its_operator():
     async def scenario():
         for host, status in ((CONFIG.http, 200), ("0.0.0.0:0", 401)):
             config = replace(CONFIG, http=host, paired=True)
-            async with http_serving(config, **of_tenants()) as (_, _, address):
-                async with asking(address.replace("0.0.0.0", "127.0.0.1")) as client:
-                    assert (await first_look(client))[0] == status
-                    assert (await client.post("/v1/completions", json=HI)).status_code == 401
+            async with (
+                http_serving(config, **of_tenants()) as (_, _, address),
+                asking(address.replace("0.0.0.0", "127.0.0.1")) as client,
+            ):
+                assert (await first_look(client))[0] == status
+                assert (await client.post("/v1/completions", json=HI)).status_code == 401
 
     run(scenario)
 
