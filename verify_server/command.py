@@ -34,6 +34,7 @@ from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
 from verify_server.pairing.command import with_home
+from verify_server.pairing.upkeep import home_kept
 from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
@@ -182,7 +183,12 @@ async def serve_sequences(
         server, port = await service.start(frontend, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
         address = joined(host_port(config.listen)[0], port)
-        async with _http(config, frontend, manager), announcing(config, port), notify.announced():
+        async with (
+            _http(config, frontend, manager),
+            home_kept(config),
+            announcing(config, port),
+            notify.announced(),
+        ):
             tell_ready(target, manager.sequence_limits.context_length, config, address)
             print(f"listening on {address}", flush=True)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

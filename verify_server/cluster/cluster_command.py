@@ -32,6 +32,7 @@ from verify_server.command import (
     run,
 )
 from verify_server.config import ServeConfig
+from verify_server.pairing.upkeep import home_kept
 from verify_server.security import Tenants, Tls
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ async def _listen(
     with metrics_port(config.metrics, told):
         async with (
             _http(config, server.gateway, told),
+            home_kept(config),
             announcing(config, server.port),
             notify.announced(),
         ):

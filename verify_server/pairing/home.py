@@ -31,8 +31,8 @@ from verify_server.pairing.authority import (
 
 NAME = "OpenSLED home"
 YEAR = datetime.timedelta(days=365)
-AUTHORITY_LIFETIME, LIFETIME = 20 * YEAR, 5 * YEAR
-RENEWED_AFTER = YEAR  # the server's certificate, at the next start or pairing
+AUTHORITY_LIFETIME, LIFETIME = 20 * YEAR, 2 * YEAR  # Apple refuses servers' certificates beyond 825 days
+RENEWED_AFTER = YEAR  # the server's certificate, within a day
 MOST_NAMES = 64  # in a certificate; of more, those asked for first go
 TOKENS_HEAD = (
     b"# Tokens of paired devices: opensled pair adds a line, opensled pair revoke NAME takes it away.\n"
