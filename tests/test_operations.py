@@ -59,7 +59,7 @@ def test_every_command_parses(words):
 def test_every_flag_named_exists():
     known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
     foreign = {"--no-index", "--find-links", "--platform", "--only-binary", "--no-deps"}  # pip's
-    foreign |= {"--offline", "--now", "--version", "--kill-whom"}
+    foreign |= {"--offline", "--now", "--version", "--kill-whom", "--user"}
     # Ray's
     foreign |= {"--head", "--address", "--port", "--node-ip-address", "--include-dashboard", "--generate"}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))

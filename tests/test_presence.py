@@ -60,6 +60,7 @@ def test_metrics_are_told_on_loopback_only():
     async def scenario():
         device = FakeBackend()
         device.telemetry, device.drafters_busy, device.parallel = Telemetry(), 0, 1
+        device.drafter_name = "lookup"
         figures = metrics(device)
         async with asking(device, Access(local=True), figures) as client:
             page = await client.get("/metrics")
