@@ -31,12 +31,16 @@ class _Part(NamedTuple):
 def assemble_gguf(layers: Path, target: Path, path: Path) -> None:
     """Write the draft model to `path`: keys and embedding of `target`, keys and tensors of `layers`.
 
+    An embedding in `layers` takes the place of the target's.
+
     Raises NotFound, or UnsupportedModel for files that do not belong together.
     """
     own, base = read_head(layers), read_head(target)
     _require_fit(own, base, target)
     with layers.open("rb") as own_file, target.open("rb") as base_file, path.open("wb") as sink:
-        parts = [_part(base_file, EMBEDDING, base), *(_part(own_file, name, own) for name in own.tensors)]
+        parts = [_part(own_file, name, own) for name in own.tensors]
+        if EMBEDDING not in own.tensors:
+            parts.insert(0, _part(base_file, EMBEDDING, base))
         keys = {**{key: (base_file, span) for key, span in base.spans.items()}}
         keys |= {key: (own_file, span) for key, span in own.spans.items()}
         sink.write(MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(parts), len(keys)))

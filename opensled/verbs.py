@@ -190,6 +190,12 @@ VERBS = {
         "opensled_training.pivots.config:TrainPivotsConfig",
         "opensled_training.pivots.command:train_pivots",
     ),
+    "adapt": Verb(
+        "train a draft model further on what its target writes",
+        "opensled adapt --draft tiny-draft --target tiny --out drafts/mine",
+        "opensled_training.adapting.config:AdaptConfig",
+        "opensled_training.adapting.command:adapt",
+    ),
     "pull": Verb(
         "fetch a model by its name, or from Hugging Face",
         "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",

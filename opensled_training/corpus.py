@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from .item import Item
+from .item import Item, Task
 from .tasks import TASKS
 from .tasks.code import training_files
 from .train_tokenizer import END, render_prompt
@@ -76,15 +76,17 @@ def load(path: Path) -> Corpus:
 _FIELDS = ("ids", "wanted", "starts")
 
 
-def chat_stream(tokenizer: PreTrainedTokenizerFast, tokens: int, seed: int) -> Stream:
+def chat_stream(
+    tokenizer: PreTrainedTokenizerFast, tokens: int, seed: int, tasks: Sequence[Task] = TASKS
+) -> Stream:
     """Only replies are predicted: what users say is random and would eat the capacity of a tiny model."""
     rng = random.Random(seed)
-    shares = [task.share for task in TASKS]
+    shares = [task.share for task in tasks]
     documents: list[tuple[list[int], int]] = []
     total = 0
     while total < tokens:
-        tasks = rng.choices(TASKS, shares, k=ITEMS_PER_CHUNK)
-        chunk = _encode_items(tokenizer, [task.draw_from(rng, "train") for task in tasks])
+        drawn = rng.choices(tasks, shares, k=ITEMS_PER_CHUNK)
+        chunk = _encode_items(tokenizer, [task.draw_from(rng, "train") for task in drawn])
         documents += chunk
         total += sum(len(ids) for ids, _ in chunk)
     return _flatten(documents)

@@ -3,7 +3,7 @@
 Positions count from 0 at the first prompt token, as everywhere in OpenSLED; the padding on the left does not count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -50,9 +50,13 @@ def noisy_draft(temperature: float) -> Choice:
 
 @torch.inference_mode()
 def generate(
-    model: PreTrainedModel, prompts: Sequence[list[int]], max_new: int, choose: Choice
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    max_new: int,
+    choose: Choice,
+    ends: Collection[int] = (END_ID,),
 ) -> list[list[int]]:
-    """The new ids of each prompt, up to and with the end token."""
+    """The new ids of each prompt, up to and with the first one of `ends`."""
     tokens, mask = _left_padded(prompts)
     cache = DynamicCache(config=model.config)
     written: list[list[int]] = [[] for _ in prompts]
@@ -63,9 +67,9 @@ def generate(
         ).logits
         rows = logits[:, -1].numpy()
         for row, new in enumerate(written):
-            if new[-1:] != [END_ID]:
+            if not new or new[-1] not in ends:
                 new.append(choose(row, len(prompts[row]) + step, rows[row]))
-        if all(new[-1] == END_ID for new in written):
+        if all(new[-1] in ends for new in written):
             break
         tokens = torch.tensor([[new[-1]] for new in written])
         mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)

@@ -35,6 +35,13 @@ def losses(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Gener
     What the target does not count among its most likely tokens is one outcome, "another". The softmax goes over the
     tokens that any position has among its most likely ones, and over a sample of all others that stands for them.
     """
+    divergence, variation = apart(hidden, embedding, aims, generator)
+    distance = (hidden - aims.features).square().sum() / aims.features.square().sum()
+    return Losses(divergence, variation, distance)
+
+
+def apart(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Divergence and variation, see `Losses`; the features of `aims` are not read."""
     candidates = candidates_of(aims.ids, len(embedding), generator)
     logits = linear(hidden, embedding[candidates.ids]).float() + candidates.log_shares
     log_probs = logits.log_softmax(-1).gather(1, candidates.places[aims.ids])  # [N, TOP]
@@ -43,8 +50,7 @@ def losses(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Gener
     known = (wanted * (aims.log_probs - log_probs)).sum(-1)
     divergence = known + rest * (rest.log() - own_rest.log())
     variation = 1 - torch.minimum(wanted, log_probs.exp()).sum(-1) - torch.minimum(rest, own_rest)
-    distance = (hidden - aims.features).square().sum() / aims.features.square().sum()
-    return Losses(divergence.mean(), variation.mean(), distance)
+    return divergence.mean(), variation.mean()
 
 
 class Candidates(NamedTuple):

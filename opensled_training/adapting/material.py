@@ -1,0 +1,89 @@
+"""What a draft learns from, and the prompts that it is measured on, which it never learns from.
+
+Either the target writes: answers to the prompts of a file, or to its own ones. Or a server has kept what it wrote for
+a tenant that asked for it. Shards are those of opensled_training/distil.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from opensled.errors import NotFound
+from opensled_training.adapting.config import AdaptConfig
+from opensled_training.adapting.pair import Pair
+from opensled_training.distil.self_prompts import Given
+from opensled_training.distil.self_text import GIVEN, shards, write_shards
+from opensled_training.distil.shard_batches import ShardText, read_shard
+from opensled_training.heads.capture import writer_of
+from opensled_training.heads.scripts import LENGTH, Asker
+from opensled_training.item import split_of
+
+TEXTS = "texts"  # folder of shards
+ROWS = 96  # texts at once, if so many tokens are wanted
+TOKENS_PER_ROW = 1000  # of few tokens too many would belong to texts that are never ended
+SEED = 31
+TOP = 32  # likeliest tokens that are learned from at each position; all others are one outcome
+
+
+def texts_of(pair: Pair, config: AdaptConfig) -> tuple[list[ShardText], list[list[int]]]:
+    """The texts to learn from, and the held-out prompts. What is written already is not written again.
+
+    Raises NotFound where there is too little.
+    """
+    if config.kept:
+        return _kept(Path(config.kept), config.heldout)
+    asker = Asker(config.target, pair.source.text, None if config.data == "self" else Path(config.data))
+    scripts = [script.parts[0] for script in asker.heldout()]
+    prompts = [list(part.ids) for part in scripts if isinstance(part, Given)]
+    folder = config.shop / TEXTS
+    _write(pair, asker, folder, config.positions)
+    return list(_read(shards(folder))), spread(prompts, config.heldout)
+
+
+def spread(prompts: list[list[int]], most: int) -> list[list[int]]:
+    """`most` of them, from everywhere."""
+    return prompts[:: max(1, -(-len(prompts) // most))][:most]
+
+
+def _write(pair: Pair, asker: Asker, folder: Path, tokens: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = tokens - sum(int((text.roles != GIVEN).sum()) for text in _read(shards(folder)))
+    if missing > 0:
+        seed = SEED + 1000 * len(shards(folder))
+        rows = max(1, min(ROWS, missing // TOKENS_PER_ROW))
+        write_shards(writer_of(pair.source, asker.scripts(seed), rows, LENGTH, seed), folder, TEXTS, missing)
+
+
+def _read(paths: list[Path]) -> Iterator[ShardText]:
+    """Without features, which a draft of another size cannot learn from."""
+    for path in paths:
+        for text in read_shard(path):
+            none = np.zeros((len(text.top_ids), 0), np.float16)
+            top_ids, top_log_probs = text.top_ids[:, :TOP], text.top_log_probs[:, :TOP]
+            yield replace(text, top_ids=top_ids, top_log_probs=top_log_probs, features=none)
+
+
+def _kept(folder: Path, most: int) -> tuple[list[ShardText], list[list[int]]]:
+    """One prompt in 20 is held out, by its hash: the same ones each time, in all texts that begin with it."""
+    texts: list[ShardText] = []
+    heldout: dict[bytes, list[int]] = {}
+    for text in _read(shards(folder)):
+        written = np.flatnonzero(text.roles != GIVEN)
+        if not len(written):
+            continue
+        prompt = text.ids[: written[0]].astype(np.int64)
+        if split_of(prompt.tobytes().hex()) == "train":
+            texts.append(text)
+        else:
+            heldout[prompt.tobytes()] = prompt.tolist()
+    if not texts or len(heldout) < 2:
+        raise NotFound(
+            f"{folder} has {len(texts)} texts to learn from and {len(heldout)} prompts to measure on; some 100 texts "
+            "are needed, of which a twentieth is held out",
+            "kept",
+        )
+    return texts, spread(list(heldout.values()), most)
