@@ -135,9 +135,9 @@ def section(document: Mapping[str, Any]) -> list[str]:
     return [
         *table(("the draft", "T", "acceptance", "tokens a round", "by position"), rows),
         f"won back: {share['acceptance']:.0%} of the acceptance lost, {share['tokens_per_round']:.0%} of the tokens a "
-        f"round; {learned['written_tokens']:,} tokens written, {learned['tokens']:,} learned from in "
-        f"{learned['minutes']:.1f} minutes, {document['adapt_minutes_with_writing_and_measuring']:.1f} with writing and "
-        "measuring",
+        f"round; {learned['written_tokens']:,} tokens written, {learned['tokens']:,} learned from "
+        f"in {learned['minutes']:.1f} minutes, {document['adapt_minutes_with_writing_and_measuring']:.1f} with writing "
+        "and measuring",
     ]
 
 

@@ -50,6 +50,18 @@ VERBS = {
         "verify_server.pairing.config:PairRevokeConfig",
         "verify_server.pairing.command:revoke",
     ),
+    "kept list": Verb(
+        "list the texts that a server keeps of its tenants",
+        "opensled kept list --keep-text kept/",
+        "verify_server.kept.config:KeptListConfig",
+        "verify_server.kept.command:list_kept",
+    ),
+    "kept delete": Verb(
+        "delete the kept texts of a tenant",
+        "opensled kept delete kitchen --keep-text kept/",
+        "verify_server.kept.config:KeptDeleteConfig",
+        "verify_server.kept.command:delete_kept",
+    ),
     "relay": Verb(
         "vet drafts near the devices, for a larger target elsewhere",
         "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411",

@@ -32,6 +32,7 @@ from verify_server.config import ServeConfig
 from verify_server.costs import first_cost, measured, objective, tell_assumption
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
+from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.loop import VerifyLoop
 from verify_server.pairing.command import with_home
 from verify_server.pairing.upkeep import home_kept
@@ -60,6 +61,7 @@ def serve(config: ServeConfig) -> int:
     # Refused before a target is loaded
     objective(config)
     config = with_home(config)
+    require_keepable(config)
     if config.announce:
         discovery.require_reachable(config.listen)
     if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
@@ -135,7 +137,8 @@ def make_manager(
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
     limits = session_limits(config, target, tenants)
-    return SessionManager(make_loop(config, target, prefix_key), target, limits, signer)
+    loop = make_loop(config, target, prefix_key)
+    return SessionManager(loop, target, limits, signer, keeper_of(config, target.text.fingerprint))
 
 
 def session_limits(config: ServeConfig, target: Target, tenants: Tenants) -> SessionLimits:

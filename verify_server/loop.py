@@ -111,6 +111,8 @@ class VerifyLoop:
         if self.drafting is not None:
             self.drafting.forget(session.id)
         if not session.in_step:
+            if session.trace is not None:
+                session.trace.end(session.sequence.tokens)
             session.forget_kv()
             session.constraint = None  # a grammar takes some hundred KB
         self.wake()
@@ -221,7 +223,7 @@ class VerifyLoop:
         try:
             if isinstance(outcome, OpenSledError):
                 raise outcome
-            session.commit(item, outcome, now)
+            tokens = session.commit(item, outcome, now)
         except OpenSledError as error:
             session.in_step = False
             session.sequence.table.withdraw()
@@ -230,6 +232,8 @@ class VerifyLoop:
             self.remove(session)
             session.fail(error)
             return
+        if session.trace is not None and outcome is not None:
+            session.trace.add(outcome.likeliest[:tokens])
         if session.sequence.over or session.closed:
             self.remove(session)
         elif session.leaving:

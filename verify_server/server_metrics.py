@@ -131,6 +131,12 @@ def _session_metrics(manager: SessionManager) -> list[Metric]:
             "From the first message of a stream to the refusal that has left.",
             lambda: stats.refusals,
         ),
+        Metric(
+            "kept_texts_total",
+            "Texts of tenants with keep=1, by what became of them.",
+            lambda: manager.keeper.counts if manager.keeper else {},
+            "outcome",
+        ),
         Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
         Metric("draining", "1 while the server takes no new sequences.", lambda: float(manager.draining)),
     ]

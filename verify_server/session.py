@@ -21,6 +21,7 @@ from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft
 from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
+from verify_server.kept.trace import Trace
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
 from verify_server.pending_draft import DraftLimits, PendingDraft, verified
@@ -47,6 +48,7 @@ class Session:
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     background: bool = False
     budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
+    trace: Trace | None = None  # None = nothing of it is kept
     own: OwnDraft | None = None  # None = no drafter of the server drafts for it
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
@@ -225,10 +227,9 @@ class Session:
         pending = self.pending if piece.decide else None
         length = len(self.sequence)
         longest = self.budget.longest(self.limits.max_draft, length, now)
-        drafted = NO_DRAFT
+        drafted = own = NO_DRAFT
         if pending:
             drafted = verified(pending.rest, piece.draft, self.limits, self.budget, self.sequence, now)
-        own = NO_DRAFT
         if self.own is not None and piece.decide:
             own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
         block = together(drafted, own)
@@ -274,8 +275,7 @@ class Session:
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
         seen = seen_of(item.drafted, item.rest)
-        path = agreed(seen, ids)
-        length = known + depth(seen.tokens, seen.parents)
+        path, length = agreed(seen, ids), known + depth(seen.tokens, seen.parents)
         self.timing.estimate.judged(length, known + len(path), tried(seen, path))
         self.budget.judged(len(item.drafted.tokens), num_accepted, len(news))
         if draft is None:

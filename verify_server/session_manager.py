@@ -23,6 +23,8 @@ from verify_server.counters import SessionStats
 from verify_server.draft_budget import DraftBudget, DraftRecords, Quotas
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor
+from verify_server.kept.keeper import TextKeeper
+from verify_server.kept.trace import Trace
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.own_draft import OwnDraft
@@ -63,14 +65,20 @@ class SessionManager:
     _sequence_type: type[Sequence] = Sequence
 
     def __init__(
-        self, loop: VerifyLoop, target: Target, limits: SessionLimits, signer: TokenSigner | None = None
+        self,
+        loop: VerifyLoop,
+        target: Target,
+        limits: SessionLimits,
+        signer: TokenSigner | None = None,
+        keeper: TextKeeper | None = None,
     ) -> None:
-        """`signer`: of the cluster's resume tokens; None = tokens that only this process accepts.
+        """`signer`: of the cluster's resume tokens; None = tokens that only this process accepts. `keeper`: of texts
+        of tenants that asked for it; None = none are kept.
 
         Raises UsageError if the KV memory or the KV budget of a tenant is too small for one draft.
         """
         self.loop, self.limits, self.rules = loop, limits, limits.rules
-        self.model_id = target.model_id
+        self.model_id, self.keeper = target.model_id, keeper
         self.draining = False
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
@@ -166,6 +174,8 @@ class SessionManager:
         """End the threads and processes of a server that has stopped serving."""
         self.inputs.close()
         self.loop.close()
+        if self.keeper is not None:
+            self.keeper.close()
 
     def _cancel_expiry(self, session: Session) -> None:
         if (expiry := self._expiries.pop(session.id, None)) is not None:
@@ -254,6 +264,7 @@ class SessionManager:
             budget=DraftBudget(quota, record, self.limits.min_acceptance),
             own=self._own_draft(tenant, rule),
             timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
+            trace=None if images or constraint is not None else self._trace(message, prompt_ids, tenant),
         )
         self._remembered[session.id] = session
         self.loop.add(session)
@@ -270,6 +281,12 @@ class SessionManager:
             continuations=not (rule.draft_probs or rule.least_draft),
             least_draft=rule.least_draft,
         )
+
+    def _trace(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Trace | None:
+        """None: nothing of the sequence is kept, as its tenant has not agreed to that."""
+        if self.keeper is None or not self.limits.tenants.limits_of(tenant).keep:
+            return None
+        return self.keeper.trace(tenant, len(prompt_ids) + len(message.committed))
 
     def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
         """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""

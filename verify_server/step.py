@@ -15,6 +15,7 @@ from verify_server.acceptance.base import (
     moves,
 )
 from verify_server.engine.base import SampleRequest, Scores, TargetEngine
+from verify_server.kept.trace import TOP
 from verify_server.session import Session, StepItem
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,14 @@ def _decide(session: Session, check: DraftCheck, scores: Scores, first_row: int)
         check = check._replace(masks=session.constraint.allowed(check.ids, check.parents))
     own = SessionScores(scores, first_row, check)
     result = yield from session.rule.decide(check, own)
-    if check.top_logprobs is None:
+    if check.top_logprobs is None and session.trace is None:
         return result
     ids = decided(check, result)
     rows = [0, *[index + 1 for index in result.path]] if result.path else range(len(ids))
+    if session.trace is not None:
+        result = result._replace(likeliest=tuple(own.top(rows, TOP)))
+    if check.top_logprobs is None:
+        return result
     return result._replace(logprobs=tuple(own.logprobs(rows, ids, check.top_logprobs)))
 
 

@@ -95,7 +95,7 @@ def accepted(draft: PreTrainedModel, texts: Texts, length: int) -> Accepted:
             _numbered(choose, first),
         )
     ]
-    walks = [_walk(own, text, length) for own, text in zip(proposed, texts.written, strict=True)]
+    walks = [walked(own, text, length) for own, text in zip(proposed, texts.written, strict=True)]
     rounds, tokens, tried, stood = (np.array(column, float) for column in zip(*walks, strict=True))
     return Accepted(texts.temperature, rounds, tokens, tried, stood)
 
@@ -105,7 +105,9 @@ def _numbered(choose: Choice, first: int) -> Choice:
     return lambda row, position, logits: choose(first + row, position, logits)
 
 
-def _walk(proposed: Sequence[int], text: Sequence[int], length: int) -> tuple[int, int, list[int], list[int]]:
+def walked(
+    proposed: Sequence[int], text: Sequence[int], length: int
+) -> tuple[int, int, list[int], list[int]]:
     """Rounds, tokens, and by place in the draft how often it was tried and stood."""
     place, rounds = 0, 0
     tried, stood = [0] * length, [0] * length

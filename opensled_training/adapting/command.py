@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import shutil
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +35,8 @@ def adapt(config: AdaptConfig) -> int:
     """
     _check_out(config.folder)
     torch.set_num_threads(config.threads)
-    report = adapted(load_pair(config.draft, config.target), config)
+    with contextlib.redirect_stdout(sys.stderr):  # of how far it is
+        report = adapted(load_pair(config.draft, config.target), config)
     print(json.dumps(report, indent=2) if config.json else said(report, config))
     return 0 if report["gain"]["passes"] else NO_GAIN
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opensled.errors import NotFound
+from opensled.errors import NotFound, VocabularyMismatch
 from opensled_training.adapting.config import AdaptConfig
 from opensled_training.adapting.pair import Pair
 from opensled_training.distil.self_prompts import Given
@@ -35,6 +35,7 @@ def texts_of(pair: Pair, config: AdaptConfig) -> tuple[list[ShardText], list[lis
     Raises NotFound where there is too little.
     """
     if config.kept:
+        _require_own(Path(config.kept), pair.draft_text.fingerprint)
         return _kept(Path(config.kept), config.heldout)
     asker = Asker(config.target, pair.source.text, None if config.data == "self" else Path(config.data))
     scripts = [script.parts[0] for script in asker.heldout()]
@@ -65,6 +66,16 @@ def _read(paths: list[Path]) -> Iterator[ShardText]:
             none = np.zeros((len(text.top_ids), 0), np.float16)
             top_ids, top_log_probs = text.top_ids[:, :TOP], text.top_log_probs[:, :TOP]
             yield replace(text, top_ids=top_ids, top_log_probs=top_log_probs, features=none)
+
+
+def _require_own(folder: Path, vocabulary: str) -> None:
+    """Raises VocabularyMismatch for texts that a target of another vocabulary wrote."""
+    for path in shards(folder):
+        with np.load(path) as file:
+            if "vocabulary" not in file.files or str(file["vocabulary"]) != vocabulary:
+                raise VocabularyMismatch(
+                    f"{path} was not kept of a target with this vocabulary; name the folder of the target's own texts"
+                )
 
 
 def _kept(folder: Path, most: int) -> tuple[list[ShardText], list[list[int]]]:

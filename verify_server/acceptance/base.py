@@ -47,6 +47,9 @@ class AcceptanceResult(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
     path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
     loose: tuple[int, ...] = ()  # indices of accepted draft tokens that are not the target's own
+    likeliest: tuple[
+        TokenLogprobs, ...
+    ] = ()  # raw, at the accepted tokens and the next one, where text is kept
 
 
 def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:

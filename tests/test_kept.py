@@ -1,0 +1,321 @@
+"""Text that a server keeps: of whom, what, for how long; that it never waits for a disk, and that deletion deletes.
+
+Run: pytest tests/test_kept.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opensled import cli
+from opensled.errors import NotFound, UsageError
+from opensled.messages import Guide, SamplingParams
+from opensled_training.distil.shard_batches import batch_of, read_shard
+from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.serving import GREEDY, PROMPT, finish, linked, serving
+from tests.system import ask, running, until
+from verify_server.command import _tenants
+from verify_server.config import ServeConfig
+from verify_server.engine import ENGINES
+from verify_server.kept import kept_store as module
+from verify_server.kept.command import keeper_of, require_keepable
+from verify_server.kept.keeper import TextKeeper
+from verify_server.kept.kept_store import KeptStore
+from verify_server.kept.trace import MOST_TOKENS, TOP, KeptText, Trace
+from verify_server.security import TenantLimits, Tenants
+from verify_server.server_metrics import metrics
+from verify_server.session_manager import SessionLimits, SessionManager
+
+WORDS = "vocabulary"
+AGREED = Tenants(
+    (("token-a", "a"), ("token-b", "b")), limits={"a": TenantLimits(keep=1), "b": TenantLimits(keep=0)}
+)
+
+
+def text(tenant: str = "a", opened: float = 0.0, written: int = 3) -> KeptText:
+    ids = tuple(range(5 + written))
+    rows = np.zeros((written, TOP), np.uint32), np.zeros((written, TOP), np.float16)
+    return KeptText(tenant, opened, ids, 5, *rows)
+
+
+def keeping(store: KeptStore):
+    """Of `serving`: its `manager_of`."""
+    return lambda loop, target, limits: SessionManager(
+        loop, target, limits, keeper=TextKeeper(store, target.text.fingerprint)
+    )
+
+
+# -- of whom, and what --------------------------------------------------------------------------------------------
+
+
+def served(store: KeptStore, token: str) -> list[int]:
+    """What a real server answers a device with this token; it has ended when this returns."""
+
+    async def main() -> list[int]:
+        limits = SessionLimits(max_sessions=3, max_draft=8, linger=0.05, tenants=AGREED)
+        async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
+            async with linked(address, token=token) as link:
+                _, tokens = await finish(link)
+            await until(lambda: not manager.loop.sessions)
+            manager.keeper.close()
+            return tokens
+
+    return asyncio.run(main())
+
+
+def test_a_text_of_a_tenant_that_agreed_is_kept_and_can_be_learned_from(tmp_path: Path):
+    store = KeptStore(tmp_path / "kept")
+    tokens = served(store, "token-a")
+    [path] = store.folder_of("a").glob("*.npz")
+    [kept] = read_shard(path)
+    assert kept.ids.tolist() == [*PROMPT, *continuation(PROMPT, GREEDY.max_tokens)]
+    assert kept.roles.tolist() == [0] * len(PROMPT) + [2] * GREEDY.max_tokens
+    assert kept.top_ids.shape == (len(tokens), TOP)
+    assert kept.top_log_probs[0].tolist() == [-1.0 - id for id in range(TOP)]
+    assert int(batch_of([kept]).asked.sum()) == GREEDY.max_tokens
+
+
+def test_nothing_is_written_for_a_tenant_that_did_not_agree(tmp_path: Path):
+    store = KeptStore(tmp_path / "kept")
+    served(store, "token-b")
+    assert list(store.folder.rglob("*")) == []
+
+
+def test_only_the_servers_user_reads_it(tmp_path: Path):
+    store = KeptStore(tmp_path / "kept")
+    store.write(text(), WORDS)
+    for path in [store.folder, *store.folder.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert "a" not in {path.name for path in store.folder.iterdir()}
+
+
+def test_the_token_file_says_who_agreed(tmp_path: Path):
+    file = tmp_path / "tokens"
+    file.write_text("t1 alice keep=1\nt2 bob\n")
+    file.chmod(0o600)
+    tenants = _tenants(ServeConfig(tokens=str(file)))
+    assert [tenants.limits_of(name).keep for name in ("alice", "bob")] == [1, 0]
+
+
+def test_drafts_do_not_change_what_is_kept(tmp_path: Path):
+    """Accepted chains and single tokens, rejected drafts: one row for each committed token, in their order."""
+    store = KeptStore(tmp_path / "kept")
+
+    async def main(drafter):
+        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+        async with running(FakeEngine(), limits=limits) as network:
+            network.manager.keeper = TextKeeper(store, WORDS)
+            await ask(network, PROMPT, drafter)
+            await until(lambda: not network.manager.loop.sessions)
+            network.manager.keeper.close()
+
+    asyncio.run(main(OracleDrafter(0.6)))
+    [path] = store.folder_of("local").glob("*.npz")
+    [kept] = read_shard(path)
+    assert kept.ids.tolist() == [*PROMPT, *continuation(PROMPT, 40)]
+    assert len(kept.top_ids) == 40
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return ENGINES.get("torch")(ServeConfig(model="tiny", numerics="fast", kv_tokens=2048, threads=1))
+
+
+def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(tmp_path: Path, tiny):
+    store = KeptStore(tmp_path / "kept")
+    prompt = tiny.text.encode("def area(")
+    params = SamplingParams(temperature=0.0, max_tokens=6)
+
+    async def main():
+        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+        async with running(tiny.engine, limits=limits, text=tiny.text) as network:
+            network.manager.keeper = TextKeeper(store, tiny.text.fingerprint)
+            wrong = OracleDrafter(1.0, target=lambda context: 5)
+            await ask(network, prompt, wrong, params, guide=Guide(json_schema='{"type": "object"}'))
+            answer = await ask(network, prompt, wrong, params, top_logprobs=20)
+            await until(lambda: not network.manager.loop.sessions)
+            network.manager.keeper.close()
+            return answer
+
+    answer = asyncio.run(main())
+    [path] = store.folder_of("local").glob("*.npz")
+    [kept] = read_shard(path)
+    assert kept.ids.tolist() == [*prompt, *answer.tokens]
+    told = np.array([entry[1:] for entry in answer.logprobs])
+    assert np.array_equal(kept.top_ids[:, :20], told[..., 0])
+    assert np.allclose(kept.top_log_probs[:, :20], told[..., 1], atol=0.02)
+
+
+def test_a_long_text_is_cut():
+    ended = []
+    trace = Trace("a", 0.0, 2, ended.append)
+    row = tuple((id, -1.0) for id in range(TOP))
+    trace.add([row] * (MOST_TOKENS - 1))
+    trace.add([row] * 5)
+    trace.end(range(2 + MOST_TOKENS + 4))
+    trace.end(range(2 + MOST_TOKENS + 4))
+    [kept] = ended
+    assert len(kept.top_ids) == MOST_TOKENS
+    assert len(kept.ids) == 2 + MOST_TOKENS
+
+
+# -- how much, how long, deletion ---------------------------------------------------------------------------------
+
+
+def test_a_quota_and_a_time_to_live(tmp_path: Path):
+    now = [1000.0]
+    store = KeptStore(tmp_path, 0, 100.0, lambda: now[0])
+    store.write(text(), WORDS)
+    [held] = store.held()
+    size = held.bytes
+    store = KeptStore(tmp_path, 2 * size + size // 2, 100.0, lambda: now[0])
+    for _ in range(3):
+        now[0] += 10
+        store.write(text(), WORDS)
+    [held] = store.held()
+    assert (held.tenant, held.texts, held.oldest, held.newest) == ("a", 2, 1020.0, 1030.0)
+    store.write(text("b"), WORDS)  # a quota is each tenant's own
+    assert [each.texts for each in store.held()] == [2, 1]
+    now[0] = 1125.0
+    store.expire()
+    assert [(each.tenant, each.texts) for each in store.held()] == [("a", 1), ("b", 1)]
+    now[0] = 1200.0
+    store.expire()
+    assert store.held() == []
+    assert list(tmp_path.iterdir()) == []
+    assert not KeptStore(tmp_path, 10).write(text(), WORDS)  # larger than the quota
+
+
+def test_deletion_deletes_also_what_a_server_still_has_in_hand(tmp_path: Path):
+    now = [1000.0]
+    store = KeptStore(tmp_path, clock=lambda: now[0])
+    store.write(text(), WORDS)
+    store.write(text("b"), WORDS)
+    assert store.delete("a").texts == 1
+    assert not store.folder_of("a").exists()
+    assert not store.write(text(opened=999.0), WORDS)  # its sequence had begun before
+    assert [each.tenant for each in store.held()] == ["b"]
+    assert store.write(text(opened=1001.0), WORDS)
+    assert [each.tenant for each in store.held()] == ["a", "b"]
+
+
+def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
+    store, other = KeptStore(tmp_path), KeptStore(tmp_path)
+    write, begun = module.write_whole, []
+
+    def slow(path: Path, content: bytes, private: bool = False) -> None:
+        if path.suffix == ".npz" and not begun:
+            begun.append(path)
+            other.delete("a")
+            path.parent.mkdir(exist_ok=True)
+        write(path, content, private)
+
+    monkeypatch.setattr(module, "write_whole", slow)
+    assert not store.write(text(), WORDS)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_the_commands(tmp_path: Path, capsys):
+    store = KeptStore(tmp_path)
+    store.write(text("kitchen\x1b[2J"), WORDS)
+    folder = ["--keep-text", str(tmp_path)]
+    assert cli.main(["kept", "list", *folder]) == 0
+    said = capsys.readouterr().out
+    assert "1 texts" in said and str(store.folder_of("kitchen\x1b[2J")) in said
+    assert "\x1b" not in said
+    assert cli.main(["kept", "list", "--json", *folder]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["texts"] == 1
+    assert cli.main(["kept", "delete", "kitchen\x1b[2J", *folder]) == 0
+    assert "deleted 1 texts" in capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.npz"))
+    assert cli.main(["kept", "delete", "nobody", *folder]) == NotFound.exit_code
+    assert cli.main(["kept", "list", *folder]) == 0
+    assert "no text is kept" in capsys.readouterr().out
+    assert cli.main(["kept", "list", "--keep-text", str(tmp_path / "none")]) == NotFound.exit_code
+    assert cli.main(["kept", "list"]) == UsageError.exit_code
+
+
+# -- the loop never waits -----------------------------------------------------------------------------------------
+
+
+class StuckStore(KeptStore):
+    """A disk that does not answer until `free` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.free = threading.Event()
+
+    def write(self, text: KeptText, vocabulary: str) -> bool:
+        self.free.wait(20)
+        return super().write(text, vocabulary)
+
+
+def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("verify_server.kept.keeper.WAITING", 4)
+    store = StuckStore(tmp_path)
+    keeper = TextKeeper(store, WORDS)
+    began = time.monotonic()
+    for _ in range(50):
+        keeper.offer(text())
+    assert time.monotonic() - began < 5
+    assert keeper.counts["dropped"] >= 45
+    store.free.set()
+    keeper.close()
+    assert keeper.counts["kept"] == 50 - keeper.counts["dropped"]
+
+
+def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path: Path, monkeypatch):
+    store = KeptStore(tmp_path / "kept")
+
+    def full(path: Path, content: bytes, private: bool = False) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("verify_server.kept.kept_store.write_whole", full)
+    keeper = TextKeeper(store, WORDS)
+    keeper.offer(text())
+    keeper.offer(text())
+    keeper.close()
+    assert keeper.counts == {"kept": 0, "dropped": 0, "refused": 0, "failed": 2}
+
+
+def test_the_metric_is_there_without_a_keeper(tmp_path: Path):
+    async def main():
+        async with serving() as (manager, _):
+            [found] = [each for each in metrics(manager) if each.name == "kept_texts_total"]
+            assert found.read() == {}
+            manager.keeper = TextKeeper(KeptStore(tmp_path), WORDS)
+            assert found.read() == {"kept": 0, "dropped": 0, "refused": 0, "failed": 0}
+            manager.keeper.close()
+
+    asyncio.run(main())
+
+
+# -- what serve requires ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (ServeConfig(keep_text="kept"), "add --tokens FILE"),
+        (ServeConfig(keep_text="kept", tokens="t", replicas=2), "with replicas"),
+    ],
+)
+def test_serve_refuses_what_would_keep_nothing_or_could_not_be_deleted(config: ServeConfig, said: str):
+    with pytest.raises(UsageError, match=said):
+        require_keepable(config)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be used"):
+        keeper_of(ServeConfig(keep_text=str(tmp_path / "file"), tokens="t"), WORDS)
+    assert keeper_of(ServeConfig(), WORDS) is None
+    require_keepable(ServeConfig())

@@ -1,0 +1,150 @@
+"""Kept texts on disk: a folder for each tenant, named by a hash, that nobody but the server's user can read.
+
+A file is a shard of opensled_training/distil with one text. Deletion leaves a mark with its time, so that what a
+running server still has in hand of an older sequence is not written afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from opensled.files import write_whole
+from verify_server.kept.trace import KeptText
+
+GIVEN, ANSWER = 0, 2  # who wrote a token, as in opensled_training/distil/self_text.py
+NAME, MARK = "tenant", ".deleted"
+PATTERN = "*.npz"
+
+
+class HeldTexts(NamedTuple):
+    """What is kept of one tenant."""
+
+    tenant: str
+    texts: int
+    bytes: int
+    oldest: float  # Unix times; 0 = there is none
+    newest: float
+    folder: str
+
+
+class KeptStore:
+    """The folder (made) and its rules."""
+
+    def __init__(
+        self, folder: Path, most_bytes: int = 0, seconds: float = 0.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`most_bytes`: of one tenant; `seconds`: until a text is deleted; 0 = no such rule. `clock`: Unix time."""
+        self.folder, self._most, self._seconds, self._clock = folder, most_bytes, seconds, clock
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+
+    def folder_of(self, tenant: str) -> Path:
+        """Where the texts of a tenant are, or would be."""
+        return self.folder / hashlib.sha256(tenant.encode()).hexdigest()[:32]
+
+    def write(self, text: KeptText, vocabulary: str) -> bool:
+        """Keep a text; `vocabulary`: fingerprint of the target's. False: it is larger than the quota, or older than a
+        deletion. Raises OSError."""
+        folder = self.folder_of(text.tenant)
+        content = _packed(text, vocabulary)
+        if (self._most and len(content) > self._most) or self._deleted_since(text):
+            return False
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not (folder / NAME).exists():
+            write_whole(folder / NAME, text.tenant.encode(), private=True)
+        path = folder / f"{int(self._clock() * 1e6):017}-{secrets.token_hex(4)}.npz"
+        write_whole(path, content, private=True)
+        if self._deleted_since(text):  # meanwhile
+            path.unlink(missing_ok=True)
+            return False
+        self._trim(folder)
+        return True
+
+    def expire(self) -> None:
+        """Delete what is too old, of all tenants."""
+        for folder in self._folders():
+            self._trim(folder)
+
+    def held(self) -> list[HeldTexts]:
+        """By tenant."""
+        return sorted(self._held(folder) for folder in self._folders())
+
+    def delete(self, tenant: str) -> HeldTexts:
+        """Delete all texts of a tenant; returns what there was."""
+        folder = self.folder_of(tenant)
+        found = self._held(folder) if folder.is_dir() else HeldTexts(tenant, 0, 0, 0.0, 0.0, str(folder))
+        write_whole(self._mark(folder), repr(self._clock()).encode(), private=True)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        return found
+
+    def _folders(self) -> Iterator[Path]:
+        return (path.parent for path in sorted(self.folder.glob(f"*/{NAME}")))
+
+    def _mark(self, folder: Path) -> Path:
+        return folder.with_name(folder.name + MARK)
+
+    def _deleted_since(self, text: KeptText) -> bool:
+        try:
+            return text.opened <= float(self._mark(self.folder_of(text.tenant)).read_text())
+        except FileNotFoundError:
+            return False
+
+    def _held(self, folder: Path) -> HeldTexts:
+        files = _files(folder)
+        times = [_time(path) for path, _ in files] or [0.0]
+        tenant = (folder / NAME).read_text()
+        return HeldTexts(tenant, len(files), sum(size for _, size in files), min(times), max(times), str(folder))
+
+    def _trim(self, folder: Path) -> None:
+        """What is too old, then the oldest until the quota holds; an empty folder goes as well."""
+        files = _files(folder)
+        now, total = self._clock(), sum(size for _, size in files)
+        for path, size in files:
+            if (self._seconds and _time(path) < now - self._seconds) or (self._most and total > self._most):
+                path.unlink(missing_ok=True)
+                total -= size
+        if not total:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[tuple[Path, int]]:
+    """With their sizes, oldest first; one that is deleted meanwhile is left out."""
+    found = []
+    for path in sorted(folder.glob(PATTERN)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, path.stat().st_size))
+    return found
+
+
+def _time(path: Path) -> float:
+    """When a text was kept, by the file's name."""
+    return int(path.name.partition("-")[0]) / 1e6
+
+
+def _packed(text: KeptText, vocabulary: str) -> bytes:
+    roles = np.full(len(text.ids), ANSWER, np.uint8)
+    roles[: text.first] = GIVEN
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        kinds=np.array(["kept"]),
+        lengths=np.array([len(text.ids)], np.int32),
+        ids=np.array(text.ids, np.uint32),
+        roles=roles,
+        top_ids=text.top_ids,
+        top_log_probs=text.top_log_probs,
+        features=np.zeros((len(text.top_ids), 0), np.float16),
+        vocabulary=np.array(vocabulary),
+    )
+    return buffer.getvalue()
