@@ -104,7 +104,9 @@ class KeptStore:
         files = _files(folder)
         times = [_time(path) for path, _ in files] or [0.0]
         tenant = (folder / NAME).read_text()
-        return HeldTexts(tenant, len(files), sum(size for _, size in files), min(times), max(times), str(folder))
+        return HeldTexts(
+            tenant, len(files), sum(size for _, size in files), min(times), max(times), str(folder)
+        )
 
     def _trim(self, folder: Path) -> None:
         """What is too old, then the oldest until the quota holds; an empty folder goes as well."""
