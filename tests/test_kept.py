@@ -154,6 +154,31 @@ def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(t
     assert np.allclose(kept.top_log_probs[:, :20], told[..., 1], atol=0.02)
 
 
+def test_accepted_drafts_have_the_rows_that_plain_decoding_has(tmp_path: Path, tiny):
+    store = KeptStore(tmp_path / "kept")
+    prompt = tiny.text.encode("import os\n")
+    params = SamplingParams(temperature=0.0, max_tokens=24)
+
+    async def main():
+        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+        async with running(tiny.engine, limits=limits, text=tiny.text) as network:
+            network.manager.keeper = TextKeeper(store, WORDS)
+            plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
+            known = [*prompt, *plain.tokens, *[5] * 20]
+            drafter = OracleDrafter(0.7, target=lambda context: known[len(context)])
+            drafted = await ask(network, prompt, drafter, params, device="another one")
+            await until(lambda: not network.manager.loop.sessions)
+            network.manager.keeper.close()
+            return drafted
+
+    drafted = asyncio.run(main())
+    assert sum(commit.accepted for commit in drafted.rounds) > 5
+    one, other = (read_shard(path)[0] for path in sorted(store.folder_of("local").glob("*.npz")))
+    assert one.ids.tolist() == other.ids.tolist()
+    assert np.array_equal(one.top_ids[:, :3], other.top_ids[:, :3])
+    assert np.allclose(one.top_log_probs, other.top_log_probs, atol=0.02)
+
+
 def test_a_long_text_is_cut():
     ended = []
     trace = Trace("a", 0.0, 2, ended.append)
@@ -221,6 +246,14 @@ def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "write_whole", slow)
     assert not store.write(text(), WORDS)
     assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_deletion_that_fails_says_so(tmp_path: Path, monkeypatch):
+    store = KeptStore(tmp_path)
+    store.write(text(), WORDS)
+    monkeypatch.setattr(module.shutil, "rmtree", lambda folder, ignore_errors: None)
+    with pytest.raises(UsageError, match="cannot be deleted"):
+        store.delete("a")
 
 
 def test_the_commands(tmp_path: Path, capsys):

@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from opensled.errors import UsageError
 from opensled.files import write_whole
 from verify_server.kept.trace import KeptText
 
 GIVEN, ANSWER = 0, 2  # who wrote a token, as in opensled_training/distil/self_text.py
 NAME, MARK = "tenant", ".deleted"
 PATTERN = "*.npz"
+ATTEMPTS = 20  # to delete a folder in which a server may just be writing
 
 
 class HeldTexts(NamedTuple):
@@ -80,13 +82,15 @@ class KeptStore:
         return sorted(self._held(folder) for folder in self._folders())
 
     def delete(self, tenant: str) -> HeldTexts:
-        """Delete all texts of a tenant; returns what there was."""
+        """Delete all texts of a tenant; returns what there was. Raises UsageError if some cannot be deleted."""
         folder = self.folder_of(tenant)
         found = self._held(folder) if folder.is_dir() else HeldTexts(tenant, 0, 0, 0.0, 0.0, str(folder))
         write_whole(self._mark(folder), repr(self._clock()).encode(), private=True)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder)
-        return found
+        for _ in range(ATTEMPTS):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return found
+        raise UsageError(f"{folder} cannot be deleted; run this as the user that the server runs as")
 
     def _folders(self) -> Iterator[Path]:
         return (path.parent for path in sorted(self.folder.glob(f"*/{NAME}")))
