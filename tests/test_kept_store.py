@@ -1,0 +1,116 @@
+"""Kept texts on disk: quota, time to live, who reads them, that deletion deletes; and `opensled kept`.
+
+Run: pytest tests/test_kept_store.py
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opensled import cli
+from opensled.errors import NotFound, UsageError
+from verify_server.kept import kept_store as module
+from verify_server.kept.kept_store import KeptStore
+from verify_server.kept.trace import TOP, KeptText
+
+WORDS = "vocabulary"
+
+
+def text(tenant: str = "a", opened: float = 0.0, written: int = 3) -> KeptText:
+    ids = tuple(range(5 + written))
+    rows = np.zeros((written, TOP), np.uint32), np.zeros((written, TOP), np.float16)
+    return KeptText(tenant, opened, ids, 5, *rows)
+
+
+def test_a_quota_and_a_time_to_live(tmp_path: Path):
+    now = [1000.0]
+    store = KeptStore(tmp_path, 0, 100.0, lambda: now[0])
+    store.write(text(), WORDS)
+    [held] = store.held()
+    size = held.bytes
+    store = KeptStore(tmp_path, 2 * size + size // 2, 100.0, lambda: now[0])
+    for _ in range(3):
+        now[0] += 10
+        store.write(text(), WORDS)
+    [held] = store.held()
+    assert (held.tenant, held.texts, held.oldest, held.newest) == ("a", 2, 1020.0, 1030.0)
+    store.write(text("b"), WORDS)  # a quota is each tenant's own
+    assert [each.texts for each in store.held()] == [2, 1]
+    now[0] = 1125.0
+    store.expire()
+    assert [(each.tenant, each.texts) for each in store.held()] == [("a", 1), ("b", 1)]
+    now[0] = 1200.0
+    store.expire()
+    assert store.held() == []
+    assert list(tmp_path.iterdir()) == []
+    assert not KeptStore(tmp_path, 10).write(text(), WORDS)  # larger than the quota
+
+
+def test_deletion_deletes_also_what_a_server_still_has_in_hand(tmp_path: Path):
+    now = [1000.0]
+    store = KeptStore(tmp_path, clock=lambda: now[0])
+    store.write(text(), WORDS)
+    store.write(text("b"), WORDS)
+    assert store.delete("a").texts == 1
+    assert not store.folder_of("a").exists()
+    assert not store.write(text(opened=999.0), WORDS)  # its sequence had begun before
+    assert [each.tenant for each in store.held()] == ["b"]
+    assert store.write(text(opened=1001.0), WORDS)
+    assert [each.tenant for each in store.held()] == ["a", "b"]
+
+
+def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
+    store, other = KeptStore(tmp_path), KeptStore(tmp_path)
+    write, begun = module.write_whole, []
+
+    def slow(path: Path, content: bytes, private: bool = False) -> None:
+        if path.suffix == ".npz" and not begun:
+            begun.append(path)
+            other.delete("a")
+            path.parent.mkdir(exist_ok=True)
+        write(path, content, private)
+
+    monkeypatch.setattr(module, "write_whole", slow)
+    assert not store.write(text(), WORDS)
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_deletion_that_fails_says_so(tmp_path: Path, monkeypatch):
+    store = KeptStore(tmp_path)
+    store.write(text(), WORDS)
+    monkeypatch.setattr(module.shutil, "rmtree", lambda folder, ignore_errors: None)
+    with pytest.raises(UsageError, match="cannot be deleted"):
+        store.delete("a")
+
+
+def test_the_commands(tmp_path: Path, capsys):
+    store = KeptStore(tmp_path)
+    store.write(text("kitchen\x1b[2J"), WORDS)
+    folder = ["--keep-text", str(tmp_path)]
+    assert cli.main(["kept", "list", *folder]) == 0
+    said = capsys.readouterr().out
+    assert "1 texts" in said and str(store.folder_of("kitchen\x1b[2J")) in said
+    assert "\x1b" not in said
+    assert cli.main(["kept", "list", "--json", *folder]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["texts"] == 1
+    assert cli.main(["kept", "delete", "kitchen\x1b[2J", *folder]) == 0
+    assert "deleted 1 texts" in capsys.readouterr().out
+    assert not list(tmp_path.rglob("*.npz"))
+    assert cli.main(["kept", "delete", "nobody", *folder]) == NotFound.exit_code
+    assert cli.main(["kept", "list", *folder]) == 0
+    assert "no text is kept" in capsys.readouterr().out
+    assert cli.main(["kept", "list", "--keep-text", str(tmp_path / "none")]) == NotFound.exit_code
+    assert cli.main(["kept", "list"]) == UsageError.exit_code
+
+
+def test_only_the_servers_user_reads_it(tmp_path: Path):
+    store = KeptStore(tmp_path / "kept")
+    store.write(text(), WORDS)
+    for path in [store.folder, *store.folder.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert "a" not in {path.name for path in store.folder.iterdir()}
