@@ -244,9 +244,15 @@ def test_serve_refuses_what_would_keep_nothing_or_could_not_be_deleted(config: S
         require_keepable(config)
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):
+def test_a_folder_that_cannot_be_made_or_that_others_read_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be used"):
         keeper_of(ServeConfig(keep_text=str(tmp_path / "file"), tokens="t"), WORDS)
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(UsageError, match="chmod 700"):
+        keeper_of(ServeConfig(keep_text=str(tmp_path / "open"), tokens="t"), WORDS)
+    keeper = keeper_of(ServeConfig(keep_text=str(tmp_path / "new"), tokens="t"), WORDS)
+    assert keeper is not None
+    keeper.close()
     assert keeper_of(ServeConfig(), WORDS) is None
     require_keepable(ServeConfig())

@@ -88,6 +88,12 @@ def test_a_deletion_that_fails_says_so(tmp_path: Path, monkeypatch):
         store.delete("a")
 
 
+def test_a_look_changes_no_folder(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    assert cli.main(["kept", "list", "--keep-text", str(tmp_path)]) == 0
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
 def test_the_commands(tmp_path: Path, capsys):
     store = KeptStore(tmp_path)
     store.write(text("kitchen\x1b[2J"), WORDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import time
 from pathlib import Path
 
@@ -85,4 +86,6 @@ def keeper_of(config: ServeConfig, vocabulary: str) -> TextKeeper | None:
         store = KeptStore(folder, config.keep_text_mb * MB, config.keep_text_days * DAY)
     except OSError as error:
         raise UsageError(f"--keep-text {folder} cannot be used: {error.strerror}") from error
+    if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(f"--keep-text {folder} is open to other users; run: chmod 700 {folder}")
     return TextKeeper(store, vocabulary)

@@ -47,8 +47,7 @@ class KeptStore:
     ) -> None:
         """`most_bytes`: of one tenant; `seconds`: until a text is deleted; 0 = no such rule. `clock`: Unix time."""
         self.folder, self._most, self._seconds, self._clock = folder, most_bytes, seconds, clock
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def folder_of(self, tenant: str) -> Path:
         """Where the texts of a tenant are, or would be."""
