@@ -159,30 +159,16 @@ def _check_widths(values: Mapping[str, Any], shape: Eagle3Shape) -> None:
 
 
 def _frequencies(layer: Mapping[str, Any], shape: Eagle3Shape) -> Frequencies:
-    """As transformers computes them, from the older keys (`rope_theta`, `rope_scaling`) as from `rope_parameters`."""
-    own = {name: layer[name] for name in ("rope_theta", "rope_scaling", "rope_parameters") if layer.get(name)}
-    for rotation in (layer.get("rope_scaling"), layer.get("rope_parameters")):
-        if rotation:
-            kind = (
-                rotation.get("rope_type", rotation.get("type", "default"))
-                if isinstance(rotation, dict)
-                else rotation
-            )
-            if kind not in ROTATIONS:
-                raise ValueError(f"a rotation {str(kind)[:40]!r}; known are {', '.join(ROTATIONS)}")
-            if "rope_theta" not in own:
-                own["rope_theta"] = _number(rotation, "rope_theta", 1e4, finfo(float32).max)
-    if "rope_theta" in own:
-        _number(own, "rope_theta", 1e4, finfo(float32).max)
+    """As transformers computes them. Raises ValueError."""
+    rotation = _rotation(layer)
     try:
         rotary = LlamaRotaryEmbedding(
             LlamaConfig(
                 hidden_size=shape.heads * shape.head_size,
                 num_attention_heads=shape.heads,
-                num_key_value_heads=shape.kv_heads,
                 head_dim=shape.head_size,
                 max_position_embeddings=_size(layer, "max_position_embeddings", 2048),
-                **own,
+                rope_parameters=rotation,
             )
         )
         each, scale = rotary.inv_freq, float(rotary.attention_scaling)
@@ -191,6 +177,18 @@ def _frequencies(layer: Mapping[str, Any], shape: Eagle3Shape) -> Frequencies:
     if each.shape != (shape.head_size // 2,) or not each.isfinite().all() or not 0 < scale < LARGEST:
         raise ValueError("its rotation gives no finite frequencies")
     return Frequencies(each, scale)
+
+
+def _rotation(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` of newer files; older ones have `rope_theta` and `rope_scaling`. Raises ValueError."""
+    found = layer.get("rope_parameters") or layer.get("rope_scaling") or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"its rotation is {str(found)[:40]!r}")
+    kind = found.get("rope_type", found.get("type", "default"))
+    if kind not in ROTATIONS:
+        raise ValueError(f"a rotation {str(kind)[:40]!r}; known are {', '.join(ROTATIONS)}")
+    base = _number(layer, "rope_theta", 10_000.0, finfo(float32).max)
+    return {**found, "rope_type": kind, "rope_theta": _number(found, "rope_theta", base, finfo(float32).max)}
 
 
 def _verifier(values: Mapping[str, Any]) -> str:
