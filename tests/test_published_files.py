@@ -83,6 +83,10 @@ WRONG_CONFIGS: dict[str, tuple[Callable[[Json], Any], str]] = {
         with_layer(rope_parameters={"full_attention": {"rope_theta": 1e4}, "rope_type": []}),
         "a rotation '[]'",
     ),
+    "a rotation of some of a head": (
+        with_layer(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        "a rotation with 'partial_rotary_factor'",
+    ),
     "a rotation that is a name": (with_layer(rope_scaling="yarn"), "its rotation"),
     "a rotation without its factor": (with_layer(rope_scaling={"rope_type": "linear"}), "its rotation"),
     "a rotation by nothing": (with_layer(rope_scaling={"rope_type": "linear", "factor": 0}), "rotation"),

@@ -22,6 +22,14 @@ CONFIG = "config.json"
 RUNS = ("eagle3",)
 # Rotations whose frequencies do not depend on how long a text has become
 ROTATIONS = ("default", "linear", "llama3", "yarn")
+# and what each may say of itself
+FACTORS = {
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "truncate",
+} | {*("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
 TAPS = 3  # hidden states, where the file does not name them
 LARGEST = 1 << 24  # of any size that a file states
 AGAIN = "copy the head's folder again"
@@ -49,7 +57,7 @@ def read_config(folder: Path) -> SpeculatorsConfig:
     _check_type(values, folder)
     try:
         return _understood(values)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise UnsupportedModel(f"{path} is not that of an eagle3 head: {reason}; {AGAIN}") from error
 
@@ -187,8 +195,11 @@ def _rotation(layer: Mapping[str, Any]) -> dict[str, Any]:
     kind = found.get("rope_type", found.get("type", "default"))
     if kind not in ROTATIONS:
         raise ValueError(f"a rotation {str(kind)[:40]!r}; known are {', '.join(ROTATIONS)}")
+    if strange := found.keys() - FACTORS - {"rope_type", "type", "rope_theta"}:
+        raise ValueError(f"a rotation with {min(strange)[:40]!r}, which this server does not know")
     base = _number(layer, "rope_theta", 10_000.0, finfo(float32).max)
-    return {**found, "rope_type": kind, "rope_theta": _number(found, "rope_theta", base, finfo(float32).max)}
+    own = {name: found[name] for name in FACTORS & found.keys()}
+    return {**own, "rope_type": kind, "rope_theta": _number(found, "rope_theta", base, finfo(float32).max)}
 
 
 def _verifier(values: Mapping[str, Any]) -> str:
