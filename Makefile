@@ -74,9 +74,9 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 
 # Neither is needed, and a torchvision of another torch than the one at hand would keep transformers from loading.
 speculators-check: $(STAMP) ## draft heads that the speculators package makes and computes, against ours (installs it in build/)
-	@test -x build/speculators/bin/python || $(PYTHON) -m venv build/speculators
-	@build/speculators/bin/python -m pip install --quiet --disable-pip-version-check -r tests/published_requirements.txt
-	@build/speculators/bin/python -m pip uninstall --quiet --yes torchvision torchaudio
+	@test -e build/speculators/made || { $(PYTHON) -m venv build/speculators && \
+		build/speculators/bin/python -m pip install --quiet --disable-pip-version-check -r tests/published_requirements.txt && \
+		build/speculators/bin/python -m pip uninstall --quiet --yes torchvision torchaudio && touch build/speculators/made; }
 	@for seed in 11 21 31; do \
 		build/speculators/bin/python tests/published_heads.py build/published/$$seed $$seed && \
 		PUBLISHED_HEADS=build/published/$$seed $(BIN)/python -m pytest --quiet -s tests/test_published_heads.py || exit 1; \

@@ -229,6 +229,18 @@ def test_the_newest_rows_of_a_long_text(folder, monkeypatch) -> None:
     assert not torch.equal(chances(0), chances(55))
 
 
+def test_what_is_read_for_one_tenant_is_unread_for_others(folder) -> None:
+    """The same text in a block that changes hands: drafts that come sooner would tell what another one has asked."""
+    context = loaded(fresh_engine(), folder)._context
+    one = Ask(1, "a", LONG, 3, SamplingParams(0.0), b"", (4, 1, 7))
+    with torch.inference_mode():
+        rows = [
+            context.catch_up([one._replace(session=session, tenant=tenant)])[0].rows
+            for session, tenant in ((1, "a"), (2, "a"), (3, "b"), (4, "a"))
+        ]
+    assert rows == [39, 0, 39, 39]
+
+
 def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, folder, caplog) -> None:
     engine = fresh_engine()
     drafter = loaded(engine, folder)

@@ -24,12 +24,15 @@ RUNS = ("eagle3",)
 ROTATIONS = ("default", "linear", "llama3", "yarn")
 # and what each may say of itself
 FACTORS = {
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-    "truncate",
-} | {*("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
+    *(
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+    ),
+    *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+}
 TAPS = 3  # hidden states, where the file does not name them
 LARGEST = 1 << 24  # of any size that a file states
 AGAIN = "copy the head's folder again"
