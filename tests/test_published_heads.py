@@ -23,7 +23,7 @@ from opensled.messages import SamplingParams
 from verify_server.drafting.base import Ask
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.heads.eagle3 import Eagle3Head, GainNorm
-from verify_server.heads.eagle3_drafter import ChainDrafter
+from verify_server.heads.eagle3_drafter import Eagle3Drafter
 from verify_server.heads.feature_context import FeatureContext
 from verify_server.heads.speculators_file import load_published
 
@@ -73,7 +73,7 @@ def computed(name: str, change: Callable[[Eagle3Head], None] | None = None) -> C
                 context.read(golden["hidden"][piece], piece, slots[piece])
     logits: list[Tensor] = []
     head.lm_head.register_forward_hook(lambda *passed: logits.append(passed[2]))
-    made = ChainDrafter(head, context, found.draft_ids).propose(asks)
+    made = Eagle3Drafter(head, context, found.draft_ids).propose(asks)
     return Computed(torch.tensor([proposal.block.ids for proposal in made]), torch.stack(logits, dim=1))
 
 

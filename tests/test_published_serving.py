@@ -49,7 +49,7 @@ from verify_server.engine.selftest import attending_by
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads import feature_context
 from verify_server.heads.eagle3_attach import eagle3
-from verify_server.heads.eagle3_drafter import ChainDrafter
+from verify_server.heads.eagle3_drafter import Eagle3Drafter
 from verify_server.heads.feature_context import FeatureContext
 from verify_server.loop import VerifyLoop
 
@@ -68,17 +68,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish(tmp_path_factory.mktemp("published"), config)
 
 
-def loaded(engine: TorchEngine, folder: Path) -> ChainDrafter:
+def loaded(engine: TorchEngine, folder: Path) -> Eagle3Drafter:
     config = ServeConfig(model="tiny", drafter="eagle3", draft_model=str(folder))
     drafter = SERVER_DRAFTERS.get("eagle3")(config, target(engine))
-    assert isinstance(drafter, ChainDrafter) and drafter.reads_blocks and not drafter.needs_kv
+    assert isinstance(drafter, Eagle3Drafter) and drafter.reads_blocks and not drafter.needs_kv
     return drafter
 
 
 class FromTheText(ServerDrafter):
     """The same head, which knows nothing but the text that it is asked about."""
 
-    def __init__(self, engine: TorchEngine, drafter: ChainDrafter) -> None:
+    def __init__(self, engine: TorchEngine, drafter: Eagle3Drafter) -> None:
         self._network, self._drafter = engine.network, drafter
 
     @torch.inference_mode()
@@ -92,7 +92,7 @@ class FromTheText(ServerDrafter):
         context = FeatureContext(self._drafter._head, own.taps, own._table, len(blocks), True)
         rows = torch.arange(count)
         context.read(torch.stack([states[tap][0] for tap in own.taps], dim=1), rows, rows)
-        alone = ChainDrafter(self._drafter._head, context, self._drafter._ids)
+        alone = Eagle3Drafter(self._drafter._head, context, self._drafter._ids)
         return alone.propose([one._replace(blocks=blocks)])
 
 

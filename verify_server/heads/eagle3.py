@@ -20,7 +20,7 @@ from verify_server.heads.layers import turned
 
 @dataclass(frozen=True)
 class Eagle3Shape:
-    """Sizes and switches of `config.json`, in that order of trust: none is used before its tensor was seen."""
+    """Sizes and switches of a head, as its `config.json` states them."""
 
     taps: int  # hidden states of the target that it reads
     size: int  # of a hidden state, of the target as of the head; d
@@ -106,9 +106,8 @@ class Eagle3Head(nn.Module):
     def __init__(self, shape: Eagle3Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.frequencies: Frequencies | None = (
-            None  # no weight: it keeps its precision, whatever the head's is
-        )
+        # No weight: it keeps its precision, whatever the head's is.
+        self.frequencies: Frequencies | None = None
         size, eps = shape.size, shape.eps
         if shape.own_embedding:
             self.embed_tokens = nn.Embedding(shape.target_vocabulary, size)

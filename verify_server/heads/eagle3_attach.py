@@ -10,13 +10,13 @@ from opensled.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from verify_server.config import ServeConfig
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads.eagle3 import Frequencies
-from verify_server.heads.eagle3_drafter import ChainDrafter
+from verify_server.heads.eagle3_drafter import Eagle3Drafter
 from verify_server.heads.feature_context import FeatureContext
 from verify_server.heads.speculators_file import PublishedHead, load_published
 from verify_server.target import Target
 
 
-def eagle3(config: ServeConfig, target: Target) -> ChainDrafter:
+def eagle3(config: ServeConfig, target: Target) -> Eagle3Drafter:
     """`--drafter eagle3`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
     engine = target.engine
     if not isinstance(engine, TorchEngine):
@@ -32,7 +32,7 @@ def eagle3(config: ServeConfig, target: Target) -> ChainDrafter:
     return _beside(load_published(Path(config.draft_model)), engine, target, config.prefix_cache)
 
 
-def _beside(found: PublishedHead, engine: TorchEngine, target: Target, shared: bool) -> ChainDrafter:
+def _beside(found: PublishedHead, engine: TorchEngine, target: Target, shared: bool) -> Eagle3Drafter:
     network = engine.network
     taps = _checked(found, engine, target)
     head = found.head.to(device=network.device, dtype=network.dtype)
@@ -45,7 +45,7 @@ def _beside(found: PublishedHead, engine: TorchEngine, target: Target, shared: b
         del head.embed_tokens  # the target's is the same
     context = FeatureContext(head, taps, table, engine.info.num_blocks, shared)
     engine.attach(context)
-    return ChainDrafter(head, context, found.draft_ids.to(network.device))
+    return Eagle3Drafter(head, context, found.draft_ids.to(network.device))
 
 
 def _checked(found: PublishedHead, engine: TorchEngine, target: Target) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from verify_server.heads.eagle3 import Eagle3Head
 from verify_server.heads.feature_context import FeatureContext
 
 
-class ChainDrafter(ServerDrafter):
+class Eagle3Drafter(ServerDrafter):
     """For all sessions at once."""
 
     reads_blocks: ClassVar[bool] = True
