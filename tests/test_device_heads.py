@@ -17,7 +17,7 @@ import torch
 from edge_client.config import EdgeConfig
 from edge_client.drafter_choice import made
 from edge_client.drafters.chain import ChainFactory
-from edge_client.drafters.head import HeadDrafter, HeadFactory
+from edge_client.drafters.head import DeviceHead, HeadFactory
 from opensled.drafting.head_form import ABOUT, DRAFT, PARTS, READ
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.features import FeatureRows
@@ -35,14 +35,13 @@ from verify_server.engine.torch_engine import TorchEngine
 from verify_server.engine.torch_scores import rounded
 from verify_server.heads import attach
 from verify_server.heads.context import HeadContext
-from verify_server.heads.drafter import FrameDrafter, PlaceDrafter
-from verify_server.heads.drafter import HeadDrafter as ServerHead
+from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import load
 from verify_server.heads.target_parts import TargetParts
 from verify_server.session_manager import SessionLimits
 from verify_server.text.hf_text import HFText
 
-KINDS: dict[str, type[ServerHead]] = {"ctc": FrameDrafter, "specformer": PlaceDrafter}
+KINDS: dict[str, type[HeadDrafter]] = {"ctc": FrameDrafter, "specformer": PlaceDrafter}
 KEY = noise_key(7)
 
 
@@ -86,7 +85,7 @@ class Both:
         self.beside = KINDS[kind](found.head, self.context, parts)
         self.engine, self.taps = engine, found.head.shape.taps
         engine.tap()
-        self.device: HeadDrafter = self.factory.create()
+        self.device: DeviceHead = self.factory.create()
 
     def read(self, tokens: Sequence[int], params: SamplingParams, is_rounded: bool) -> np.ndarray:
         """Compute all of `tokens` but the last; both heads have its rows then."""
@@ -190,7 +189,7 @@ def test_answers_stay_and_a_step_writes_more(
 # -- what is missing, and what does not fit ------------------------------------------------------------------
 
 
-def begun(factory: HeadFactory, tokens: Sequence[int]) -> HeadDrafter:
+def begun(factory: HeadFactory, tokens: Sequence[int]) -> DeviceHead:
     drafter = factory.create()
     drafter.begin(tokens, sampler(SamplingParams(temperature=0.0, max_tokens=9), KEY, False, len(tokens)))
     return drafter

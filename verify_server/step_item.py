@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from opensled.messages import Draft, DraftBlock
 from verify_server.acceptance.base import DraftCheck
@@ -10,14 +10,13 @@ from verify_server.engine.base import Segment
 from verify_server.feature_log import FeatureWish
 from verify_server.own_draft import NO_DRAFT
 
-if TYPE_CHECKING:
-    from verify_server.session import Session
+SessionT = TypeVar("SessionT")  # the type of session.py, which makes these
 
 
-class StepItem(NamedTuple):
+class StepItem(NamedTuple, Generic[SessionT]):
     """What one step computes for one session."""
 
-    session: Session
+    session: SessionT
     segment: Segment
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
     draft: Draft | None  # the draft this step answers

@@ -61,8 +61,8 @@ class HeadFactory(DrafterFactory):
                 f"{target.model_id!r}; export a head of this target"
             )
 
-    def create(self) -> HeadDrafter:
-        return HeadDrafter(self.about, self._parts)
+    def create(self) -> DeviceHead:
+        return DeviceHead(self.about, self._parts)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class HeadParts:
         return found
 
 
-class HeadDrafter(Drafter):
+class DeviceHead(Drafter):
     """Of one sequence at a time."""
 
     def __init__(self, about: HeadAbout, parts: HeadParts) -> None:
