@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from edge_client.checks.head import check_head
 from edge_client.config import EdgeConfig
-from edge_client.drafter_choice import made
+from edge_client.drafter_choice import FittingFactory, made
 from edge_client.drafters.chain import ChainFactory
 from edge_client.drafters.head import DeviceHead, HeadFactory
 from opensled.drafting.head_form import ABOUT, DRAFT, PARTS, READ
@@ -310,3 +311,19 @@ def test_heads_that_cannot_be_exported_are_named(tmp_path: Path) -> None:
         export_head(ExportHeadConfig("tiny-hub", "ctc", str(tmp_path)))
     with pytest.raises(UnsupportedModel, match="a target of other sizes"):
         export_head(ExportHeadConfig("tiny-draft", str(attach.shipped("tiny", "ctc")), str(tmp_path)))
+
+
+def test_the_doctor_knows_heads(folder: Path) -> None:
+    about = HeadFactory(str(folder)).about
+    facts = {"model_id": "tiny", "vocab_size": 9, "fingerprint": about.vocabulary}
+    found = check_head(str(folder), facts)
+    assert found.status == "ok" and f"{len(about.taps) * (about.size + 4):,} bytes" in found.detail
+    assert check_head(str(folder), None).status == "ok"
+    assert check_head(str(folder), facts | {"fingerprint": "another"}).status == "fail"
+    assert check_head(str(folder.parent), facts).status == check_head("", facts).status == "fail"
+
+
+def test_a_head_is_never_guessed() -> None:
+    for drafter in ("head", "chain:lookup,head"):
+        with pytest.raises(UsageError, match="--draft-model FOLDER"):
+            FittingFactory(EdgeConfig(drafter=drafter)).check_vocabulary(info_of("any"))
