@@ -15,6 +15,7 @@ the verdict, the guess of the bonus token at its head, and the drafter works ahe
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
+from opensled.features import NEWEST, FeatureRows
 from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import rebase
 from opensled.sampling import Sampler
@@ -83,6 +85,7 @@ class DraftJob:
         self._sent = 0  # tokens of the latest block
         # The policy wanted no draft, or the server wrote more than the latest block explains: that is still to be read.
         self._rested = False
+        self._rows: deque[FeatureRows] = deque(maxlen=NEWEST)  # that the drafter has not been given
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
         """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
@@ -135,6 +138,17 @@ class DraftJob:
         if bet is not None:
             self.wasted += bet.tokens
 
+    def features(self, rows: Sequence[FeatureRows]) -> None:
+        """Hidden states of the target; the drafter gets them before it hears of the next tokens."""
+        self._rows.extend(rows)
+
+    def _commit(self, news: tuple[int, ...]) -> None:
+        """The truth grew by `news`, perhaps by nothing."""
+        while self._rows:
+            self._drafter.features(self._rows.popleft())
+        if news:
+            self._drafter.commit(news)
+
     def _end_bet(self) -> None:
         if self._bet is not None:
             self._bet.over = True
@@ -165,8 +179,8 @@ class DraftJob:
 
     def _propose(self, news: tuple[int, ...], budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
         """Fill `nodes`; the seconds that they took, those of the tokens drafted ahead included."""
+        self._commit(news)
         if news:
-            self._drafter.commit(news)
             self._rested |= len(news) > self._sent + 1
         ready, ready_s = self._settle()
         seconds = 0.0
@@ -195,7 +209,7 @@ class DraftJob:
             if news:
                 written += len(news)
                 self._base = self._known = self._base + len(news)
-                self._drafter.commit(news)
+                self._commit(news)
         self._fresh = True
         return True
 
@@ -260,8 +274,8 @@ class DraftJob:
     def _ahead(self, bet: LookAhead, budget: BlockBudget, news: tuple[int, ...]) -> Work[Drafted]:
         tokens: tuple[DraftToken, ...] = ()
         try:
-            if news and not self.over:
-                self._drafter.commit(news)
+            if not self.over:
+                self._commit(news)
             self._sent = len(bet.block.tokens)
             sends = 0 if self.over else self._sends_on(budget)
             length = sends or (0 if self.over else self._policy.ahead(budget.length, budget.hint))

@@ -32,6 +32,11 @@ class FittingFactory(DrafterFactory):
         """Of the drafter for the latest target."""
         return self._fitting.name
 
+    @property
+    def features(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Of the drafter for the latest target."""
+        return self._fitting.features
+
     def check_vocabulary(self, target: ModelInfo) -> None:
         """Choose the drafter for `target`.
 

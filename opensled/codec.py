@@ -1,7 +1,6 @@
 """Converts between our messages and protobuf's: the only module that uses the generated classes.
 
-The fields of both have the same names, so encoding passes them by name. Decoding refuses fields that are reserved for
-later by name when they are set. Every mistake of a peer raises a typed error.
+The fields of both have the same names, so encoding passes them by name. Every mistake of a peer raises a typed error.
 """
 
 import math
@@ -12,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from opensled import bounds
 from opensled.errors import InvalidRequest, ProtocolError, RequestError
+from opensled.feature_codec import decode_features, encode_rows
 from opensled.framed import Framed
 from opensled.images import ImageFacts
 from opensled.messages import (
@@ -39,7 +39,6 @@ from opensled.open_codec import (
     decode_shaping,
     encode_open,
     encode_shaping,
-    refuse_reserved,
     require_key,
 )
 from opensled.shaping import padded_size, padding_parts
@@ -301,6 +300,8 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.hint = message.hint
     for entry in message.logprobs:
         verdict.logprobs.append(_encode_logprobs(entry))
+    if message.features:
+        verdict.features.extend(map(encode_rows, message.features))
     if message.loose:
         verdict.loose.extend(message.loose)
     if message.vetted:
@@ -317,7 +318,6 @@ def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:
 
 
 def _decode_verdict(message: pb.Verdict) -> Verdict:
-    refuse_reserved(message, "features")
     bounds.check_verdict(message)
     return Verdict(
         base=message.base,
@@ -331,4 +331,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         vetted=message.vetted,
         unverified=message.unverified,
         revision=message.revision,
+        features=decode_features(message.features) if message.features else (),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
+from opensled.features import FeatureRows
 from opensled.images import Image, ImageFacts, TurnImage
 from opensled.registry import split_name
 from opensled.shaping import Shaping
@@ -200,6 +201,7 @@ class Open:
     shaping: Shaping | None = None  # asked for; None = sizes and times of frames may tell what they like
     takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
     images: tuple[Image, ...] = ()  # of the prompt, in order
+    features: tuple[int, ...] = ()  # hidden states to send of committed positions, see opensled/features.py
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
@@ -266,6 +268,7 @@ class Verdict(NamedTuple):
     vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
     unverified: int = 0  # of the last before those, the ones that no target will confirm: they are final
     revision: int = 0  # how often vetted tokens were taken back; tells newer verdicts from older ones
+    features: tuple[FeatureRows, ...] = ()  # by position, when asked for; they may come later than the tokens
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,13 @@
 from collections.abc import Iterator
 
 from opensled import bounds
-from opensled.errors import InvalidRequest, Unsupported
+from opensled.errors import InvalidRequest
+from opensled.features import layers_of, names_of
 from opensled.images import DIGEST_BYTES, Image, TurnImage
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
 from opensled.noise import KEY_BYTES
 from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2 as pb
-
-
-def refuse_reserved(message: pb.Open | pb.Draft | pb.Verdict, *names: str) -> None:
-    """Raises Unsupported for a set field that the schema reserves for later."""
-    for name in names:
-        if getattr(message, name):
-            raise Unsupported(f"{name} is not served by this version; leave it unset", name)
 
 
 def encode_open(message: Open) -> pb.Open:
@@ -26,6 +20,7 @@ def encode_open(message: Open) -> pb.Open:
         "guide": _encode_guide(guide) if guide else None,
         "shaping": encode_shaping(message.shaping),
         "images": [pb.Image(**vars(image)) for image in message.images],
+        "features": names_of(message.features),
     }
     del fields["prompt"]
     encoded = pb.Open(**fields)
@@ -55,7 +50,6 @@ def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
 
 def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open:
     """Our message; `positions`: see `bounds.check_open`."""
-    refuse_reserved(message, "features")
     bounds.check_open(message, positions)
     if message.noise_key:
         require_key(message.noise_key)
@@ -76,6 +70,7 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         shaping=decode_shaping(message),
         takes_unverified=message.takes_unverified,
         images=tuple([_decode_image(image) for image in message.images]),
+        features=layers_of(message.features),
     )
 
 

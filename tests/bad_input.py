@@ -165,8 +165,11 @@ OPENING = (
         each(*(opening(shaping=pb.Shaping(**fields)) for fields in (
             {}, {"frame_bytes": 63}, {"frame_bytes": 2**31}, {"frame_bytes": 256, "tick_ms": 1},
             {"frame_bytes": 256, "tick_ms": 10_000}, {"frame_bytes": 256, "pad_answer": True})))),
-    Row("`features`: reserved for later", "unsupported", "features", "not served by this version", NEVER,
-        each(opening(features=["hidden:-1"]))),
+    Row("names in `features` that are none, one twice, or more than 8", "invalid_request", "features", "", NEVER,
+        each(*(opening(features=names) for names in (["hidden:-1"], ["hidden:1"] * 2,
+            [f"hidden:{layer}" for layer in range(9)])))),
+    Row("`features` where the operator allows none", "unsupported", "features", "its operator can allow it", NEVER,
+        each(opening(features=["hidden:1"]))),
     Row("a field this version does not know", "", "", "", GOES_ON, each(opening() + UNKNOWN_FIELD)),
 )  # fmt: skip
 

@@ -32,6 +32,7 @@ PLACES = {
     "hall": "192.168.1.32",
 }  # the addresses of the page
 MODEL = "smollm2"
+BACK_SECONDS = 30.0  # in which a Pi must have found a PC that woke up; chosen: several of its looks
 CODE = re.compile(r"opensled edge --pair (\S+) ")
 NOT_HERE = {
     "./deploy/edge": "typed outside of the namespace: what builds a wheel comes from the package index",
@@ -206,17 +207,25 @@ class Walk:
         body = json.dumps(
             {"model": self._model, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
         )
-        rules = []
-        for change in (
-            lambda: None,
-            lambda: self._pc.stop("serve"),
-            lambda: self._serve(self._pc, server, []),
-        ):
-            change()
-            rules.append(json.loads(pi.run(ask % body))["usage"]["opensled"]["rule"])
-        if rules[:2] != ["match", "local-only"]:
-            raise OpenSledError(f"the rules of three answers: {rules}")
-        return f"rules of the answers: {', '.join(rules)}"
+
+        def rule() -> str:
+            return str(json.loads(pi.run(ask % body))["usage"]["opensled"]["rule"])
+
+        before = rule()
+        self._pc.stop("serve")
+        meanwhile = rule()
+        if [before, meanwhile] != ["match", "local-only"]:
+            raise OpenSledError(
+                f"the rules of the answers before and after the PC slept: {before}, {meanwhile}"
+            )
+        self._serve(self._pc, server, [])
+        woke = time.monotonic()
+        while rule() != "match":  # the Pi looks for the PC every few seconds
+            if time.monotonic() > woke + BACK_SECONDS:
+                raise OpenSledError(f"{BACK_SECONDS} s after the PC woke up the Pi still answers alone")
+            time.sleep(0.2)
+        took = time.monotonic() - woke
+        return f"the target, the draft model alone, and {took:.1f} s after the PC woke up the target again"
 
     # The beginning of a command, without the path of opensled -> what types it
     _rules: ClassVar[dict[str, Rule]] = {

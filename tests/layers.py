@@ -99,9 +99,18 @@ HOMES = {
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
     "jinja2": ("opensled/chat_sandbox.py",),
     "sklearn": ("benchmarks/traffic_attack.py",),
-    "onnxruntime": ("edge_client/drafters/onnx.py", "opensled_training/distil/agreement.py"),
+    "onnxruntime": (
+        "edge_client/drafters/onnx.py",
+        "edge_client/drafters/head.py",
+        "opensled_training/distil/agreement.py",
+    ),
     "google.protobuf": ("opensled/codec.py",),
-    "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS, ATTACKERS),
+    "opensled.v1.verify_pb2": (
+        "opensled/codec.py",
+        "opensled/open_codec.py",
+        "opensled/feature_codec.py",
+        *(BARE_ROUNDS, ATTACKERS),
+    ),
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
 }
 # Files whose worth is that they share nothing with the product.

@@ -15,8 +15,9 @@ from verify_server.draft_budget import Quota
 from verify_server.drafting.base import Proposal
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.own_draft import OwnDraft
-from verify_server.session import DraftLimits, StepItem
+from verify_server.session import DraftLimits
 from verify_server.step import run_step
+from verify_server.step_item import StepItem
 
 PROMPT = [3, 1, 4, 1, 5]
 BASE = len(PROMPT)

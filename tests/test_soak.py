@@ -18,19 +18,16 @@ import pytest
 
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, Overloaded
-from opensled.messages import Limits, ModelInfo
 from opensled_testbed.link_relay import Relay
 from opensled_testbed.soak.__main__ import main
-from opensled_testbed.soak.account import Account, Suspect
+from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.check import Damage, damage
 from opensled_testbed.soak.clocks import StepClock
 from opensled_testbed.soak.edge_reader import EdgeLost, _error, _Reply
 from opensled_testbed.soak.faults import FAULTS, Ground, _victim
-from opensled_testbed.soak.judge import Judge
 from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
 from opensled_testbed.soak.picture_questions import picture_questions
-from opensled_testbed.soak.questions import Course, Question, Truth, questions
 from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
 from opensled_testbed.soak.target import Place, private_file
 from opensled_testbed.soak.targets import target_of
@@ -118,35 +115,6 @@ def test_a_report_is_right_only_if_all_answers_were():
     account.damages.append(Damage(lost=1))
     report = Report({"one": account}, ["kill"], 1.0)
     assert not report.right and report.as_json()["lost"] == 1 and "kill" in report.table()
-
-
-@pytest.fixture(scope="module")
-def judged():
-    """A judge, and questions whose truths the reference itself has written."""
-    judge = Judge(KINDS[0])
-    reference = judge.reference
-    asked = [Question({**question.body, "max_tokens": 12}) for question in questions(4, seed=0)]
-    truths = []
-    for question in asked:
-        prompt, params = reference.render_chat(question.body["messages"]), question.params
-        sampling = {"temperature": params.temperature, "seed": params.seed, "max_tokens": params.max_tokens}
-        ids, reason = reference.generate(prompt, **sampling)
-        truths.append(Truth(tuple(prompt), tuple(ids), reason, reference.decode(ids)))
-    limits = Limits(max_draft=8, context_length=1024)
-    info = ModelInfo("tiny", 2048, "", tuple(reference.eos_ids), limits, (), "exact", "", "", True)
-    return judge, Course(asked, truths, info)
-
-
-@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
-def test_the_judge_finds_what_the_target_would_not_have_written(judged, engine):
-    judge, course = judged
-    assert judge.truths(course, engine) == []
-    account = Account(Clock())
-    for number, truth in enumerate(course.truths):
-        told = (*truth.ids[:3], truth.ids[3] + 1, *truth.ids[4:])
-        account.suspects.append(Suspect(number, told, True, damage(told, truth.ids, True)))
-    judge.settle(account, course, engine)
-    assert len(account.wrongs) == len(account.damages) == 4 and account.flips == 0
 
 
 def test_an_hour_injects_every_kind_often_enough():

@@ -153,8 +153,8 @@ class ServeConfig(KeepConfig, AccessConfig):
     )
     draft_model: str = option(
         "",
-        "draft model of --drafter model, named like the target, or the folder of a draft head or an early exit; "
-        "default: the one that belongs to the target",
+        "draft model of --drafter model, named like the target, or the folder of a draft head, a published head, or an "
+        "early exit; default: the one that belongs to the target",
         metavar="MODEL",
         apart=True,
     )
@@ -269,6 +269,11 @@ class ServeConfig(KeepConfig, AccessConfig):
         "",
         "folder of the pivot classifier for rule pad (opensled train-pivots); empty = the one that comes with OpenSLED",
         metavar="FOLDER",
+    )
+    features: bool = option(
+        False,
+        "send devices that ask for it hidden states of their own texts, for draft heads (--drafter head); they give "
+        "the text away, see docs/security.md; for single tenants: features=1 in --tokens",
     )
     pad_frames: bool = option(
         False,

@@ -24,8 +24,9 @@ from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
 from verify_server.kv.twins import adopts
 from verify_server.outbox import Outbox
-from verify_server.session import Session, StepItem
+from verify_server.session import Session
 from verify_server.step import Outcome, run_step, step_failed
+from verify_server.step_item import StepItem
 from verify_server.trees import runs
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,10 @@ class VerifyLoop:
             session.forget_kv()
             session.constraint = None  # a grammar takes some hundred KB
         self.wake()
+
+    async def tap(self) -> int:
+        """See `TargetEngine.tap`, in the engine's thread."""
+        return await self._thread.run(self.engine.tap)
 
     def wake(self) -> None:
         """Something changed: plan again."""

@@ -7,9 +7,9 @@ event loop; only a `StepItem` travels to the engine's thread. Every `now` is in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from opensled.errors import OpenSledError
+from opensled.features import FeatureRows
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.penalties import TokenCounts
 from opensled.protocol import agreed
@@ -20,7 +20,7 @@ from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft
 from verify_server.drafting.base import Proposal
-from verify_server.engine.base import Segment
+from verify_server.feature_log import FeatureLog, told_by, wished
 from verify_server.kept.trace import Trace
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
@@ -28,6 +28,7 @@ from verify_server.pending_draft import DraftLimits, PendingDraft, verified
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.session_view import view_of
+from verify_server.step_item import StepItem
 from verify_server.text.guide import Constraint
 from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
 
@@ -50,6 +51,7 @@ class Session:
     budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
     trace: Trace | None = None  # None = nothing of it is kept
     own: OwnDraft | None = None  # None = no drafter of the server drafts for it
+    features: FeatureLog | None = None  # None = its device wants no hidden states
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
@@ -77,6 +79,8 @@ class Session:
         self.has_reader, self.pending, self.following, self.listens = True, None, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
+        if self.features is not None:
+            self.features.reopened(known)
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
         return self.outbox
@@ -176,8 +180,14 @@ class Session:
                 hint=self.turn.hint,
                 logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
                 loose=tuple([position - base for position in self.loose if position >= base]),
+                features=self._rows(),
             )
         )
+
+    def _rows(self) -> tuple[FeatureRows, ...]:
+        """What goes with a verdict after which a draft is wanted."""
+        wanted = not self.sequence.finish_reason and self.turn.hint != 0
+        return told_by(self.features, len(self.outbox)) if wanted else ()
 
     @property
     def server_drives(self) -> bool:
@@ -234,6 +244,7 @@ class Session:
             own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
         block = together(drafted, own)
         segment = self.sequence.segment(piece, block)
+        segment, wish = wished(segment, self.features)
         check = hint = None
         if piece.decide:
             check = DraftCheck(
@@ -254,11 +265,13 @@ class Session:
         ask = piece.ask if piece.decide and self.own is not None else 0
         covered = length + len(block.tokens) + ask
         blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, wish)
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
+        if self.features is not None and item.wish is not None:
+            self.features.take(item.wish)
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
             return 0
@@ -333,18 +346,3 @@ class Session:
         """This session ends by an error; its reader is told, no other session notices."""
         self.failed = True
         self.outbox.put(Failure.of(error))
-
-
-class StepItem(NamedTuple):
-    """What one step computes for one session."""
-
-    session: Session
-    segment: Segment
-    check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
-    draft: Draft | None  # the draft this step answers
-    hint: int | None = None  # goes with the verdict
-    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
-    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
-    own: DraftBlock = NO_DRAFT  # and what of the server's own one
-    ask: int = 0  # tokens that the server's drafter is to draft after the step
-    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.checks.finding import Finding, fail, ok, warn
+from edge_client.checks.head import check_head
 from edge_client.checks.machine import model_bytes
 from edge_client.checks.own_process import Steps, started, steps_of
 from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.threads import draft_threads, model_drafter
+from edge_client.drafters.threads import draft_threads, has_head, model_drafter
 from edge_client.known_drafts import HOW_TO_GET_ONE, without_model
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
@@ -46,6 +47,8 @@ async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], rep
     problem = _missing(config)
     if problem:
         report.findings.append(problem)
+    elif has_head(config.drafter):
+        report.findings.append(check_head(config.draft_model, _facts((await server).info)))
     elif not tried(config.drafter):
         report.findings.append(ok("draft model", f"--drafter {config.drafter} needs none"))
     else:

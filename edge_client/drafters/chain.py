@@ -22,6 +22,7 @@ from operator import mul
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from opensled.errors import UsageError
+from opensled.features import FeatureRows
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
@@ -54,6 +55,10 @@ class ChainFactory(DrafterFactory):
             DRAFTERS.get(name)(model, threads, options) for name in parts
         ]
         self.uses_tables = any(factory.uses_tables for factory in self._factories)
+        read = {factory.features for factory in self._factories} - {()}
+        if len(read) > 1:
+            raise UsageError(f"the heads of chain {names!r} read different hidden states; leave one out")
+        self.features = next(iter(read), ())
         self._rename()
 
     def _rename(self) -> None:
@@ -90,6 +95,10 @@ class ChainDrafter(Drafter):
         self._forget()
         for drafter in self._drafters:
             drafter.begin(prompt, sampler)
+
+    def features(self, rows: FeatureRows) -> None:
+        for drafter in self._drafters:
+            drafter.features(rows)
 
     def commit(self, tokens: Sequence[int]) -> None:
         if self._block:

@@ -11,8 +11,8 @@ from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.engine.base import Scores
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.sequence import Sequence
-from verify_server.session import StepItem
 from verify_server.step import Outcome
+from verify_server.step_item import StepItem
 
 
 class Script:

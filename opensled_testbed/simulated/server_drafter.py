@@ -13,7 +13,7 @@ from scheduler.estimates import DeviceBook
 from verify_server.drafting.asking import asked_of
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.own_draft import OwnDraft
-from verify_server.session import StepItem
+from verify_server.step_item import StepItem
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 

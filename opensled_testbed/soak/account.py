@@ -47,6 +47,16 @@ class Suspect:
     damage: Damage
 
 
+@dataclass(frozen=True)
+class TextSuspect:
+    """An answer of a device's API that is not the truth; its tokens are not known."""
+
+    question: int
+    text: str
+    complete: bool
+    damage: Damage
+
+
 @dataclass
 class Account:
     """`clock` in seconds."""
@@ -58,6 +68,7 @@ class Account:
     resumed: int = 0  # times that an answer under way went on after its stream was lost
     left: int = 0  # answers whose reader left on purpose
     suspects: list[Suspect] = field(default_factory=list)
+    text_suspects: list[TextSuspect] = field(default_factory=list)
     damages: list[Damage] = field(
         default_factory=list
     )  # for certain; those of suspects join when they are judged

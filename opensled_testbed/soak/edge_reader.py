@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from opensled.errors import OpenSledError, from_code
-from opensled_testbed.soak.account import EDGE_LOST, Account
+from opensled_testbed.soak.account import EDGE_LOST, Account, TextSuspect
 from opensled_testbed.soak.check import Damage
 from opensled_testbed.soak.questions import Course
 from opensled_testbed.soak.readers import Reader
@@ -73,13 +73,12 @@ class EdgeReader(Reader):
     def _settle(self, number: int, reply: _Reply) -> None:
         truth, account = self._course.truths[number], self._account
         if not reply.right:
-            account.damages.append(reply.damage)
-            account.wrong(f"question {number} over the API: {reply.text!r} is not {truth.text!r}")
+            account.text_suspects.append(TextSuspect(number, reply.text, reply.done, reply.damage))
         if not reply.done:
             return
         account.answers, account.texts = account.answers + 1, account.texts + 1
         account.tokens += reply.tokens
-        if reply.finish_reason != REASONS[truth.finish_reason]:
+        if reply.right and reply.finish_reason != REASONS[truth.finish_reason]:
             account.wrong(f"an answer over the API ends by {reply.finish_reason!r}")
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.questions import Course, Question
 
 if TYPE_CHECKING:
+    from opensled_testbed.forcing import Followed
     from opensled_testbed.reference import Reference
 
 # Leads, in logits, that may flip: see ENGINES of demo_tiny.py
@@ -49,6 +51,31 @@ class Judge:
             else:
                 account.damages.append(suspect.damage)
                 account.wrong(f"question {suspect.question}: {suspect.damage} in {suspect.told}")
+
+        self._settle_texts(account, course, BOUNDS[engine])
+
+    def _settle_texts(self, account: Account, course: Course, bound: float) -> None:
+        """The same for answers of which the text alone is known. One that broke off must begin like a whole one that
+        the reference could have written."""
+        written: dict[int, set[str]] = defaultdict(set)
+        for suspect in sorted(account.text_suspects, key=lambda each: not each.complete):
+            known, truth = written[suspect.question], course.truths[suspect.question].text
+            if suspect.text not in known and suspect.complete:
+                followed = self._followed(course.questions[suspect.question], suspect.text, bound)
+                if followed is not None:
+                    known.add(suspect.text)
+                    account.flips += followed.flips
+            if not any(
+                suspect.text == text[: None if suspect.complete else len(suspect.text)] for text in known
+            ):
+                account.damages.append(suspect.damage)
+                account.wrong(f"question {suspect.question} over the API: {suspect.text!r} is not {truth!r}")
+
+    def _followed(self, question: Question, text: str, bound: float) -> Followed | None:
+        """How the reference follows a text up to flips; None = it would not have written it."""
+        from opensled_testbed.forcing import follow
+
+        return follow(self.reference, question.body, text, bound) if bound else None
 
     def _is_flip(self, suspect: Suspect, leads: Sequence[float], course: Course, bound: float) -> bool:
         """Whether the reference could have written it: no lead above the bound, and an end where one is due."""

@@ -29,6 +29,7 @@ from verify_server.heads.head_file import HeadFile, config_digest, load, save
 
 SEED = 29
 TEXTS, HELDOUT = "texts", "heldout"  # folders of shards
+DEVICE = "device"  # folder of the form that devices load
 ROWS = 96  # texts at once
 HELDOUT_WINDOWS = 48  # that the curve is of
 
@@ -140,9 +141,9 @@ def _write(
     head = HeadFile(folder, pupil.head, ids, Path(config.target).stem, fingerprint, digest, training)
     save(head)
     # What users get is rounded to 8 bits: it is measured as well.
-    rounded = load(folder).head
+    rounded = load(folder)
     if config.onnx:
-        write_onnx(rounded, folder)
-    found = tokens_per_step(replace(pupil, head=rounded), heldout)
+        write_onnx(rounded, source.network, folder / DEVICE)
+    found = tokens_per_step(replace(pupil, head=rounded.head), heldout)
     save(replace(head, training={**training, "rounded_tokens_per_step": found}))
     return folder

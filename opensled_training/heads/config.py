@@ -70,7 +70,7 @@ class TrainHeadConfig:
         high=4096,
     )
     vocabulary: int = option(8192, "ids that can be drafted, the commonest ones", low=1, metavar="N")
-    onnx: bool = option(False, "write the head for ONNX Runtime, too (needs the extra `train`)")
+    onnx: bool = option(False, "write the form that devices load, too (needs the extra `train`)")
     capture_only: bool = option(False, "make the data and stop")
 
     @property

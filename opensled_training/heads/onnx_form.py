@@ -1,62 +1,127 @@
-"""A trained head as an ONNX graph: from the hidden states of a text's newest rows to those of a draft.
+"""A trained head in the form that devices load (opensled/drafting/head_form.py): two ONNX graphs in float32.
 
-Inputs: `hidden` [rows, taps, d] and `positions` [rows] of at most a window of rows (verify_server/heads/context.py),
-the newest last; `embedded` [1, d], the target's embedding of the token that was decided after it. Output: `drafted`
-[1, length, d], before the target's last norm and output layer. Weights are those of the safetensors file, in float32.
+`read.onnx`: `hidden` [rows, taps, d] at `positions` [rows] to `inputs` [rows, d], `keys` and `values` [rows, KV heads,
+head size]. `draft.onnx`: the `inputs` [1, d] of the newest row, which stands at `position` [1], the id `newest` [1] (of
+the draft vocabulary) of the token that was decided after it, and the `keys` and `values` of the rows that it sees, to
+`outputs` [length, V]: logits, or of frames log-probabilities [length, V + 1], the blank last.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
 
+from opensled.drafting.head_form import DRAFT, PARTS, READ, HeadAbout, write_about
+from verify_server.engine.tap import places_of
 from verify_server.heads.base import DraftHead
+from verify_server.heads.ctc import BLANK_KIND
+from verify_server.heads.head_file import HeadFile
 from verify_server.heads.layers import among_themselves
+from verify_server.heads.target_parts import TargetParts
 
-GRAPH = "head.onnx"
-INPUTS, OUTPUT = ("hidden", "positions", "embedded"), "drafted"
 OPSET = 17
-ROWS = 16  # of the example that the graph is traced with; it takes any number
+RESULTS = "inputs keys values"  # of reading
+ROWS = 16  # of the example that the graphs are traced with; they take any number
 
 
-def write_onnx(head: DraftHead, folder: Path) -> Path:
-    """Raises ModuleNotFoundError without package `onnx`."""
-    shape, path = head.shape, folder / GRAPH
-    example = torch.zeros(ROWS, len(shape.taps), shape.size), torch.arange(ROWS), torch.zeros(1, shape.size)
-    any_rows = {name: {0: "rows"} for name in INPUTS[:2]}
+def write_onnx(found: HeadFile, network: PreTrainedModel, folder: Path) -> Path:
+    """Of a head and its target. Raises UnsupportedModel, and ModuleNotFoundError without package `onnx`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head, shape = copy.deepcopy(found.head).float().eval(), found.head.shape
+    rows = torch.zeros(ROWS, shape.kv_heads, shape.head_size)
+    hidden, positions = torch.zeros(ROWS, len(shape.taps), shape.size), torch.arange(ROWS)
+    _export(
+        _Reading(head),
+        (hidden, positions),
+        folder / READ,
+        "hidden positions",
+        RESULTS,
+        f"hidden positions {RESULTS}",
+    )
+    drafting = _Drafting(head, network, torch.as_tensor(found.draft_ids, dtype=torch.int64))
+    given = torch.zeros(1, shape.size), torch.zeros(1, dtype=torch.int64), positions[-1:], rows, rows
+    _export(drafting, given, folder / DRAFT, "inputs newest position keys values", "outputs", "keys values")
+    markov = head.markov
+    bias = {} if markov is None else {"after": markov.after, "towards": markov.towards}
+    arrays: dict[str, Any] = {name: weight.detach().numpy() for name, weight in bias.items()}
+    np.savez(folder / PARTS, ids=found.draft_ids.astype(np.int64), **arrays)
+    has_blank = shape.kind == BLANK_KIND
+    about = HeadAbout(
+        shape.kind, shape.taps, shape.size, shape.length, has_blank, found.target, found.vocabulary
+    )
+    write_about(folder, about)
+    return folder
+
+
+def _export(
+    module: nn.Module, example: tuple[Tensor, ...], path: Path, inputs: str, outputs: str, any_rows: str
+) -> None:
+    """`any_rows`: of inputs and outputs those with any number of rows."""
     with warnings.catch_warnings():
-        # The newer exporter needs onnxscript, and makes of this graph nothing that this one does not.
+        # The newer exporter needs onnxscript, and makes of these graphs nothing that this one does not.
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.onnx.export(
-            _OfOneText(head),
+            module,
             example,
             path,
             dynamo=False,
-            input_names=list(INPUTS),
-            output_names=[OUTPUT],
-            dynamic_axes=any_rows,
+            input_names=inputs.split(),
+            output_names=outputs.split(),
+            dynamic_axes={name: {0: "rows"} for name in any_rows.split()},
             opset_version=OPSET,
         )
-    return path
 
 
-class _OfOneText(nn.Module):
-    """A draft behind the newest of the rows, which sees all of them."""
-
+class _Reading(nn.Module):
     def __init__(self, head: DraftHead) -> None:
         super().__init__()
         self._head = head
 
-    def forward(self, hidden: Tensor, positions: Tensor, embedded: Tensor) -> Tensor:
-        context = self._head.read(hidden, positions)
+    def forward(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return tuple(self._head.read(hidden, positions))
 
+
+class _Drafting(nn.Module):
+    """A draft behind the newest of the rows, which sees all of them."""
+
+    def __init__(self, head: DraftHead, network: PreTrainedModel, ids: Tensor) -> None:
+        super().__init__()
+        self._head, self._norm = head, copy.deepcopy(places_of(network)[1]).float()
+        embedded, rows = _slices(network, ids)
+        self._rows = nn.Parameter(rows, requires_grad=False)
+        # Where both are the same matrix, it is in the graph once.
+        is_shared = torch.equal(embedded, rows)
+        self._embedded = self._rows if is_shared else nn.Parameter(embedded, requires_grad=False)
+
+    def forward(
+        self, inputs: Tensor, newest: Tensor, position: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
         def attend(queries: Tensor, own: tuple[Tensor, Tensor] | None) -> Tensor:
-            keys, values = context.keys[None], context.values[None]
+            seen = keys[None], values[None]
             if own is not None:
-                keys, values = torch.cat([keys, own[0]], dim=1), torch.cat([values, own[1]], dim=1)
-            return among_themselves(queries, keys, values)
+                seen = torch.cat([seen[0], own[0]], dim=1), torch.cat([seen[1], own[1]], dim=1)
+            return among_themselves(queries, *seen)
 
-        return self._head.draft(context.inputs[-1:], embedded, positions[-1:], attend)
+        drafted = self._head.draft(inputs, self._embedded[newest], position, attend)
+        normed = self._norm(drafted)
+        logits = linear(normed, self._rows)[0]
+        if self._head.shape.kind != BLANK_KIND:
+            return logits
+        with_blank: Tensor = self._head.with_blank(logits, normed[0])
+        return with_blank.log_softmax(-1)
+
+
+@torch.no_grad()
+def _slices(network: PreTrainedModel, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 [V, d] each: of the embedding, and of the output layer."""
+    parts = TargetParts(network, ids)
+    weight = network.get_output_embeddings().weight
+    return parts.embedded(parts.draft_ids).float().clone(), weight[parts.draft_ids].float().clone()

@@ -10,15 +10,22 @@ from tests.gated_target import reached
 from tests.test_offline_processes import LENGTH, QUESTION, expected_text
 
 STORY = "Tell me a story about a fox."
+# Notes how long the answer is at each change
+WATCH = """() => {
+  window.lengths = [];
+  const said = () => document.querySelector(".turn.assistant .said");
+  const observer = new MutationObserver(() => said() && window.lengths.push(said().textContent.length));
+  observer.observe(document.getElementById("log"), { childList: true, subtree: true });
+}"""
 
 
 def test_an_answer_streams_in_the_colours_of_its_tokens(opened, home):
     """The text is the API's, it grows in pieces, and each piece has the origin that the statistics count."""
     shown = opened(home.device)
-    lengths = set()
-    shown.ask(STORY, ends=False)
-    until(lambda: lengths.add(len(shown.answer.text_content() or "")) or len(lengths) > 4)
-    shown.ended()
+    shown.page.evaluate(WATCH)
+    shown.ask(STORY)
+    lengths = shown.page.evaluate("window.lengths")
+    assert lengths == sorted(lengths) and len(set(lengths)) > 4
     reference = asked(home.device, STORY, max_tokens=512)
     assert shown.answer.text_content() == reference["choices"][0]["message"]["content"]
     origins = shown.origins()

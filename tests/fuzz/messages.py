@@ -144,7 +144,7 @@ def _other(choose: Choices, opening: pb.Open) -> None:
     elif field == 7:  # a tick would have the fuzzer wait
         opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
     else:
-        opening.features.append(choose.text())
+        opening.features.extend(choose.some(lambda: choose.pick(("hidden:0", "hidden:1", choose.text())), 3))
 
 
 def _images(choose: Choices, opening: pb.Open) -> None:
@@ -248,4 +248,18 @@ def _verdict(choose: Choices) -> pb.Verdict:
         vetted=choose.pick((0, 0, 0, 1, 2, len(tokens), 2**32 - 1)),
         unverified=choose.pick((0, 0, 0, 1, len(tokens), 2**32 - 1)),
         revision=choose.pick((0, 1, 2, 2**32 - 1)),
+        features=choose.some(lambda: _feature(choose), 2),
+    )
+
+
+def _feature(choose: Choices) -> pb.Feature:
+    """Rows of one hidden state of four numbers, whose sizes may fit."""
+    rows = choose.pick((1, 2, 0, 2**32 - 1))
+    return pb.Feature(
+        name=choose.pick(("hidden:1", "hidden:1", "hidden:0,hidden:4", "whim")),
+        dtype=choose.pick(("int8", "int8", "float16")),
+        shape=choose.pick(((rows, 1, 4), (rows, 1, 4), (rows,))),
+        data=choose.pick((bytes(4 * min(rows, 2)), choose.bytes(choose.byte()))),
+        first=choose.pick((0, 3, 2**32 - 1)),
+        scales=choose.some(choose.number, 3),
     )

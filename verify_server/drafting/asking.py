@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verify_server.drafting.base import Ask
-from verify_server.session import StepItem
+from verify_server.step_item import StepItem
 
 # Tokens of a tree for each of a chain: a policy plans with the depth of drafts, and leaves out later what of a tree is
 # not worth its row.

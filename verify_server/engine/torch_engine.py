@@ -48,6 +48,7 @@ class TorchEngine(TargetEngine):
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
         self._kept: HiddenTap | None = None
+        self._places: HiddenTap | None = None  # all of them, for devices with draft heads
 
     @property
     def network(self) -> PreTrainedModel:
@@ -67,22 +68,37 @@ class TorchEngine(TargetEngine):
         """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
         self._kept = HiddenTap(self._model.network, (layer,))
 
+    def tap(self) -> int:
+        """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
+        layers = self._model.network.config.get_text_config(decoder=True).num_hidden_layers
+        if self._places is None:
+            self._places = HiddenTap(self._model.network, range(layers + 1))
+            self._places.wanted = frozenset()
+            self._places.handed_over()
+        return int(self._places.taps[-1])
+
     def forward(self, segments: Sequence[Segment]) -> TorchScores:
         """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
 
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
         self._check(segments)
+        if self._places is not None:
+            self._places.wanted = frozenset().union(*[segment.features for segment in segments])
         logits, batch = self._model.run(segments)
         if self._reader is not None and self._tap is not None:
             rows = len(batch.slots)
             with torch.inference_mode():
                 self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots)
+        features = {}
+        if self._places is not None:
+            self._places.wanted, features = frozenset(), self._places.handed_over()
         if self._kept is None:
-            return TorchScores(logits)
+            return TorchScores(logits, features=features)
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
-        return TorchScores(logits, self._kept.taken(len(batch.slots))[:, 0].index_select(0, wanted))
+        kept = self._kept.taken(len(batch.slots))[:, 0].index_select(0, wanted)
+        return TorchScores(logits, kept, features)
 
     def see(self, pixels: NDArray[np.uint8]) -> Tensor:
         """See `verify_server.engine.base.TargetEngine`."""

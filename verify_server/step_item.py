@@ -1,0 +1,29 @@
+"""What one step computes for one session."""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from opensled.messages import Draft, DraftBlock
+from verify_server.acceptance.base import DraftCheck
+from verify_server.engine.base import Segment
+from verify_server.feature_log import FeatureWish
+from verify_server.own_draft import NO_DRAFT
+
+SessionT = TypeVar("SessionT")  # the type of session.py, which makes these
+
+
+class StepItem(NamedTuple, Generic[SessionT]):
+    """What one step computes for one session."""
+
+    session: SessionT
+    segment: Segment
+    check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
+    draft: Draft | None  # the draft this step answers
+    hint: int | None = None  # goes with the verdict
+    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
+    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
+    own: DraftBlock = NO_DRAFT  # and what of the server's own one
+    ask: int = 0  # tokens that the server's drafter is to draft after the step
+    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
+    wish: FeatureWish | None = None  # for the hidden states of rows that it computes
