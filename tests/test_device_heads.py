@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.checks.head import check_head
+from edge_client.checks.head_folder import check_head
 from edge_client.config import EdgeConfig
 from edge_client.drafter_choice import FittingFactory, made
 from edge_client.drafters.chain import ChainFactory

@@ -66,7 +66,7 @@ class ToyDrafter(ModelDrafter):
 
 
 class ToyFactory:
-    name = "toy"
+    name, features = "toy", ()
 
     def __init__(self, rolls_back: bool) -> None:
         self.rolls_back = rolls_back

@@ -21,6 +21,7 @@ from opensled.messages import Open, SamplingParams
 from opensled.shaping import Shaping
 from opensled.store import model_path
 from opensled_testbed.reference import Reference
+from relay.manager import RelayManager
 from scheduler.fcfs import Fcfs
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather
 from tests.system import CALM, ask, running
@@ -28,6 +29,7 @@ from verify_server.acceptance.base import AcceptanceResult
 from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment
 from verify_server.engine.torch_engine import TorchEngine
+from verify_server.feature_access import FeatureAccess
 from verify_server.feature_log import FeatureLog, FeatureWish, fulfil, told_by
 from verify_server.security import TenantLimits, Tenants
 from verify_server.session_manager import SessionLimits
@@ -191,6 +193,39 @@ def test_an_engine_without_hidden_states_refuses_by_name() -> None:
             assert caught.value.field == "features"
 
     asyncio.run(opened())
+
+
+def test_a_relay_gives_none_whatever_its_operator_allows() -> None:
+    async def refused() -> None:
+        async with running(FakeEngine(), limits=ALLOWED) as network:
+            access = FeatureAccess(network.manager.loop, Tenants(), True, RelayManager._no_features)
+            with pytest.raises(Unsupported, match="its own model is not the target"):
+                await access.require(Open((1,), features=LAYERS), "local")
+            await access.require(Open((1,)), "local")
+
+    asyncio.run(refused())
+
+
+def test_a_reader_who_comes_back_is_asked_anew(engine: TorchEngine, reference: Reference) -> None:
+    prompt = tuple(reference.encode(PROMPTS[0]))
+    message = Open(prompt, SamplingParams(temperature=0.0, max_tokens=4), features=LAYERS)
+
+    async def reopened() -> None:
+        async with running(engine, policy=Fcfs(0.0), limits=ALLOWED) as network:
+            manager = network.manager
+            session, opened = await manager.open(message, "local")
+            outbox = manager.loop.attach(session, len(prompt))
+            first = await outbox.get()
+            assert positions(first.features) == list(range(len(prompt)))
+            held = replace(
+                message, noise_key=opened.noise_key, resume_token=opened.resume_token, committed=first.tokens
+            )
+            again, _ = await manager.open(held, "local")
+            assert again is session and session.features is not None
+            without, _ = await manager.open(replace(held, features=()), "local")
+            assert without is session and session.features is None
+
+    asyncio.run(reopened())
 
 
 # -- the positions --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.checks.finding import Finding, fail, ok, warn
-from edge_client.checks.head import check_head
+from edge_client.checks.head_folder import check_head
 from edge_client.checks.machine import model_bytes
 from edge_client.checks.own_process import Steps, started, steps_of
 from edge_client.checks.server_checks import ServerReport

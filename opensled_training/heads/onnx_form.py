@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from opensled.drafting.head_form import DRAFT, PARTS, READ, HeadAbout, write_about
@@ -96,10 +95,11 @@ class _Drafting(nn.Module):
         super().__init__()
         self._head, self._norm = head, copy.deepcopy(places_of(network)[1]).float()
         embedded, rows = _slices(network, ids)
-        self._rows = nn.Parameter(rows, requires_grad=False)
-        # Where both are the same matrix, it is in the graph once.
+        # [d, V], as the product takes it. Where both are the same matrix, it is in the graph once.
+        self._output = nn.Parameter(rows.T.contiguous(), requires_grad=False)
         is_shared = torch.equal(embedded, rows)
-        self._embedded = self._rows if is_shared else nn.Parameter(embedded, requires_grad=False)
+        columns = self._output if is_shared else nn.Parameter(embedded.T.contiguous(), requires_grad=False)
+        self._embedding = columns
 
     def forward(
         self, inputs: Tensor, newest: Tensor, position: Tensor, keys: Tensor, values: Tensor
@@ -110,9 +110,9 @@ class _Drafting(nn.Module):
                 seen = torch.cat([seen[0], own[0]], dim=1), torch.cat([seen[1], own[1]], dim=1)
             return among_themselves(queries, *seen)
 
-        drafted = self._head.draft(inputs, self._embedded[newest], position, attend)
+        drafted = self._head.draft(inputs, self._embedding.index_select(1, newest).T, position, attend)
         normed = self._norm(drafted)
-        logits = linear(normed, self._rows)[0]
+        logits = (normed @ self._output)[0]
         if self._head.shape.kind != BLANK_KIND:
             return logits
         with_blank: Tensor = self._head.with_blank(logits, normed[0])
