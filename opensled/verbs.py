@@ -193,7 +193,7 @@ VERBS = {
     "export-head": Verb(
         "write a draft head in the form that devices load",
         "opensled export-head --target tiny --head ctc --out tiny-ctc-device",
-        "opensled_training.heads.export_command:ExportHeadConfig",
+        "opensled_training.heads.export_config:ExportHeadConfig",
         "opensled_training.heads.export_command:export_head",
     ),
     "train-exit": Verb(

@@ -74,7 +74,7 @@ class Rows(TargetEngine):
 
 def item(rule: AcceptanceRule, check: DraftCheck) -> StepItem:
     """The step's work for one session, its rule and draft."""
-    session = SimpleNamespace(rule=rule, constraint=None)
+    session = SimpleNamespace(rule=rule, constraint=None, trace=None)
     count = len(check.draft) + 1
     segment = Segment((1,) * count, POSITION - 1, (0,), rows=count, parents=check.parents)
     return StepItem(session, segment, check, None)

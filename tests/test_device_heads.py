@@ -26,7 +26,8 @@ from opensled.messages import ChatMessage, DraftBlock, Limits, ModelInfo, Sampli
 from opensled.noise import noise_key
 from opensled.sampling import sampler
 from opensled.store import heldout_path, model_path
-from opensled_training.heads.export_command import ExportHeadConfig, export_head
+from opensled_training.heads.export_command import export_head
+from opensled_training.heads.export_config import ExportHeadConfig
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
 from verify_server.drafting.base import Ask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,30 +9,14 @@ import torch
 from transformers import PreTrainedModel
 
 from hw_profiles.draft_head import KINDS
-from opensled.config import option
 from opensled.errors import NotFound, UnsupportedModel, UsageError
 from opensled.registry import remedy
 from opensled.store import model_path
+from opensled_training.heads.export_config import ExportHeadConfig
 from opensled_training.heads.onnx_form import write_onnx
 from verify_server.engine.loading import find_weights, load_network
 from verify_server.heads.attach import shipped
 from verify_server.heads.head_file import HeadFile, config_digest, load
-
-
-@dataclass(frozen=True)
-class ExportHeadConfig:
-    """Which head, and where to."""
-
-    target: str = option(
-        "tiny", "the target: a model's name, or the path of its GGUF file or folder", often=True
-    )
-    head: str = option(
-        "specformer",
-        f"{' or '.join(KINDS)}: the head that comes with OpenSLED; or the folder of a trained one",
-        metavar="HEAD",
-        often=True,
-    )
-    out: str = option("", "folder to write; default: TARGET-KIND-device, here", metavar="DIR", often=True)
 
 
 def export_head(config: ExportHeadConfig) -> int:
