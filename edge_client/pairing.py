@@ -12,10 +12,10 @@ from opensled import discovery, paired
 from opensled.address import host_port, joined
 from opensled.errors import ProtocolError, Unreachable, UsageError
 from opensled.logs import tell
+from opensled.pairing import PAIRING_PORT
 from opensled.pairing.code import read_code
 from opensled.pairing.handover import Grant, PairRequest, is_host, read_grant
 
-PAIRING_PORT = 7412  # of opensled pair by default
 CONNECT_SECONDS = 10.0
 
 

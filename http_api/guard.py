@@ -147,17 +147,22 @@ class KeyGuard:
     """Refuses requests without a key, except to OPEN_PATHS."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
-        self._app, self._keys = app, [key.encode("ascii") for key in keys]
+        self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
         await (self._app if free else unauthorized(scope["path"], "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Every key is compared, so that timing tells nothing.
-        matches = [hmac.compare_digest(key, given.strip().encode("latin-1")) for key in self._keys]
-        return scheme.lower() == "bearer" and any(matches)
+        return is_key(headers.get("authorization", ""), self._keys)
+
+
+def is_key(authorization: str, keys: tuple[str, ...]) -> bool:
+    """Whether an `authorization` header ("Bearer KEY", as HTTP gives it: latin-1) has one of `keys`."""
+    scheme, _, given = authorization.partition(" ")
+    # Every key is compared, so that timing tells nothing.
+    matches = [hmac.compare_digest(key.encode(), given.strip().encode("latin-1")) for key in keys]
+    return scheme.lower() == "bearer" and any(matches)
 
 
 def unauthorized(path: str, flag: str) -> Response:

@@ -59,7 +59,10 @@ def called(listen: str) -> str:
 
 @asynccontextmanager
 async def announced(kind: str, listen: str, port: int) -> AsyncIterator[None]:
-    """While inside, a listener at `listen` and `port` is announced. Raises UsageError where nobody could reach it."""
+    """While inside, a listener at `listen` and `port` is announced.
+
+    Raises UsageError if no other machine can reach it.
+    """
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
     require_reachable(listen)

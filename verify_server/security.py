@@ -101,7 +101,7 @@ class Tenants:
 
 
 @dataclass(frozen=True)
-class FileTenants(Tenants):
+class _FileTenants(Tenants):
     """The tenants of a token file, which is read again when it changes. New calls are judged by it."""
 
     file: Watched[Tenants] = field(kw_only=True)
@@ -125,9 +125,9 @@ class FileTenants(Tenants):
         return self.file.latest.kv_budgets
 
 
-def watched_tenants(path: Path, default: TenantLimits, may_be_empty: bool = False) -> FileTenants:
+def watched_tenants(path: Path, default: TenantLimits, may_be_empty: bool = False) -> _FileTenants:
     """The tenants of a token file, now and after changes; raises what `read_tenants` raises."""
-    return FileTenants(file=Watched([path], partial(read_tenants, path, default, may_be_empty)))
+    return _FileTenants(file=Watched([path], partial(read_tenants, path, default, may_be_empty)))
 
 
 def _of_names(names: Sequence[bytes]) -> str:

@@ -66,7 +66,7 @@ class HeadFactory(DrafterFactory):
 
 
 @dataclass(frozen=True)
-class HeadParts:
+class _HeadParts:
     """What all drafters of a device share."""
 
     read: ort.InferenceSession
@@ -89,7 +89,7 @@ class HeadParts:
 class DeviceHead(Drafter):
     """Of one sequence at a time."""
 
-    def __init__(self, about: HeadAbout, parts: HeadParts) -> None:
+    def __init__(self, about: HeadAbout, parts: _HeadParts) -> None:
         self._about, self._parts = about, parts
         self._places = {int(id): place for place, id in enumerate(parts.ids)}
         self._forget()
@@ -191,7 +191,7 @@ def _run(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> list[np
         raise EngineError(f"ONNX Runtime failed to compute a draft: {first_line(error)}") from error
 
 
-def _load(folder: Path, about: HeadAbout, threads: int) -> HeadParts:
+def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
     """Raises NotFound and UnsupportedModel."""
     read, draft = (_session(folder / name, threads) for name in (READ, DRAFT))
     try:
@@ -207,7 +207,7 @@ def _load(folder: Path, about: HeadAbout, threads: int) -> HeadParts:
         raise _gone(folder / PARTS) from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise UnsupportedModel(f"{folder / PARTS} cannot be read: {first_line(error)}; {_AGAIN}") from error
-    return HeadParts(read, draft, ids, after, towards)
+    return _HeadParts(read, draft, ids, after, towards)
 
 
 _AGAIN = "export the head again with opensled export-head"

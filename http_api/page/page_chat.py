@@ -73,7 +73,7 @@ class PageReply:
 
     def whole(self) -> dict[str, Any]:
         """Never asked for, as `page_request` makes every answer a stream; so nothing of one is kept."""
-        raise NotImplementedError
+        raise AssertionError("every answer of the page is a stream")
 
     def _usage(self, stats: Stats | None) -> dict[str, Any]:
         return usage(stats or Stats(0, 0), self._rule)

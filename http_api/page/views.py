@@ -1,4 +1,4 @@
-"""What the page shows beside the chat: one look a second, sent to whoever watches."""
+"""What the page shows beside the chat: one look a second, sent to each page that is open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PageView(Protocol):
     """What one process shows on its page."""
 
     def watcher(self) -> Look:
-        """For one who watches: rates are since his last look."""
+        """For one open page: its rates count from its last look."""
 
     def switch(self, tenant: str, device: str, drafting: bool) -> None:
         """Let drafts of a device be verified, or not. Raises NotFound for a device that is not known, Unsupported where

@@ -1,1 +1,1 @@
-"""systemd units for `serve`, `edge` and `relay`: written, started, shown and removed; nobody edits a unit file."""
+"""systemd units for `serve`, `edge` and `relay`: written, started, shown and removed."""

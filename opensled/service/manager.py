@@ -32,7 +32,7 @@ LINES = 400  # of the journal that are searched for an error
 PATIENCE = 30.0  # seconds for one command of systemd
 
 
-class LoggedError(NamedTuple):
+class _LoggedError(NamedTuple):
     """A line of a journal."""
 
     text: str
@@ -68,7 +68,7 @@ class Manager:
         lines = _output(words).splitlines()
         return dict(line.partition("=")[::2] for line in lines)
 
-    def last_error(self, service: str) -> LoggedError | None:
+    def last_error(self, service: str) -> _LoggedError | None:
         """The newest line of a service's journal that tells an error; None without one, or if it may not be read."""
         whose = ["--system"] if self.system else ["--user"]
         words = [
@@ -146,7 +146,7 @@ def account() -> str:
 
 
 def await_user_manager(seconds: float = PATIENCE) -> None:
-    """After a user was allowed to linger, until his manager has started. Raises OpenSledError."""
+    """Wait until systemd has started the manager of this user, who may linger now. Raises OpenSledError."""
     deadline = time.monotonic() + seconds
     while not _output(["systemctl", "--user", "show", "--property=Version"]):
         if time.monotonic() > deadline:
@@ -154,7 +154,7 @@ def await_user_manager(seconds: float = PATIENCE) -> None:
         time.sleep(0.2)
 
 
-def _error(line: str) -> LoggedError | None:
+def _error(line: str) -> _LoggedError | None:
     """What an entry of the journal tells, if that is an error."""
     try:
         entry = json.loads(line)
@@ -166,7 +166,7 @@ def _error(line: str) -> LoggedError | None:
         message = _logged(message)
     elif priority > 3 and not message.startswith(("error: ", "ERROR ", "CRITICAL ")):
         return None
-    return LoggedError(message.removeprefix("error: "), at) if message else None
+    return _LoggedError(message.removeprefix("error: "), at) if message else None
 
 
 def _logged(message: str) -> str:

@@ -1,7 +1,8 @@
 """Where a service finds what pairing left.
 
-A service of a user reads the folders of that user, and sees changes at once. A service of the system runs as nobody and
-sees no home folder: systemd hands it copies of root's files when it starts, never the key of the authority.
+A user's service reads that user's folders, and sees changes at once. A service of the system has an account of its
+own and sees no home folder. When it starts, systemd gives it copies of root's files, but never the key of the
+authority.
 """
 
 from __future__ import annotations

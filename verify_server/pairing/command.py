@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from opensled.address import host_port, joined
 from opensled.errors import NotFound, OpenSledError, UsageError
+from opensled.pairing import PAIRING_PORT
 from opensled.pairing.code import new_code
 from opensled.printable import visible_line
 from verify_server.pairing.config import PairConfig, PairListConfig, PairRevokeConfig
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from verify_server.config import ServeConfig
     from verify_server.pairing.desk import Paired, PairingDesk
     from verify_server.pairing.home import Home
-
-PAIRING_PORT = 7412  # which a device tries if it is told none
 
 
 def with_home(config: ServeConfig) -> ServeConfig:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from opensled.address import host_port
 from opensled.config import option
 from opensled.logs import LEVELS
+from opensled.pairing import PAIRING_PORT
 from verify_server.access_config import FOLDER_HELP
 
 
@@ -35,7 +36,7 @@ class PairConfig:
 
     folder: str = option("", FOLDER_HELP, metavar="FOLDER")
     listen: str = option(
-        "0.0.0.0:7412",
+        f"0.0.0.0:{PAIRING_PORT}",
         "address that the device connects to for pairing; port 0 takes a free one",
         metavar="HOST:PORT",
         check=host_port,
