@@ -196,6 +196,7 @@ class EngineInfo:
     row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
+    shards: int = 1  # processes that compute it together
 
 
 class TargetEngine(ABC):

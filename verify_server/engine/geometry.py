@@ -21,6 +21,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.onednn_linear import device_of, with_weight
 from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
+from verify_server.engine.shard_plan import heads_of
 
 ROWS = (1, 4, 16, 32, 64, 128)
 TILES = (16, 32, 64, 128)
@@ -158,9 +159,10 @@ def _sensitive(layer: nn.Linear, count: int) -> tuple[nn.Linear, Tensor]:
     `_AttentionProbe`. Processors that multiply in bfloat16 add neighbours without rounding, so these are far apart.
     """
     like = torch.empty((), dtype=layer.weight.dtype, device=device_of(layer))
-    inputs, weight = (_noise((rows, layer.in_features), like) for rows in (count, layer.out_features))
+    outputs, width = layer.weight.shape  # of this shard's part; the features are those of the whole layer
+    inputs, weight = (_noise((rows, width), like) for rows in (count, outputs))
     weight = weight.flip(0, 1)  # else some rows of both would be the same
-    half = layer.in_features // 2
+    half = width // 2
     weight[:, half : 2 * half : 4] = weight[:, :half:4]
     inputs[:, :half:4] *= LARGER
     inputs[:, half : 2 * half : 4] = -inputs[:, :half:4]
@@ -206,9 +208,9 @@ class _AttentionProbe:
 
     def __init__(self, network: PreTrainedModel, backend: str, geometry: Geometry) -> None:
         text, like = network.config.get_text_config(decoder=True), next(network.parameters())
-        heads = text.num_attention_heads
-        size = getattr(text, "head_dim", None) or text.hidden_size // heads
-        shape = (LENGTH, getattr(text, "num_key_value_heads", None) or heads, size)
+        heads, key_heads = heads_of(text, network.tp_size or 1)
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        shape = (LENGTH, key_heads, size)
         self._geometry, self._backend = replace(geometry, rows=1), backend
         self._how = Attend(0, size**-0.5, softcap=getattr(text, "attn_logit_softcapping", None))
         self._queries = _noise((LENGTH, heads, size), like) * SHARP

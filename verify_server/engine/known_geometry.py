@@ -1,7 +1,8 @@
 """What the tests at load found in an earlier start, by everything that it depends on.
 
 A file here shortens the tests and is never believed alone: `torch_engine` tries a sample of it again, and tests all
-anew where that fails. Only for processors: a GPU's library chooses its kernels in more ways than are listed here.
+anew where that fails. Only for processors, and one process: a GPU's library chooses its kernels in more ways than are
+listed here, and shards would each have to draw the same sample.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Memory:
 
 def memory_of(network: PreTrainedModel, weights: Path, backend: str, most_rows: int) -> Memory:
     """Where the result for this target on this machine is kept. `weights`: a file, or a folder of safetensors."""
-    if network.device.type != "cpu":
+    if network.device.type != "cpu" or network.tp_size:
         return Memory(None)
     facts = [backend, most_rows, str(network.dtype), *_model(network, weights), *_machine(), *_sources()]
     name = hashlib.blake2b("\n".join(map(str, facts)).encode(), digest_size=16).hexdigest()

@@ -11,6 +11,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.distributed import DistributedConfig
 from transformers.initialization import no_init_weights
 
 from opensled.errors import (
@@ -26,6 +27,7 @@ from opensled.hub import pinned
 from opensled.store import model_file
 from verify_server.engine import gguf_config, gguf_model, image_encoder, model_sizes
 from verify_server.engine.attention import NAME
+from verify_server.engine.shard import ALONE, Shard
 
 log = logging.getLogger(__name__)
 
@@ -182,13 +184,15 @@ def _is_wide(weights: Weights) -> bool:
     return not isinstance(dtype, torch.dtype) or dtype.itemsize > 2
 
 
-def load_network(weights: Weights, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def load_network(
+    weights: Weights, device: torch.device, dtype: torch.dtype, shard: Shard = ALONE
+) -> PreTrainedModel:
     """The model in evaluation mode, attention dispatched to `attention.NAME`. Raises UnsupportedModel.
 
     It reads a config of its own: two models that share one also share its attention implementation. Of a
     vision-language model it is the whole; `image_encoder.decoder_of` has its decoder.
     """
-    network = (_from_gguf if weights.gguf else _from_safetensors)(weights, dtype)
+    network = _from_gguf(weights, dtype) if weights.gguf else _from_safetensors(weights, dtype, shard)
     return network.to(device).eval().requires_grad_(False)
 
 
@@ -202,7 +206,7 @@ def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     return network
 
 
-def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
+def _from_safetensors(weights: Weights, dtype: torch.dtype, shard: Shard) -> PreTrainedModel:
     transformers.utils.logging.disable_progress_bar()  # it would tear the lines around it; we tell what goes on
     usual = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
@@ -217,6 +221,7 @@ def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
             local_files_only=True,
             output_loading_info=True,
             **_experts(dtype),
+            **_cut(shard),
         )
     except SafetensorError as error:
         raise UnsupportedModel(
@@ -250,6 +255,11 @@ def _class_of(weights: Weights) -> tuple[Any, str | dict[str, str]]:
 def _experts(dtype: torch.dtype) -> dict[str, str]:
     """torch's grouped matrix product knows no float64; one expert after the other does."""
     return {"experts_implementation": "eager"} if dtype == torch.float64 else {}
+
+
+def _cut(shard: Shard) -> dict[str, DistributedConfig]:
+    """Each shard reads its part alone, by transformers' plan of the family."""
+    return {} if shard.size == 1 else {"distributed_config": DistributedConfig(tp_size=shard.size)}
 
 
 def eos_ids(network: PreTrainedModel) -> tuple[int, ...]:

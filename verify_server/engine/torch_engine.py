@@ -24,6 +24,7 @@ from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.shape import shape_of
+from verify_server.engine.shard import ALONE, Shard, own_parts
 from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
@@ -82,7 +83,7 @@ class TorchEngine(TargetEngine):
 
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
-        self._check(segments)
+        self.check(segments)
         if self._places is not None:
             self._places.wanted = frozenset().union(*[segment.features for segment in segments])
         logits, batch = self._model.run(segments)
@@ -111,8 +112,8 @@ class TorchEngine(TargetEngine):
             with torch.inference_mode():
                 self._reader.move(*places)
 
-    def _check(self, segments: Sequence[Segment]) -> None:
-        """On a GPU an id out of range would end the process, not the step."""
+    def check(self, segments: Sequence[Segment]) -> None:
+        """On a GPU an id out of range would end the process, not the step. Raises EngineError."""
         for segment in segments:
             if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
                 raise EngineError(f"token ids must lie in [0, {self.info.vocab_size})")
@@ -128,32 +129,39 @@ def load(
     numerics: str = "auto",
     context: int = 0,
     most_rows: int = 512,
+    shard: Shard = ALONE,
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
     `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
-    to hold. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    to hold. `shard`: which part of it this process computes; all others load theirs at the same time. Raises
+    UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
     _check_choice("attention", attention, BACKENDS)
     _check_choice("numerics", numerics, NUMERICS)
+    numerics = shard.numerics(numerics)
     place = loading.pick_device(device)
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     with told_long("still reading the weights") as reading:
-        network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
+        network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights), shard)
         eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
     tell_read(network.num_parameters(), reading.seconds)
     network = decoder_of(network) if eyes else network
     guards.check_modules(network)
     shape = shape_of(network, model)
-    reorder(network)
+    if shard.size == 1:
+        reorder(network)
+    else:
+        own_parts(network)
     with told_tested():
-        tested, level = _tested(network, attention, numerics, most_rows, weights.path)
+        tested, level = _tested(network, attention, numerics, most_rows, weights.path, shard)
         if eyes is not None:
             sees_alike(tested, eyes)
     bytes_per_token = tested.memory.bytes_per_token()
-    memory = _allocated(tested.memory, _num_blocks(kv_tokens, context_length, bytes_per_token, place))
+    num_blocks = _num_blocks(kv_tokens, context_length, bytes_per_token * shard.beside(place), place)
+    memory = _allocated(tested.memory, shard.least(num_blocks))
     info = EngineInfo(
         model_id=model,
         vocab_size=network.config.get_text_config(decoder=True).vocab_size,
@@ -194,13 +202,13 @@ def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
 
 
 def _tested(
-    network: PreTrainedModel, attention: str, numerics: str, most_rows: int, weights: Path
+    network: PreTrainedModel, attention: str, numerics: str, most_rows: int, weights: Path, shard: Shard
 ) -> tuple[PackedModel, str]:
     """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
     if numerics != "fast":
         before = known_geometry.memory_of(network, weights, attention, most_rows)
         exact = _exact_as_before(network, attention, most_rows, before)
-        if exact or (exact := _exact(network, attention, most_rows, before)):
+        if exact or (exact := _exact(network, attention, most_rows, before, shard)):
             return exact, "exact"
     if numerics == "exact":
         raise SelfTestFailed(
@@ -212,16 +220,16 @@ def _tested(
 
 
 def _exact(
-    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory, shard: Shard
 ) -> PackedModel | None:
     """The self-tested model in a geometry that keeps its bits; None = there is none here."""
-    found = geometry.find(network, attention, most_rows)
+    found = shard.same(geometry.find(network, attention, most_rows))
     if found is None:
         return None
     tile(network, found)
     exact = _on_small_memory(network, found, attention)
     layers = selftest.agree(exact)
-    if selftest.keeps_bits(exact, layers):
+    if shard.same(selftest.keeps_bits(exact, layers)):
         before.keep(known_geometry.Known(found, layers))
         return exact
     untile(network)
