@@ -67,6 +67,12 @@ class ServeConfig(KeepConfig, AccessConfig):
         often=True,
     )
     device: str = option("auto", "what computes the target: auto, cpu, cuda or cuda:1", often=True)
+    shards: int = option(
+        1,
+        "processes, one GPU each, that hold a part of the target each and compute it together; 1 = this process alone",
+        low=1,
+        metavar="N",
+    )
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
     )
@@ -310,7 +316,7 @@ class ServeConfig(KeepConfig, AccessConfig):
     )
     replica_gpus: float = option(
         1.0,
-        "GPUs of each replica, also a fraction; no effect if Ray has none",
+        "GPUs of each replica, or of each of its shards, also a fraction; no effect if Ray has none",
         low=0,
         metavar="X",
     )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from opensled.errors import OpenSledError
+from opensled.errors import EngineLost, OpenSledError
 from opensled.messages import Draft
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
 from verify_server.counters import LoopStats
@@ -69,7 +69,7 @@ class VerifyLoop:
         self._thread = EngineThread()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled. Raises EngineLost: readers lose their streams, and reopen them where they can."""
         while True:
             await self._gather()
             self.planned_at = self.clock()
@@ -135,6 +135,8 @@ class VerifyLoop:
         started, tokens = self.clock(), sum(len(item.segment.tokens) for item in work)
         try:
             outcomes = await self._thread.run(run_step, self.engine, work)
+        except EngineLost:
+            raise
         except Exception:
             log.exception("a step over %d sessions failed", len(work))
             outcomes = [step_failed()] * len(work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from opensled.errors import EngineError, OpenSledError
+from opensled.errors import EngineError, EngineLost, OpenSledError
 from verify_server.acceptance.base import (
     AcceptanceResult,
     Decision,
@@ -27,7 +27,7 @@ Outcome = AcceptanceResult | OpenSledError | None
 
 
 def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
-    """In the engine's thread: the outcome of each session; an error stays with its session."""
+    """In the engine's thread: the outcome of each session; an error stays with its session. Raises EngineLost."""
     scores = engine.forward([item.segment for item in work])
     decisions: dict[int, Decision] = {}
     row = 0
@@ -129,6 +129,8 @@ def _compact(
         if places:
             engine.compact(item.segment.blocks, places)
         return result
+    except EngineLost:
+        raise
     except OpenSledError as error:
         return error
     except Exception:

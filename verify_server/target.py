@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from hw_profiles.step_cost import StepCost
 from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
+from opensled.exit_watch import ExitWatch
 from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
@@ -48,6 +50,8 @@ class Target:
     cost: StepCost | None = None  # of its steps, if the target states it
 
 
+# From the loss of a shard until the process ends if it has not ended by itself; chosen.
+LOST_SECONDS = 8.0
 # Engine -> the module it needs.
 NEEDED = {"torch": "torch", "llamacpp": "llama_cpp"}
 
@@ -89,23 +93,30 @@ def load_torch(config: ServeConfig) -> Target:
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     with told_long("still starting torch and transformers"):
-        from verify_server.engine import loading, torch_engine
+        from verify_server.engine import loading, tensor_parallel, torch_engine
 
     name = config.model
     loading.use_threads(config.threads)
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
     text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
-    engine = in_thread_that_ends(
-        torch_engine.load,
-        str(weights.path),
-        device=config.device,
-        dtype=config.dtype,
-        numerics=config.numerics,
-        kv_tokens=config.kv_tokens,
-        context=config.context,
-        most_rows=config.max_step_tokens,
-    )
-    return Target(_model_id(name), engine, text)
+    options: dict[str, Any] = {
+        "model": str(weights.path),
+        "device": config.device,
+        "dtype": config.dtype,
+        "numerics": config.numerics,
+        "kv_tokens": config.kv_tokens,
+        "context": config.context,
+        "most_rows": config.max_step_tokens,
+    }
+    if config.shards > 1:
+        start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)
+        return Target(_model_id(name), in_thread_that_ends(start, **options), text)
+    return Target(_model_id(name), in_thread_that_ends(torch_engine.load, **options), text)
+
+
+def _end_soon() -> None:
+    """A shard is lost: this process ends, also where a thread of it waits in native code for that shard."""
+    ExitWatch().arm(LOST_SECONDS, status=1)
 
 
 def _gguf_text(path: Path) -> TextCodec:
@@ -166,6 +177,11 @@ def _refuse_for_gguf(config: ServeConfig) -> None:
     if config.numerics == "exact":
         raise UsageError(
             "--numerics exact: llama.cpp's bits depend on the batch; leave the flag out, or use --engine torch"
+        )
+    if config.shards > 1:
+        raise UsageError(
+            f"--shards {config.shards}: shards read safetensors with engine torch; serve a folder with safetensors, or "
+            "leave the flag out"
         )
     if is_hub_id(config.model):
         raise NotFound(

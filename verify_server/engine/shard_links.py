@@ -162,7 +162,6 @@ class ShardLinks:
             link.process.kill()
         for link in self._links:
             link.process.wait(LAST)
-        self._folder.cleanup()
 
     def _require(self, cause: BaseException | None = None) -> None:
         if self._lost is not None:
@@ -172,6 +171,7 @@ class ShardLinks:
         """A shard is lost, so all end; whoever waits for them in a sum gets an error by that."""
         if not self._over.is_set():
             self._lost = error
+            log.error("%s", error)
             self._on_loss()
             for link in self._links:
                 link.process.kill()
@@ -190,6 +190,7 @@ class ShardLinks:
                 self._lose(self._stuck())
         for link in self._links:
             link.connection.close()
+        self._folder.cleanup()
 
     def _hear(self, link: Link) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from opensled.errors import UnsupportedModel, UsageError
+from verify_server.engine.base import TargetEngine
 from verify_server.engine.image_encoder import sees
 
 SPLIT = "colwise"  # the style of a layer whose output stays with its shard
@@ -17,6 +18,15 @@ class Heads(NamedTuple):
 
     queries: int
     keys: int
+
+
+def require_whole(engine: TargetEngine, flag: str) -> None:
+    """Raises UsageError for what computes with the target's own weights or KV, where this process has a part of them."""
+    if engine.info.shards > 1:
+        raise UsageError(
+            f"{flag} computes with the target's own weights, and --shards {engine.info.shards} leaves a part of them in "
+            "this process; leave out one of the two"
+        )
 
 
 def heads_of(config: Any, shards: int = 1) -> Heads:

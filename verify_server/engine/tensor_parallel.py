@@ -6,12 +6,13 @@ and in each its own heads. On processors it works as well, for tests: gloo takes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from hw_profiles.detect import usable_cores
 from opensled.errors import UnsupportedModel, UsageError
 from verify_server.engine import loading, torch_engine
 from verify_server.engine.base import Segment, TargetEngine
@@ -80,15 +81,29 @@ def check(model: str, device: str, shards: int) -> None:
     check_plan(loading.read_config(weights), shards)
 
 
+def start(shards: int, threads: int, on_loss: Callable[[], None], **options: Any) -> ShardedEngine:
+    """The target over processes that are started for it, and end with this one; see `load` and `ShardLinks`."""
+    check(options["model"], options["device"], shards)
+    links = ShardLinks(shards, on_loss=on_loss)
+    try:
+        return load(links, threads, **options)
+    except BaseException:
+        links.close()
+        raise
+
+
 def load(links: ShardLinks, threads: int, **options: Any) -> ShardedEngine:
     """The target over processes that run; `options`: of `torch_engine.load`, whose errors it raises, and EngineLost.
 
     Called again, it loads another target in their place. Call `check` first.
     """
     shard = Shard(0, links.size)
+    device = loading.pick_device(options["device"])
+    threads = threads or max(1, usable_cores() // shard.beside(device))
+    loading.use_threads(threads)
     with links.call(LOAD, threads, options):
         if not torch.distributed.is_initialized():
-            join(shard, links.meeting, loading.pick_device(options["device"]))
+            join(shard, links.meeting, device)
         first = torch_engine.load(**options, shard=shard)
     links.await_ready()
     return ShardedEngine(first, links)

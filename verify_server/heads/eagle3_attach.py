@@ -8,6 +8,7 @@ import torch
 
 from opensled.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from verify_server.config import ServeConfig
+from verify_server.engine.shard_plan import require_whole
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads.eagle3 import Frequencies
 from verify_server.heads.eagle3_drafter import Eagle3Drafter
@@ -19,6 +20,7 @@ from verify_server.target import Target
 def eagle3(config: ServeConfig, target: Target) -> Eagle3Drafter:
     """`--drafter eagle3`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
     engine = target.engine
+    require_whole(engine, "--drafter eagle3")
     if not isinstance(engine, TorchEngine):
         raise UsageError(
             f"--drafter eagle3 reads hidden states of the target, which engine {engine.info.runtime} does not give; "
