@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
-from verify_server.engine.onednn_linear import device_of, with_weight
+from verify_server.engine.onednn_linear import OneDNNLinear, device_of, with_weight
 from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
 from verify_server.engine.shard_plan import heads_of
 
@@ -105,13 +105,14 @@ def _only_linear(network: PreTrainedModel) -> bool:
     """Whether all matrices are plain linear layers, which can be tried one by one.
 
     Experts never hold: how many rows one gets depends on the whole batch. They are refused by name, for some of them
-    would pass.
+    would pass. Quantized layers call themselves linear, and multiply by kernels of their own, that of LLM.int8() by what
+    the whole batch holds.
     """
     for name, module in network.named_modules():
         if "expert" in name or "moe" in type(module).__name__.lower():
             return False
         matrices = any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
-        if matrices and not isinstance(module, (nn.Linear, nn.Embedding)):
+        if matrices and not (type(module) in (nn.Linear, OneDNNLinear) or isinstance(module, nn.Embedding)):
             return False
     return True
 

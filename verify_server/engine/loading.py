@@ -24,8 +24,9 @@ from opensled.errors import (
     first_line,
 )
 from opensled.hub import pinned
+from opensled.logs import announce
 from opensled.store import model_file
-from verify_server.engine import gguf_config, gguf_model, image_encoder, model_sizes
+from verify_server.engine import gguf_config, gguf_model, image_encoder, model_sizes, quantized
 from verify_server.engine.attention import NAME
 from verify_server.engine.shard import ALONE, Shard
 
@@ -192,8 +193,28 @@ def load_network(
     It reads a config of its own: two models that share one also share its attention implementation. Of a
     vision-language model it is the whole; `image_encoder.decoder_of` has its decoder.
     """
-    network = _from_gguf(weights, dtype) if weights.gguf else _from_safetensors(weights, dtype, shard)
+    if weights.gguf:
+        network = _from_gguf(weights, dtype)
+    elif method := quantized_by(weights, device):
+        network = _from_safetensors(weights, dtype, {"device_map": {"": device}})
+        if not method.computed_on(device.type, capability_of(device)):
+            announce(f"{device} does not compute in {method.name}: weights are widened to the target's dtype")
+        return network.eval().requires_grad_(False)
+    else:
+        network = _from_safetensors(weights, dtype, _cut(shard))
     return network.to(device).eval().requires_grad_(False)
+
+
+def quantized_by(weights: Weights, device: torch.device) -> quantized.Method | None:
+    """How the safetensors are quantized, None = not at all. Raises UnsupportedModel for what does not work here."""
+    method = None if weights.gguf else quantized.method_of(weights.folder)
+    if method is not None:
+        quantized.require(method, device.type, capability_of(device))
+    return method
+
+
+def capability_of(device: torch.device) -> quantized.Capability:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
@@ -206,7 +227,7 @@ def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     return network
 
 
-def _from_safetensors(weights: Weights, dtype: torch.dtype, shard: Shard) -> PreTrainedModel:
+def _from_safetensors(weights: Weights, dtype: torch.dtype, options: dict[str, Any]) -> PreTrainedModel:
     transformers.utils.logging.disable_progress_bar()  # it would tear the lines around it; we tell what goes on
     usual = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
@@ -221,7 +242,7 @@ def _from_safetensors(weights: Weights, dtype: torch.dtype, shard: Shard) -> Pre
             local_files_only=True,
             output_loading_info=True,
             **_experts(dtype),
-            **_cut(shard),
+            **options,
         )
     except SafetensorError as error:
         raise UnsupportedModel(

@@ -9,13 +9,13 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def shape_of(network: PreTrainedModel, id: str) -> TargetShape:
-    """Counted on the weights themselves; KV is kept in their precision."""
+    """Counted on the weights themselves; KV is kept in the precision of what is not quantized."""
     config = network.config.get_text_config(decoder=True)
-    params = sum(weight.numel() for weight in network.parameters())
+    params = network.num_parameters()
     experts = next((count for name in EXPERTS if (count := getattr(config, name, None))), 0)
     chosen = getattr(config, "num_experts_per_tok", None) or experts
     of_experts = sum(weight.numel() for name, weight in network.named_parameters() if ".experts." in name)
-    bits = 8.0 * network.dtype.itemsize
+    stored = sum(weight.numel() * weight.element_size() for weight in network.parameters())
     heads = config.num_attention_heads
     return TargetShape(
         id=id,
@@ -28,6 +28,6 @@ def shape_of(network: PreTrainedModel, id: str) -> TargetShape:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         experts=experts if chosen < experts else 0,
         experts_per_token=chosen if chosen < experts else 0,
-        weight_bits=bits,
-        kv_bits=bits,
+        weight_bits=8 * stored / params,
+        kv_bits=8.0 * network.dtype.itemsize,
     )
