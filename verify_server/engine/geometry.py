@@ -112,9 +112,15 @@ def _only_linear(network: PreTrainedModel) -> bool:
         if "expert" in name or "moe" in type(module).__name__.lower():
             return False
         matrices = any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
-        if matrices and not (type(module) in (nn.Linear, OneDNNLinear) or isinstance(module, nn.Embedding)):
+        if matrices and not (is_plain(module) or isinstance(module, nn.Embedding)):
             return False
     return True
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether it is a linear layer of a weight and a bias; one with scales beside them is quantized."""
+    parts = {name for name, _ in module.named_parameters(recurse=False)}
+    return type(module) in (nn.Linear, OneDNNLinear) and parts <= {"weight", "bias"}
 
 
 @torch.inference_mode()

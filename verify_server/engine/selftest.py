@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from opensled.errors import OpenSledError, SelfTestFailed
-from verify_server.engine import attention, guards
+from verify_server.engine import attention, geometry, guards
 from verify_server.engine.backend_check import TOLERANCE, check_backend, twinned
 from verify_server.engine.base import Segment
 from verify_server.engine.packed_model import PackedModel
@@ -187,9 +187,10 @@ def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
 
 
 def _rounded_to(network: PreTrainedModel, dtype: torch.dtype) -> torch.dtype:
-    """bitsandbytes rounds what enters a layer of 8 bits to 8 bits of float16, whatever the dtype is."""
-    narrow = getattr(network, "is_loaded_in_8bit", False) and dtype == torch.float32
-    return torch.float16 if narrow else dtype
+    """Some quantized layers round what enters them to 8 bits, whatever the dtype is: a last bit may become a larger
+    one."""
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    return dtype if all(map(geometry.is_plain, layers)) or dtype.itemsize <= 2 else torch.float16
 
 
 @torch.inference_mode()
