@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,8 +34,7 @@ def until(holds: Callable[[], bool]) -> None:
 def gone(process: int) -> bool:
     """Whether it has ended; who is nobody's child any more is read by the system."""
     try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
@@ -54,7 +54,9 @@ def links(lost: threading.Event) -> Iterator[ShardLinks]:
 
 def test_a_shard_that_dies_is_named_and_ends_all(links: ShardLinks, lost: threading.Event) -> None:
     os.kill(links.processes[1], signal.SIGKILL)
-    with pytest.raises(EngineLost, match=rf"shard 2 of 3 \(process {links.processes[1]}\) was ended by signal 9"):
+    with pytest.raises(
+        EngineLost, match=rf"shard 2 of 3 \(process {links.processes[1]}\) was ended by signal 9"
+    ):
         links.await_ready()
     assert lost.is_set()
     until(lambda: all(map(gone, links.processes)))
@@ -63,13 +65,14 @@ def test_a_shard_that_dies_is_named_and_ends_all(links: ShardLinks, lost: thread
 
 
 def test_an_unknown_call_is_an_error_of_that_shard(links: ShardLinks) -> None:
-    with pytest.raises(EngineLost, match="shard [12] of 3 .* failed: AttributeError"), links.call("forward", ()):
+    with (
+        pytest.raises(EngineLost, match=r"shard [12] of 3 .* failed: AttributeError"),
+        links.call("forward", ()),
+    ):
         raise ConnectionError("a sum fails, for the other shard is gone")
 
 
-def test_a_first_shard_that_fails_ends_the_others(
-    links: ShardLinks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_shard_that_fails_ends_the_others(links: ShardLinks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_links, "NOTICE", 0.1)
     with pytest.raises(EngineLost, match="shard 0 of 3 failed: RuntimeError"), links.call("__repr__"):
         raise RuntimeError("no memory")
@@ -80,7 +83,7 @@ def test_a_shard_that_hangs_is_named() -> None:
     links = ShardLinks(2, silent=1.5)
     try:
         os.kill(links.processes[0], signal.SIGSTOP)
-        with pytest.raises(EngineLost, match="shard 1 of 2 .* does not answer any more"):
+        with pytest.raises(EngineLost, match=r"shard 1 of 2 .* does not answer any more"):
             links.await_ready()
         until(lambda: all(map(gone, links.processes)))
     finally:

@@ -51,7 +51,11 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
         address = server.wait_ready(60)
         lines = log.read_text().splitlines()
         assert lines[0] == "loading tiny"
-        loaded, tested, ready, then = [line for line in lines[1:] if not line.startswith("still ")]
+        planned, loaded, tested, ready, then = [line for line in lines[1:] if not line.startswith("still ")]
+        assert re.fullmatch(
+            r"memory on cpu: weights \d+ MiB, KV [\d.]+ .iB for [\d,]+ tokens, to compute in .*; .* are free",
+            planned,
+        )
         assert re.fullmatch(
             r"read 4 million weights in \d+\.\d s; testing how this machine computes them", loaded
         )

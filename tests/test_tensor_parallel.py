@@ -68,7 +68,9 @@ class Play:
         self.engine, self.known = engine, known
         self.random = random.Random(3)
         self.loop = VerifyLoop(engine, Fcfs(0.0), HardwareProfile(64), lambda: 0.0)
-        self.steps: list[tuple[tuple[int, int, int], ...]] = []  # of each session: id, tokens computed, text so far
+        self.steps: list[
+            tuple[tuple[int, int, int], ...]
+        ] = []  # of each session: id, tokens computed, text so far
         self.trees = 0
         for id, length in enumerate(PROMPTS):
             self._open(id, random.Random(id).choices(range(3, VOCABULARY), k=length))
@@ -92,7 +94,9 @@ class Play:
                 break
             self.loop._commit(work, run_step(self.engine, work))
             self.steps.append(
-                tuple([(item.session.id, len(item.segment.tokens), len(item.session.sequence)) for item in work])
+                tuple(
+                    [(item.session.id, len(item.segment.tokens), len(item.session.sequence)) for item in work]
+                )
             )
         assert not self.loop.sessions, "all texts end"
         return {id: list(session.sequence.tokens) for id, session in everyone.items()}
@@ -159,9 +163,7 @@ def test_each_shard_has_its_own_heads_of_the_kv(links: ShardLinks, folder: Calla
     assert 2 * halves[0] == halves[1]
 
 
-def test_hidden_states_are_whole_in_the_first_shard(
-    links: ShardLinks, folder: Callable[[str], Path]
-) -> None:
+def test_hidden_states_are_whole_in_the_first_shard(links: ShardLinks, folder: Callable[[str], Path]) -> None:
     pair = tensor_parallel.load(links, 1, **options(folder("llama"), "float32", "fast"))
     one = torch_engine.load(**options(folder("llama"), "float32", "fast"))
     taken = []
@@ -192,7 +194,9 @@ def test_what_cannot_be_cut_is_refused_before_a_process_starts(case: str, tmp_pa
         tensor_parallel.start(shards, 1, pytest.fail, **options(model, "float32", "fast"))
 
 
-def test_a_head_beside_a_target_of_shards_is_refused(links: ShardLinks, folder: Callable[[str], Path]) -> None:
+def test_a_head_beside_a_target_of_shards_is_refused(
+    links: ShardLinks, folder: Callable[[str], Path]
+) -> None:
     from verify_server.config import ServeConfig
     from verify_server.drafting import SERVER_DRAFTERS
     from verify_server.target import Target

@@ -105,8 +105,8 @@ def _only_linear(network: PreTrainedModel) -> bool:
     """Whether all matrices are plain linear layers, which can be tried one by one.
 
     Experts never hold: how many rows one gets depends on the whole batch. They are refused by name, for some of them
-    would pass. Quantized layers call themselves linear, and multiply by kernels of their own, that of LLM.int8() by what
-    the whole batch holds.
+    would pass. Quantized layers call themselves linear, and multiply by kernels of their own; what LLM.int8() rounds
+    depends on the whole batch.
     """
     for name, module in network.named_modules():
         if "expert" in name or "moe" in type(module).__name__.lower():

@@ -25,7 +25,7 @@ class Method:
     packages: tuple[tuple[str, str], ...]  # the module and the name by which pip knows it
     devices: tuple[str, ...] = ("cpu", "cuda")
     capability: Capability = (0, 0)  # least one of a GPU that computes in it
-    widened: bool = False  # where a device does not compute in it, transformers widens it to the target's dtype
+    widened: bool = False  # to the target's dtype, by transformers, where the device does not compute in it
 
     def computed_on(self, device: str, capability: Capability) -> bool:
         """Whether the device computes in it; `capability`: that of the GPU."""
@@ -40,7 +40,9 @@ METHODS = {
     "awq": Method("AWQ", (("gptqmodel", "gptqmodel"), ACCELERATE)),
     "gptq": Method("GPTQ", (("optimum", "optimum"), ("gptqmodel", "gptqmodel"), ACCELERATE)),
     "fp8": Method("FP8 in blocks", (ACCELERATE,), ("cuda",), (8, 9), widened=True),
-    "compressed-tensors": Method("compressed-tensors", (("compressed_tensors", "compressed-tensors"), ACCELERATE)),
+    "compressed-tensors": Method(
+        "compressed-tensors", (("compressed_tensors", "compressed-tensors"), ACCELERATE)
+    ),
 }
 
 

@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
 
 @dataclass
-class Link:
+class OtherShard:
     """One other shard, as the first one sees it."""
 
     rank: int
@@ -108,7 +108,7 @@ class ShardLinks:
         """Ids of the processes."""
         return [link.process.pid for link in self._links]
 
-    def _start(self, rank: int) -> Link:
+    def _start(self, rank: int) -> OtherShard:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             os.set_inheritable(theirs.fileno(), True)
@@ -120,7 +120,7 @@ class ShardLinks:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for the first shard alone
             )
-            return Link(rank, process, Connection(ours.detach()), time.monotonic())
+            return OtherShard(rank, process, Connection(ours.detach()), time.monotonic())
 
     @contextlib.contextmanager
     def call(self, method: str, *arguments: Any) -> Iterator[None]:
@@ -178,21 +178,23 @@ class ShardLinks:
             self._over.set()
 
     def _watch(self) -> None:
-        by_connection = {link.connection: link for link in self._links}
+        by_connection: dict[object, OtherShard] = {link.connection: link for link in self._links}
         while not self._over.is_set():
-            for connection in wait(list(by_connection), LOOK):
+            for connection in wait([link.connection for link in self._links], LOOK):
                 self._hear(by_connection[connection])
             now = time.monotonic()
             for link in self._links:
                 if now - link.heard > self._silent:
-                    self._lose(self._loss(link, f"does not answer any more, for {now - link.heard:.0f} s now"))
+                    self._lose(
+                        self._loss(link, f"does not answer any more, for {now - link.heard:.0f} s now")
+                    )
             if self._since and now - self._since > self._longest:
                 self._lose(self._stuck())
         for link in self._links:
             link.connection.close()
         self._folder.cleanup()
 
-    def _hear(self, link: Link) -> None:
+    def _hear(self, link: OtherShard) -> None:
         try:
             message = link.connection.recv()
         except (EOFError, OSError):
@@ -208,7 +210,7 @@ class ShardLinks:
             known = not isinstance(error, EngineLost) and message.code != OpenSledError.code
             self._lose(error if known else self._loss(link, f"failed: {message.reason}"))
 
-    def _loss(self, link: Link, what: str) -> EngineLost:
+    def _loss(self, link: OtherShard, what: str) -> EngineLost:
         return EngineLost(
             f"shard {link.rank} of {self.size} (process {link.process.pid}) {what}; the target is computed by all its "
             "shards or not at all, so this server ends: start it again"

@@ -21,11 +21,11 @@ class Heads(NamedTuple):
 
 
 def require_whole(engine: TargetEngine, flag: str) -> None:
-    """Raises UsageError for what computes with the target's own weights or KV, where this process has a part of them."""
+    """Raises UsageError for what computes with the target's own weights, where this process has a part of them."""
     if engine.info.shards > 1:
         raise UsageError(
-            f"{flag} computes with the target's own weights, and --shards {engine.info.shards} leaves a part of them in "
-            "this process; leave out one of the two"
+            f"{flag} computes with the target's own weights, and each of --shards {engine.info.shards} has a part of "
+            "them; leave out one of the two"
         )
 
 
@@ -53,7 +53,9 @@ def check_plan(config: Any, shards: int) -> None:
         )
     heads = heads_of(config)
     if _splits_heads(text) and (heads.queries % shards or heads.keys % shards):
-        fitting = [count for count in range(2, heads.keys + 1) if heads.queries % count == heads.keys % count == 0]
+        fitting = [
+            count for count in range(2, heads.keys + 1) if heads.queries % count == heads.keys % count == 0
+        ]
         choice = f"--shards {' or '.join(map(str, fitting))}" if fitting else "one process"
         raise UsageError(
             f"{config.model_type} with {heads.queries} attention heads and {heads.keys} heads of KV cannot be cut "

@@ -43,7 +43,9 @@ class Follower:
         except BaseException as error:
             log.exception("shard %d of %d ends", self._rank, self._size)
             code = error.code if isinstance(error, OpenSledError) else OpenSledError.code
-            self._say(Failed(code, str(error) if code != OpenSledError.code else f"{type(error).__name__}: {error}"))
+            self._say(
+                Failed(code, str(error) if code != OpenSledError.code else f"{type(error).__name__}: {error}")
+            )
             os._exit(1)
 
     def _obey(self, call: Call) -> None:

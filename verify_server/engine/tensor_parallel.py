@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -56,13 +57,13 @@ class ShardedEngine(TargetEngine):
 
 def check(model: str, device: str, shards: int) -> None:
     """Refuses before a process is started what shards cannot serve. Raises UsageError, NotFound, UnsupportedModel."""
-    try:
-        import accelerate  # noqa: F401  transformers asks for it to place the parts
-    except ImportError as error:
-        raise UsageError("--shards needs the package accelerate: pip install accelerate") from error
+    if find_spec("accelerate") is None:  # transformers asks for it to place the parts
+        raise UsageError("--shards needs the package accelerate: pip install accelerate")
     place = loading.pick_device(device)
     if place.index is not None:
-        raise UsageError(f"--device {device} with --shards: each shard takes a GPU of its own; use --device cuda")
+        raise UsageError(
+            f"--device {device} with --shards: each shard takes a GPU of its own; use --device cuda"
+        )
     if place.type == "cuda" and torch.cuda.device_count() < shards:
         raise UsageError(
             f"{shards} shards need a GPU each, and there are {torch.cuda.device_count()}; lower --shards"

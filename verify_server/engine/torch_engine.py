@@ -15,11 +15,11 @@ from opensled.logs import told_long
 from verify_server.engine import geometry, guards, known_geometry, loading, selftest
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
-from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
 from verify_server.engine.image_selftest import sees_alike
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
+from verify_server.engine.memory_facts import memory_of
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
@@ -33,10 +33,6 @@ from verify_server.engine.torch_scores import TorchScores
 # fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
 FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
 NUMERICS = ("auto", "exact", "fast")
-
-# Without --kv-tokens: as many full contexts as this, within a part of the free memory.
-CONTEXTS = 64
-MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
 
 
 class TorchEngine(TargetEngine):
@@ -138,17 +134,15 @@ def load(
     to hold. `shard`: which part of it this process computes; all others load theirs at the same time. Raises
     UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
-    _check_choice("attention", attention, BACKENDS)
-    _check_choice("numerics", numerics, NUMERICS)
+    _check_options(attention, numerics, kv_tokens)
     numerics = shard.numerics(numerics)
     place = loading.pick_device(device)
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
-    with told_long("still reading the weights") as reading:
-        network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights), shard)
-        eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
-    tell_read(network.num_parameters(), reading.seconds)
-    network = decoder_of(network) if eyes else network
+    width = loading.pick_dtype(dtype, place, weights)
+    needed = memory_of(weights, place, width, (kv_tokens, context_length), most_rows, shard)
+    needed.require()
+    network, eyes = _read(weights, place, width, shard)
     guards.check_modules(network)
     shape = shape_of(network, model)
     if shard.size == 1:
@@ -159,9 +153,8 @@ def load(
         tested, level = _tested(network, attention, numerics, most_rows, weights.path, shard)
         if eyes is not None:
             sees_alike(tested, eyes)
-    bytes_per_token = tested.memory.bytes_per_token()
-    num_blocks = _num_blocks(kv_tokens, context_length, bytes_per_token * shard.beside(place), place)
-    memory = _allocated(tested.memory, shard.least(num_blocks))
+    tokens = needed.kv_tokens(tested.memory.bytes_per_token())
+    memory = _allocated(tested.memory, shard.least(-(-tokens // BLOCK_SIZE)))
     info = EngineInfo(
         model_id=model,
         vocab_size=network.config.get_text_config(decoder=True).vocab_size,
@@ -184,6 +177,17 @@ def load(
     return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes)
 
 
+def _read(
+    weights: loading.Weights, place: torch.device, width: torch.dtype, shard: Shard
+) -> tuple[PreTrainedModel, ImageEncoder | None]:
+    """The decoder, and what looks at pictures for it."""
+    with told_long("still reading the weights") as reading:
+        network = loading.load_network(weights, place, width, shard)
+        eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
+    tell_read(network.num_parameters(), reading.seconds)
+    return decoder_of(network) if eyes else network, eyes
+
+
 def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
     """KV memory of the same form as that of the self-test. Raises UsageError."""
     memory = KVMemory(num_blocks)
@@ -194,6 +198,13 @@ def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
         gib = tokens * tested.bytes_per_token() / 2**30
         raise UsageError(f"KV memory for {tokens} tokens needs {gib:.1f} GiB; lower --kv-tokens") from error
     return memory
+
+
+def _check_options(attention: str, numerics: str, kv_tokens: int) -> None:
+    _check_choice("attention", attention, BACKENDS)
+    _check_choice("numerics", numerics, NUMERICS)
+    if kv_tokens < 0:
+        raise UsageError(f"kv_tokens must be positive, or 0 for automatic; got {kv_tokens}")
 
 
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
@@ -253,19 +264,3 @@ def _exact_as_before(
 
 def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:
     return PackedModel(network, KVMemory(selftest.NUM_BLOCKS), shapes, attention)
-
-
-def _num_blocks(kv_tokens: int, context_length: int, bytes_per_token: int, device: torch.device) -> int:
-    if kv_tokens < 0:
-        raise UsageError(f"kv_tokens must be positive, or 0 for automatic; got {kv_tokens}")
-    if not kv_tokens:
-        budget = int(_free_bytes(device) * MEMORY_SHARE[device.type])
-        kv_tokens = min(CONTEXTS * context_length, budget // bytes_per_token)
-    return max(1, -(-kv_tokens // BLOCK_SIZE))
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
-    return free_host_bytes()

@@ -9,8 +9,8 @@ from opensled.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.store import is_name, model_path
 from scheduler.estimates import GUESS, Forecast
 from verify_server.engine.onednn_linear import reorder
-from verify_server.engine.tap import places_of
 from verify_server.engine.shard_plan import require_whole
+from verify_server.engine.tap import places_of
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.exits.exit_drafter import ExitDrafter, ExitEngine
 from verify_server.exits.exit_file import ExitFile, load

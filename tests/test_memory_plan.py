@@ -1,0 +1,195 @@
+"""What a target needs of a device's memory is known before it is read, and what does not fit is refused with numbers.
+
+Run: pytest tests/test_memory_plan.py
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opensled.errors import UnsupportedModel, UsageError
+from opensled.store import model_path
+from tests.hypothesis_profiles import tried
+from tests.tiny_models import random_model
+from verify_server.engine import loading, memory_facts, torch_engine
+from verify_server.engine.host_memory import available_host_bytes
+from verify_server.engine.memory_plan import (
+    GIB,
+    LEAST_KV,
+    Demand,
+    StoredTensor,
+    Supply,
+    Wish,
+    loaded,
+    part,
+    plan_memory,
+    stored_in,
+)
+from verify_server.engine.shard import ALONE, Shard
+
+# Llama 3.1 8B in bfloat16 on one card of 24 GiB, of which something is taken.
+LLAMA = Demand(weights=int(14.96 * GIB), kv_token=131_072, graphs=GIB, scratch=GIB // 4)
+CARD = Supply("cuda:0", 23 * GIB)
+WISH = Wish(kv_tokens=0, context=131_072, dtype="bfloat16")
+
+
+def test_what_is_left_goes_to_kv_but_for_a_part() -> None:
+    plan = plan_memory(LLAMA, CARD, WISH)
+    left = CARD.free - LLAMA.fixed
+    assert 0.79 * left < plan.kv <= 0.8 * left
+    assert plan.told(1) == (
+        "memory on cuda:0: weights 15.0 GiB, KV 5.4 GiB for 44,498 tokens, graphs 1.0 GiB, to compute in 0.2 GiB; "
+        "23.0 GiB are free"
+    )
+    assert plan.told(2).startswith("memory for each of 2 shards on cuda:0: weights")
+
+
+def test_as_many_tokens_as_are_asked_for_may_take_all_that_is_left() -> None:
+    most = (CARD.free - LLAMA.fixed) // LLAMA.kv_token
+    assert plan_memory(LLAMA, CARD, WISH._replace(kv_tokens=most)).kv_tokens == most
+    with pytest.raises(UsageError, match=f"lower --kv-tokens to {most // 16 * 16} or less"):
+        plan_memory(LLAMA, CARD, WISH._replace(kv_tokens=most + 1))
+
+
+REFUSED = {
+    "wide weights": (Supply("cuda", 8 * GIB), WISH._replace(dtype="float32"), "--dtype bfloat16", "--shards"),
+    "other cards": (Supply("cuda", 8 * GIB, 4), WISH, "--shards N, of up to 4 GPUs", "--dtype"),
+    "all cards": (Supply("cuda", 8 * GIB, 2), WISH._replace(shards=2), "each of 2 shards needs", "--shards"),
+    "no room for a token": (Supply("cpu", LLAMA.fixed), WISH, "serve a quantized file", "--kv-tokens to"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_with_numbers_and_what_to_do(case: str) -> None:
+    supply, wish, said, unsaid = REFUSED[case]
+    with pytest.raises(
+        UsageError, match=r"the target does not fit: .* needs 15\.0 GiB for weights"
+    ) as raised:
+        plan_memory(LLAMA, supply, wish)
+    message = str(raised.value)
+    assert said in message and unsaid not in message
+    assert f"{supply.device} has" in message and "free" in message
+
+
+@tried(200)
+@given(
+    st.builds(Demand, *[st.integers(0, 10**11)] * 4),
+    st.integers(0, 10**12),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.sampled_from(["cpu", "cuda"]),
+)
+def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context, device) -> None:
+    try:
+        plan = plan_memory(demand, Supply(device, free), Wish(kv_tokens, context, "float32"))
+    except UsageError:
+        assert free < demand.fixed + max(kv_tokens, LEAST_KV) * demand.kv_token
+        return
+    assert demand.fixed + plan.kv <= free
+    assert plan.kv_tokens == kv_tokens or LEAST_KV <= plan.kv_tokens <= max(LEAST_KV, 64 * context)
+
+
+def test_quantized_weights_stay_as_they_are_stored_unless_they_are_widened() -> None:
+    packed, eight = StoredTensor("w", "U8", 100, 100), StoredTensor("w", "F8_E4M3", 100, 100)
+    assert loaded(StoredTensor("w", "BF16", 100, 200), 4) == 400
+    assert loaded(packed, 4) == loaded(packed, 4, widened=True) == 100
+    assert (loaded(eight, 2), loaded(eight, 2, widened=True)) == (100, 200)
+
+
+def test_a_shard_holds_a_part_of_what_its_plan_cuts() -> None:
+    plan = {
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
+    }
+    sizes = {
+        "model.layers.31.self_attn.q_proj.weight": 500,
+        "model.layers.31.self_attn.q_norm.weight": 1000,
+        "model.layers.31.input_layernorm.weight": 1000,
+        "model.embed_tokens.weight": 500,
+        "lm_head.weight": 500,
+    }
+    assert {name: part(name, 1000, plan, 2) for name in sizes} == sizes
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_the_weights_are_reckoned_to_the_byte(family: str, tmp_path: Path) -> None:
+    weights = loading.find_weights(str(random_model(family, tmp_path)))
+    cpu = torch.device("cpu")
+    network = loading.load_network(weights, cpu, torch.bfloat16)
+    demand = memory_facts.memory_of(weights, cpu, torch.bfloat16, (0, 512), 64, ALONE).demand
+    held = {id(weight): weight.numel() * weight.element_size() for weight in network.parameters()}
+    assert demand.weights == sum(held.values())
+    engine = (
+        torch_engine.load(str(tmp_path), "cpu", "bfloat16", 160, numerics="fast")
+        if family == "llama"
+        else None
+    )
+    if engine is not None:
+        assert engine._model.memory.bytes_per_token() == demand.kv_token
+    half = memory_facts.memory_of(weights, cpu, torch.bfloat16, (0, 512), 64, Shard(0, 2)).demand
+    assert half.kv_token == demand.kv_token // 2
+    assert demand.weights / 2 <= half.weights < 0.6 * demand.weights
+
+
+def test_a_gguf_file_is_reckoned_as_it_is_dequantized() -> None:
+    cpu = torch.device("cpu")
+    weights = loading.find_weights(str(model_path("tiny") / "tiny-f16.gguf"))
+    whole = loading.find_weights(str(model_path("tiny")))
+    sizes = [
+        memory_facts.memory_of(each, cpu, torch.float32, (0, 512), 64, ALONE).demand.weights
+        for each in (weights, whole)
+    ]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+def test_a_target_that_does_not_fit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = random_model("llama", tmp_path)
+    monkeypatch.setattr(memory_facts, "available_host_bytes", lambda: 50_000)
+    monkeypatch.setattr(loading, "load_network", pytest.fail)
+    with pytest.raises(UsageError, match="the target does not fit"):
+        torch_engine.load(str(folder), "cpu", "float32")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        struct.pack("<Q", 1 << 60),
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 9) + b'{"a": 1}}',
+    ],
+)
+def test_a_damaged_file_is_no_crash(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UnsupportedModel, match="download them again"):
+        stored_in(tmp_path)
+
+
+def test_heads_of_files_are_read_and_nothing_else(tmp_path: Path) -> None:
+    head = json.dumps(
+        {"__metadata__": {}, "a": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}}
+    ).encode()
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    assert stored_in(tmp_path) == [StoredTensor("a", "F16", 6, 12)]
+
+
+def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemFree: 100 kB\nMemAvailable: 4000000 kB\n")
+    assert available_host_bytes(tmp_path / "meminfo", tmp_path) == 4_000_000 << 10
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    (tmp_path / "memory.stat").write_text("anon 400000000\nfile 599000000\n")
+    assert available_host_bytes(tmp_path / "meminfo", tmp_path) == 600_000_000
+    assert available_host_bytes(tmp_path / "none", tmp_path / "none") > 0
+
+
+def test_a_device_without_graphs_says_nothing_of_them() -> None:
+    plan = plan_memory(LLAMA._replace(graphs=0), CARD, WISH)
+    assert "graphs" not in plan.told(1)

@@ -1,0 +1,176 @@
+"""What a target needs of a device's memory, reckoned before it is read: weights, KV, graphs, and room to compute in.
+
+Pure, and without a tensor library. Sizes are in bytes, those of one shard where there are several.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from opensled.errors import UnsupportedModel, UsageError
+
+GIB = 2**30
+# Without --kv-tokens: as many full contexts as this, within a part of what is left of the memory.
+CONTEXTS = 64
+MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
+GRAPHS = {"cpu": 0, "cuda": GIB}  # for recorded steps; chosen
+LEAST_KV = 16  # tokens: one block
+MOST_HEAD = 1 << 27  # bytes of the head of a safetensors file; the format's own limit is 100 MB
+FLOATS = {"F64", "F32", "F16", "BF16"}
+NARROW_FLOATS = {"F8_E4M3", "F8_E5M2"}
+# Beside the layers of a plan these are cut as well: along the vocabulary.
+CUT_ALWAYS = ("embed_tokens", "lm_head")
+WHOLE = ("replicate", "norm")  # in the names of styles and layers that every shard has whole
+
+
+class StoredTensor(NamedTuple):
+    """One tensor of a file of weights."""
+
+    name: str
+    kind: str  # as safetensors names types: "BF16"
+    elements: int
+    size: int  # in the file
+
+
+class Demand(NamedTuple):
+    """What is needed."""
+
+    weights: int
+    kv_token: int  # for one token
+    graphs: int
+    scratch: int  # that a step computes in
+
+    @property
+    def fixed(self) -> int:
+        return self.weights + self.graphs + self.scratch
+
+
+class Supply(NamedTuple):
+    """What there is."""
+
+    device: str  # "cuda:0"
+    free: int
+    devices: int = 1  # of this kind on the machine
+
+
+class Wish(NamedTuple):
+    """What is asked for."""
+
+    kv_tokens: int  # 0 = as many as suit
+    context: int  # tokens of the longest text
+    dtype: str
+    shards: int = 1
+
+
+class MemoryPlan(NamedTuple):
+    """Who gets what."""
+
+    demand: Demand
+    supply: Supply
+    kv_tokens: int
+
+    @property
+    def kv(self) -> int:
+        return self.kv_tokens * self.demand.kv_token
+
+    def told(self, shards: int) -> str:
+        """One line."""
+        each = f"for each of {shards} shards " if shards > 1 else ""
+        graphs = f", graphs {gib(self.demand.graphs)}" if self.demand.graphs else ""
+        return (
+            f"memory {each}on {self.supply.device}: weights {gib(self.demand.weights)}, KV {gib(self.kv)} for "
+            f"{self.kv_tokens:,} tokens{graphs}, to compute in {gib(self.demand.scratch)}; "
+            f"{gib(self.supply.free)} are free"
+        )
+
+
+def plan_memory(demand: Demand, supply: Supply, wish: Wish) -> MemoryPlan:
+    """Raises UsageError, with numbers and next steps, where it does not fit."""
+    left = supply.free - demand.fixed
+    if left < max(wish.kv_tokens, LEAST_KV) * demand.kv_token:
+        raise UsageError(_lacking(demand, supply, wish))
+    if wish.kv_tokens:
+        return MemoryPlan(demand, supply, wish.kv_tokens)
+    share = MEMORY_SHARE[supply.device.partition(":")[0]]
+    suiting = int(left * share) // demand.kv_token if demand.kv_token else CONTEXTS * wish.context
+    return MemoryPlan(demand, supply, max(LEAST_KV, min(CONTEXTS * wish.context, suiting)))
+
+
+def _lacking(demand: Demand, supply: Supply, wish: Wish) -> str:
+    kv_tokens = max(wish.kv_tokens, LEAST_KV)
+    needed = demand.fixed + kv_tokens * demand.kv_token
+    each = f"each of {wish.shards} shards" if wish.shards > 1 else "it"
+    return (
+        f"the target does not fit: {each} needs {gib(demand.weights)} for weights, "
+        f"{gib(kv_tokens * demand.kv_token)} for KV of {kv_tokens:,} tokens, and "
+        f"{gib(demand.graphs + demand.scratch)} to compute in, together {gib(needed)}; {supply.device} has "
+        f"{gib(supply.free)} free. {'; '.join(_steps(demand, supply, wish))}"
+    )
+
+
+def _steps(demand: Demand, supply: Supply, wish: Wish) -> list[str]:
+    """What the user may do about it, the cheapest first."""
+    steps = []
+    fitting = (supply.free - demand.fixed) // max(1, demand.kv_token)
+    if wish.kv_tokens and fitting >= LEAST_KV:
+        steps.append(f"lower --kv-tokens to {fitting // LEAST_KV * LEAST_KV} or less")
+    if wish.dtype in ("float64", "float32"):
+        steps.append("use --dtype bfloat16")
+    if supply.devices > wish.shards:
+        steps.append(f"cut it with --shards N, of up to {supply.devices} GPUs")
+    return [*steps, "serve a quantized file of it (GGUF, or safetensors in 4 or 8 bits) or a smaller model"]
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{(size + 2**20 - 1) >> 20} MiB"
+
+
+def stored_in(folder: Path) -> list[StoredTensor]:
+    """The tensors of all safetensors of a folder, by the heads of the files. Raises UnsupportedModel."""
+    return [tensor for file in sorted(folder.glob("*.safetensors")) for tensor in _head_of(file)]
+
+
+def _head_of(path: Path) -> Iterable[StoredTensor]:
+    """See https://github.com/huggingface/safetensors#format: a length, then JSON."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            head = json.loads(file.read(min(length, MOST_HEAD)))
+        return [
+            StoredTensor(name, tensor["dtype"], prod(tensor["shape"]), _size(tensor["data_offsets"]))
+            for name, tensor in head.items()
+            if name != "__metadata__"
+        ]
+    except (OSError, ValueError, struct.error, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UnsupportedModel(f"the weights in {path} cannot be read; download them again") from error
+
+
+def _size(offsets: list[int]) -> int:
+    begin, end = offsets
+    return end - begin
+
+
+def loaded(tensor: StoredTensor, width: int, widened: bool = False) -> int:
+    """Bytes of a tensor in memory, in a dtype of `width` bytes; what is quantized stays so unless it is `widened`."""
+    return (
+        tensor.elements * width
+        if tensor.kind in FLOATS or (widened and tensor.kind in NARROW_FLOATS)
+        else tensor.size
+    )
+
+
+def part(name: str, size: int, plan: Mapping[str, str], shards: int) -> int:
+    """Bytes of a tensor in each shard. `plan`: transformers' of the family, layer -> style."""
+    if ".experts." in name and any(".experts" in pattern for pattern in plan):
+        return -(-size // shards)  # files have them one by one
+    layer = re.sub(r"\.\d+\.", ".*.", name).rpartition(".")[0]
+    for pattern, style in {**dict.fromkeys(CUT_ALWAYS, "cut"), **plan}.items():
+        if layer == pattern or layer.endswith(f".{pattern}"):
+            return size if any(word in f"{pattern} {style}" for word in WHOLE) else -(-size // shards)
+    return size
