@@ -316,7 +316,7 @@ class ServeConfig(KeepConfig, AccessConfig):
     )
     replica_gpus: float = option(
         1.0,
-        "GPUs of each replica, or of each of its shards, also a fraction; no effect if Ray has none",
+        "GPUs of each replica, also a fraction, or 1 for each of its --shards; no effect if Ray has none",
         low=0,
         metavar="X",
     )
