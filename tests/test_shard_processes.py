@@ -101,7 +101,8 @@ def test_a_lost_shard_ends_the_server_by_name(end: int, tmp_path: Path) -> None:
         [shard] = shards_below(server.process.pid)
         os.kill(shard, end)
         assert server.process.wait(30) == 1
-    assert f"shard 1 of 2 (process {shard}) was ended by signal {end}" in (tmp_path / "log").read_text()
+        told = (tmp_path / "log").read_text()
+    assert f"shard 1 of 2 (process {shard}) was ended by signal {end}" in told
 
 
 def test_a_replica_of_shards_is_started_again_as_a_whole(expected: str, tmp_path: Path) -> None:

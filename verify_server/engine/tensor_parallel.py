@@ -15,6 +15,7 @@ import torch
 
 from hw_profiles.detect import usable_cores
 from opensled.errors import UnsupportedModel, UsageError
+from opensled.registry import remedy
 from verify_server.engine import loading, torch_engine
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.engine.shard import Shard, join, leave
@@ -58,7 +59,7 @@ class ShardedEngine(TargetEngine):
 def check(model: str, device: str, shards: int) -> None:
     """Refuses before a process is started what shards cannot serve. Raises UsageError, NotFound, UnsupportedModel."""
     if find_spec("accelerate") is None:  # transformers asks for it to place the parts
-        raise UsageError("--shards needs the package accelerate: pip install accelerate")
+        raise UsageError(f"--shards needs the package accelerate{remedy('accelerate')}")
     place = loading.pick_device(device)
     if place.index is not None:
         raise UsageError(
