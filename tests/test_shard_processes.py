@@ -20,7 +20,7 @@ from opensled.child_server import clean_environment
 from opensled_testbed.processes import Process
 from tests.test_shards import gone, until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cold_start")]
 TARGET = (
     "--model",
     "tiny",

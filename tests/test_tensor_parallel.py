@@ -182,6 +182,13 @@ REFUSED: dict[str, tuple[str, dict[str, object], int, type[OpenSledError], str]]
     "no plan": ("bloom", {}, 2, UnsupportedModel, "no plan by which bloom is cut"),
     "heads": ("llama", {"num_attention_heads": 6, "num_key_value_heads": 3}, 2, UsageError, "use --shards 3"),
     "kv heads": ("llama", {}, 4, UsageError, "4 attention heads and 2 heads of KV .* use --shards 2"),
+    "quantized": (
+        "llama",
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+        2,
+        UnsupportedModel,
+        "FP8 in blocks are not cut",
+    ),
     "one head": ("qwen2", {"num_key_value_heads": 1}, 2, UsageError, "use one process"),
 }
 

@@ -80,6 +80,11 @@ def check(model: str, device: str, shards: int) -> None:
             f"{weights.path}: shards read safetensors, of which each takes its part; serve a folder with safetensors, "
             "or leave --shards out"
         )
+    if method := loading.quantized_by(weights, place):
+        raise UnsupportedModel(
+            f"weights quantized by {method.name} are not cut into shards here; leave --shards out, or serve other "
+            "safetensors"
+        )
     check_plan(loading.read_config(weights), shards)
 
 
