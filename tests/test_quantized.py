@@ -102,29 +102,37 @@ def narrowed(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return (weight / scale).to(torch.float8_e4m3fn)
 
 
-def in_blocks(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+# What is stored of a weight, by the ending of its name, and the weight that it stands for.
+Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
+
+
+def in_blocks(weight: torch.Tensor) -> Stored:
     """As DeepSeek publishes FP8: a scale for each block of 128 x 128."""
     rows, columns = (size // 128 for size in weight.shape)
     blocks = weight.view(rows, 128, columns, 128)
     scales = blocks.abs().amax((1, 3)) / LARGEST
-    return {"": narrowed(blocks, scales[:, None, :, None]).view_as(weight), "_scale_inv": scales}
+    narrow = narrowed(blocks, scales[:, None, :, None])
+    restored = narrow.float() * scales[:, None, :, None]
+    return {"": narrow.view_as(weight), "_scale_inv": scales}, restored.view_as(weight)
 
 
-def by_row(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+def by_row(weight: torch.Tensor) -> Stored:
     """As compressed-tensors store FP8: a scale for each output."""
     scales = weight.abs().amax(1, keepdim=True) / LARGEST
-    return {"": narrowed(weight, scales), "_scale": scales}
+    narrow = narrowed(weight, scales)
+    return {"": narrow, "_scale": scales}, narrow.float() * scales
 
 
 def stored(
-    path: Path, quantize: Callable[[torch.Tensor], dict[str, torch.Tensor]], stated: dict[str, object]
+    path: Path, quantize: Callable[[torch.Tensor], Stored], stated: dict[str, object]
 ) -> tuple[Path, Path]:
-    """A model in which all layers are quantized, and the same in float32."""
+    """What a model in which all layers are quantized stands for, in float32, and that model."""
     plain, folder = random_model("llama", path / "plain", **WIDE), path / "quantized"
-    weights = {}
-    for name, weight in load_file(plain / "model.safetensors").items():
-        parts = quantize(weight) if "_proj" in name else {"": weight}
+    weights, restored = {}, load_file(plain / "model.safetensors")
+    for name, weight in restored.items():
+        parts, restored[name] = quantize(weight) if "_proj" in name else ({"": weight}, weight)
         weights.update({f"{name}{ending}": part.contiguous() for ending, part in parts.items()})
+    save_file(restored, plain / "model.safetensors", metadata={"format": "pt"})
     folder.mkdir()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((plain / "config.json").read_text())
@@ -146,7 +154,7 @@ def difference(plain: Path, folder: Path) -> tuple[torch_engine.TorchEngine, flo
 def test_fp8_in_blocks_is_widened_on_a_processor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stated = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
     engine, error = difference(*stored(tmp_path, in_blocks, stated))
-    assert 0 < error < 0.2 and engine.info.shape is not None and engine.info.shape.weight_bits == 32
+    assert error < 1e-5 and engine.info.shape is not None and engine.info.shape.weight_bits == 32
     assert "cpu does not compute in FP8 in blocks: weights are widened" in capsys.readouterr().err
 
 
@@ -168,7 +176,7 @@ def test_compressed_tensors_load_and_are_never_exact(tmp_path: Path) -> None:
     }
     plain, folder = stored(tmp_path, by_row, stated)
     _, error = difference(plain, folder)
-    assert 0 < error < 0.3
+    assert 0 < error < 0.4  # what enters a layer is rounded to 8 bits as well
     never_exact(folder)
 
 
