@@ -19,7 +19,7 @@ GIB = 2**30
 # Without --kv-tokens: as many full contexts as this, within a part of what is left of the memory.
 CONTEXTS = 64
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
-GRAPHS = {"cpu": 0, "cuda": GIB}  # for recorded steps; chosen
+GRAPHS = {"cpu": 0, "cuda": 2 * GIB}  # for recorded steps; chosen
 LEAST_KV = 16  # tokens: one block
 MOST_HEAD = 1 << 27  # bytes of the head of a safetensors file; the format's own limit is 100 MB
 FLOATS = {"F64", "F32", "F16", "BF16"}
