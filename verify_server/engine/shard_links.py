@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 
 BEAT = 1.0  # seconds between two signs of life
 LOOK = 0.5  # seconds between two looks at the shards
-# Seconds; chosen. A process that swaps, or opens a large library, is silent for some seconds.
-SILENT, LONGEST_CALL = 30.0, 300.0
+# Seconds; chosen. A process that swaps, or opens a large library from a slow disk, is silent for a while.
+SILENT, LONGEST_CALL = 60.0, 300.0
+LOAD = "load"  # the only call that is no method of the engine; it may take as long as it does
 NOTICE = 5.0  # until it is known which shard a failed sum is due to
 LAST = 5.0  # for a killed process to be gone
 
@@ -131,7 +132,7 @@ class ShardLinks:
         """
         self._require()
         try:
-            self._told, self._since = self._told + 1, time.monotonic()
+            self._told, self._since = self._told + 1, time.monotonic() if method != LOAD else 0.0
             for link in self._links:
                 link.connection.send(Call(method, arguments))
             yield

@@ -15,9 +15,7 @@ from typing import Any
 
 from opensled import logs
 from opensled.errors import OpenSledError
-from verify_server.engine.shard_links import BEAT, Beat, Call, Failed, Ready
-
-LOAD = "load"  # the only call that is no method of the engine
+from verify_server.engine.shard_links import BEAT, LOAD, Beat, Call, Failed, Ready
 
 log = logging.getLogger(__name__)
 

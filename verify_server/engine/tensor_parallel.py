@@ -19,9 +19,8 @@ from opensled.registry import remedy
 from verify_server.engine import loading, torch_engine
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.engine.shard import Shard, join, leave
-from verify_server.engine.shard_links import ShardLinks
+from verify_server.engine.shard_links import LOAD, ShardLinks
 from verify_server.engine.shard_plan import check_plan
-from verify_server.engine.shard_worker import LOAD
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.engine.torch_scores import TorchScores
 
