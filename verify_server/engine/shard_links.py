@@ -97,7 +97,8 @@ class ShardLinks:
         self._lost: EngineLost | OpenSledError | None = None
         self._over = threading.Event()
         self._links = [self._start(rank) for rank in range(1, size)]
-        threading.Thread(target=self._watch, name="shards", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="shards", daemon=True)
+        self._watcher.start()
 
     @property
     def meeting(self) -> Path:
@@ -163,6 +164,7 @@ class ShardLinks:
             link.process.kill()
         for link in self._links:
             link.process.wait(LAST)
+        self._watcher.join(LAST)
 
     def _require(self, cause: BaseException | None = None) -> None:
         if self._lost is not None:
