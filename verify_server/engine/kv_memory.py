@@ -33,6 +33,10 @@ class KVMemory:
             for tensor in self._layers[layer]:
                 tensor.index_fill_(0, slots, 0)
 
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [slots, KV heads, size] where they lie."""
+        return self._layers[layer]
+
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of `blocks` [n]: two tensors [n * BLOCK_SIZE, KV heads, head size]."""
         keys, values = self._layers[layer]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packing import Geometry, PackedBatch, pack
@@ -26,7 +27,8 @@ class PackedModel:
     @torch.inference_mode()
     def run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
         """Logits [wanted rows, vocabulary] in order of the segments, and the batch they came from."""
-        batch = pack(segments, self.geometry, self.memory, self.backend, self.network.device)
+        backend = backend_of(self.backend)
+        batch = pack(segments, self.geometry, self.memory, backend, self.network.device)
         output = self.network(
             **self._inputs(batch),
             position_ids=batch.positions,

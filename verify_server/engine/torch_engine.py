@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from opensled.errors import EngineError, SelfTestFailed, UsageError
 from opensled.logs import told_long
 from verify_server.engine import geometry, guards, known_geometry, loading, selftest
-from verify_server.engine.attention import BACKENDS
+from verify_server.engine.attention import backend_of
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
@@ -22,7 +22,8 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import GATHER_TOKENS, Geometry
+from verify_server.engine.packing import Geometry
+from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.shape import shape_of
 from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tiles import tile, untile
@@ -135,7 +136,7 @@ def load(
     `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
     to hold. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
-    _check_choice("attention", attention, BACKENDS)
+    backend_of(attention)  # before the weights are read
     _check_choice("numerics", numerics, NUMERICS)
     place = loading.pick_device(device)
     weights = loading.find_weights(model)
