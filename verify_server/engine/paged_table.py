@@ -20,6 +20,7 @@ from torch import Tensor
 
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
+from verify_server.engine.packing import Backend, Geometry
 from verify_server.engine.tree_packing import slots_at
 from verify_server.trees import depths, path_to, runs
 
@@ -63,8 +64,8 @@ class PagedTable(NamedTuple):
 
     @property
     def most_keys(self) -> int:
-        """Of any context."""
-        return self.blocks.shape[1] * BLOCK_SIZE
+        """Places of the longest context that the table has room for."""
+        return self.blocks.shape[1] * BLOCK_SIZE + MAX_TREE
 
 
 class _Part(NamedTuple):
@@ -112,12 +113,18 @@ class PagedPlan:
             near_depths.numpy()[number, : len(part.near)] = part.near_depths
 
 
-def table_of(plan: PagedPlan, rows: int, device: torch.device) -> PagedTable:
-    """A table as large as the step, for so many packed `rows`."""
-    shape = plan.shape._replace(rows=rows)
-    buffer = np.empty(sum(shape.sizes), np.int32)
-    plan.write(buffer, shape)
-    return PagedTable.over(torch.from_numpy(buffer).to(device), shape)
+class PagedBackend(Backend):
+    """A backend that reads KV by a table, so that it can run in fixed shapes."""
+
+    def plan(
+        self, segments: Sequence[Segment], geometry: Geometry, rows: int, device: torch.device
+    ) -> PagedTable:
+        """A table as large as the step."""
+        plan = PagedPlan(segments, geometry.by_path)
+        shape = plan.shape._replace(rows=rows)
+        buffer = np.empty(sum(shape.sizes), np.int32)
+        plan.write(buffer, shape)
+        return PagedTable.over(torch.from_numpy(buffer).to(device), shape)
 
 
 def _blocks(part: _Part) -> tuple[int, ...]:

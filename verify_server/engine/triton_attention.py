@@ -11,18 +11,16 @@ Without a GPU the kernels run in Triton's interpreter (TRITON_INTERPRET=1), for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from opensled.errors import UsageError
-from verify_server.engine.base import MAX_TREE, Segment
+from verify_server.engine.base import MAX_TREE
 from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.packing import Attend, Backend, Geometry, PackedBatch
-from verify_server.engine.paged_table import CONTEXT, ROW, TILE, TILE_ROWS, PagedPlan, PagedTable, table_of
+from verify_server.engine.packing import Attend, PackedBatch
+from verify_server.engine.paged_table import CONTEXT, ROW, TILE, TILE_ROWS, PagedBackend, PagedTable
 
 SPLIT = 512  # places
 LEAST = 16  # of each side of a matrix product in Triton
@@ -30,14 +28,8 @@ LEAST = 16  # of each side of a matrix product in Triton
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
-class TritonBackend(Backend):
+class TritonBackend(PagedBackend):
     """`--attention triton`."""
-
-    def plan(
-        self, segments: Sequence[Segment], geometry: Geometry, rows: int, device: torch.device
-    ) -> PagedTable:
-        """See `Backend`."""
-        return table_of(PagedPlan(segments, geometry.by_path), rows, device)
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
         """See `Backend`."""
