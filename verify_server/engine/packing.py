@@ -64,9 +64,10 @@ class PackedBatch:
     positions: Tensor  # [1, rows]
     wanted: Tensor  # packed rows whose logits are wanted, padded by repeating the last
     num_wanted: int
-    slots: Tensor  # [live rows] where each token's KV goes; padded rows are written nowhere
+    slots: Tensor  # [live rows, or all of a fixed shape] where each token's KV goes
     tails: Tensor  # [n] slots behind the text in blocks that it has just entered: they may hold another's NaN
     plan: Any  # what the backend makes of the step
+    live: int  # packed rows that are no padding, the first ones
     pictures: Pictures | None = None  # None: every row has the embedding of its token
     calls: list[Attend] = field(default_factory=list)  # what the layers asked for, in order
 
@@ -88,10 +89,8 @@ def pack(
     segments: Sequence[Segment], geometry: Geometry, memory: KVMemory, backend: Backend, device: torch.device
 ) -> PackedBatch:
     """The packed batch of one step; row order is segment order."""
-    tokens = [token for segment in segments for token in segment.tokens]
-    positions = [position for segment in segments for position in segment.positions()]
+    tokens, positions, slots, wanted = rows_of(segments)
     padding = [0] * (padded_rows(len(tokens), geometry.rows) - len(tokens))
-    wanted = _wanted(segments)
     num_wanted = len(wanted)
     wanted += wanted[-1:] * (padded_rows(num_wanted, geometry.rows) - num_wanted)
 
@@ -105,11 +104,20 @@ def pack(
         positions=tensor(positions + padding)[None],
         wanted=tensor(wanted),
         num_wanted=num_wanted,
-        slots=tensor(np.concatenate([_slots(segment) for segment in segments])),
+        slots=tensor(slots),
         tails=tensor([slot for segment in segments for slot in _tail(segment)]),
         plan=backend.plan(segments, geometry, len(tokens + padding), device),
+        live=len(tokens),
         pictures=pictures_in(segments, device),
     )
+
+
+def rows_of(segments: Sequence[Segment]) -> tuple[list[int], list[int], np.ndarray, list[int]]:
+    """Of each row its token, its position, and the slot where its KV goes; and the rows whose logits are wanted."""
+    tokens = [token for segment in segments for token in segment.tokens]
+    positions = [position for segment in segments for position in segment.positions()]
+    slots = np.concatenate([_slots(segment) for segment in segments])
+    return tokens, positions, slots, _wanted(segments)
 
 
 def _wanted(segments: Sequence[Segment]) -> list[int]:

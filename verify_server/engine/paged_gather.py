@@ -6,14 +6,12 @@ gathers all keys that a table has room for, which only tests and `--attention ga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from verify_server.engine.base import MAX_TREE, Segment
+from verify_server.engine.base import MAX_TREE
 from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.packing import Attend, Geometry, PackedBatch
+from verify_server.engine.packing import Attend, PackedBatch
 from verify_server.engine.paged_table import TILE_ROWS, PagedBackend, PagedTable
 
 

@@ -175,7 +175,15 @@ def _with_tree(row: int, segment: Segment) -> _Part:
     places = np.arange(segment.start, segment.start + count)
     near = slots_at(segment.blocks, places[count - len(bits) :])
     known = [0] * (count - len(bits))
-    return _Part(row, segment, places, np.array(segment.positions()), known + bits, near, np.array(depths(segment.parents)))
+    return _Part(
+        row,
+        segment,
+        places,
+        np.array(segment.positions()),
+        known + bits,
+        near,
+        np.array(depths(segment.parents)),
+    )
 
 
 def _branches(row: int, segment: Segment) -> Iterator[_Part]:

@@ -1,6 +1,7 @@
 """The `torch` engine: any Hugging Face decoder as target, with paged KV and ragged packed batches."""
 
 import dataclasses
+import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from opensled.errors import EngineError, SelfTestFailed, UsageError
+from opensled.errors import EngineError, OpenSledError, SelfTestFailed, UsageError
 from opensled.logs import told_long
 from verify_server.engine import geometry, guards, known_geometry, loading, selftest
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
+from verify_server.engine.fixed_check import check_fixed
+from verify_server.engine.fixed_steps import Capture, FixedSteps, uncaptured
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
 from verify_server.engine.image_selftest import sees_alike
@@ -22,17 +25,22 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Geometry
+from verify_server.engine.packing import Geometry, PackedBatch
+from verify_server.engine.paged_table import PagedBackend
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.shape import shape_of
 from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
 
+log = logging.getLogger(__name__)
+
 # Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
 # fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
 FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
 NUMERICS = ("auto", "exact", "fast")
+GRAPHS = ("auto", "off", "shapes")
+GRAPH_BYTES = 2 << 30  # that CUDA graphs may take
 
 # Without --kv-tokens: as many full contexts as this, within a part of the free memory.
 CONTEXTS = 64
@@ -42,14 +50,26 @@ MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
 class TorchEngine(TargetEngine):
     """`TargetEngine` over a `PackedModel`."""
 
-    def __init__(self, model: PackedModel, info: EngineInfo, eyes: ImageEncoder | None = None) -> None:
-        """`eyes`: of a vision-language model."""
-        self._model, self._eyes = model, eyes
+    def __init__(
+        self,
+        model: PackedModel,
+        info: EngineInfo,
+        eyes: ImageEncoder | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        """`eyes`: of a vision-language model; `capture`: computes small steps in fixed shapes."""
+        self._model, self._eyes, self._capture = model, eyes, capture
         self.info = info
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
         self._kept: HiddenTap | None = None
         self._places: HiddenTap | None = None  # all of them, for devices with draft heads
+        self._fixed = self._fixed_steps()
+
+    def _fixed_steps(self) -> FixedSteps | None:
+        """Anew for each tap: a captured pass holds what was tapped when it was captured."""
+        taps = [tap for tap in (self._tap, self._kept) if tap is not None]
+        return None if self._capture is None else FixedSteps(self._model, self._capture, taps)
 
     @property
     def network(self) -> PreTrainedModel:
@@ -64,10 +84,12 @@ class TorchEngine(TargetEngine):
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
         self._tap = HiddenTap(self._model.network, reader.taps)
         self._reader = reader
+        self._fixed = self._fixed_steps()
 
     def keep(self, layer: int) -> None:
         """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
         self._kept = HiddenTap(self._model.network, (layer,))
+        self._fixed = self._fixed_steps()
 
     def tap(self) -> int:
         """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
@@ -86,11 +108,11 @@ class TorchEngine(TargetEngine):
         self._check(segments)
         if self._places is not None:
             self._places.wanted = frozenset().union(*[segment.features for segment in segments])
-        logits, batch = self._model.run(segments)
+        logits, batch = self._run(segments)
         if self._reader is not None and self._tap is not None:
-            rows = len(batch.slots)
+            rows = batch.live
             with torch.inference_mode():
-                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots)
+                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots[:rows])
         features = {}
         if self._places is not None:
             self._places.wanted, features = frozenset(), self._places.handed_over()
@@ -98,8 +120,14 @@ class TorchEngine(TargetEngine):
             return TorchScores(logits, features=features)
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
-        kept = self._kept.taken(len(batch.slots))[:, 0].index_select(0, wanted)
+        kept = self._kept.taken(batch.live)[:, 0].index_select(0, wanted)
         return TorchScores(logits, kept, features)
+
+    def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
+        """In a fixed shape, where there is one: pictures and states for devices have none."""
+        varied = any(segment.images or segment.features for segment in segments)
+        found = None if varied or self._fixed is None else self._fixed.run(segments)
+        return found or self._model.run(segments)
 
     def see(self, pixels: NDArray[np.uint8]) -> Tensor:
         """See `verify_server.engine.base.TargetEngine`."""
@@ -125,20 +153,24 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     kv_tokens: int = 0,
-    attention: str = "sdpa",
+    attention: str = "auto",
     numerics: str = "auto",
     context: int = 0,
     most_rows: int = 512,
+    graphs: str = "auto",
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
     `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
-    to hold. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
+    small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
+    which is slow, for tests. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
-    backend_of(attention)  # before the weights are read
     _check_choice("numerics", numerics, NUMERICS)
+    _check_choice("graphs", graphs, GRAPHS)
     place = loading.pick_device(device)
+    backends = _backends(attention, place)  # before the weights are read
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     with told_long("still reading the weights") as reading:
@@ -150,7 +182,8 @@ def load(
     shape = shape_of(network, model)
     reorder(network)
     with told_tested():
-        tested, level = _tested(network, attention, numerics, most_rows, weights.path)
+        tested, level = _first_that_works(network, backends, numerics, most_rows, weights.path)
+        capture = _capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
     bytes_per_token = tested.memory.bytes_per_token()
@@ -174,7 +207,47 @@ def load(
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
         images=eyes.facts if eyes else None,
     )
-    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes)
+    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture)
+
+
+def _backends(attention: str, device: torch.device) -> list[str]:
+    """Those to try, the fastest first. Raises UsageError for one that is asked for and cannot be had."""
+    if attention == "auto":
+        return ["triton", "sdpa"] if device.type == "cuda" else ["sdpa"]
+    backend_of(attention)
+    return [attention]
+
+
+def _first_that_works(
+    network: PreTrainedModel, backends: Sequence[str], numerics: str, most_rows: int, weights: Path
+) -> tuple[PackedModel, str]:
+    """See `_tested`; of the last one the error is raised."""
+    *others, last = backends
+    for name in others:
+        try:
+            return _tested(network, name, numerics, most_rows, weights)
+        except OpenSledError as error:
+            log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
+            untile(network)
+    return _tested(network, last, numerics, most_rows, weights)
+
+
+def _capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
+    """How steps in fixed shapes run; None = there are none. Fails closed: a GPU without them only is slower."""
+    is_paged = isinstance(backend_of(tested.backend), PagedBackend)
+    if graphs == "shapes" and is_paged:
+        return uncaptured
+    if graphs != "auto" or not is_paged or tested.network.device.type != "cuda":
+        return None
+    from verify_server.engine.cuda_graphs import GraphCapture
+
+    capture = GraphCapture(GRAPH_BYTES)
+    try:
+        check_fixed(tested, FixedSteps(tested, GraphCapture(GRAPH_BYTES)), level == "exact")
+    except OpenSledError as error:
+        log.warning("CUDA graphs do not work here (%s); each step launches its kernels", error)
+        return None
+    return capture
 
 
 def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:

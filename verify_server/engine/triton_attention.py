@@ -124,7 +124,9 @@ def _attend_split(
             there = place < tile_end
             is_near = place >= text_end
             index = tl.where(is_near, place - text_end, 0)
-            page = tl.load(blocks + context * most_blocks + place // PAGE, mask=there & (place < text_end), other=0)
+            page = tl.load(
+                blocks + context * most_blocks + place // PAGE, mask=there & (place < text_end), other=0
+            )
             near_slot = tl.load(near + context * NEAR + index, mask=there & is_near, other=0)
             depth = tl.load(near_depths + context * NEAR + index, mask=there & is_near, other=0)
             slot = tl.where(is_near, near_slot, page * PAGE + place % PAGE).to(tl.int64)
@@ -154,9 +156,7 @@ def _attend_split(
                 other=0.0,
             )
             mass = mass * kept + tl.sum(weight, 1)
-            total = total * kept[:, None] + _product(
-                weight.to(value.dtype), value, ARITHMETIC, WIDEN
-            )
+            total = total * kept[:, None] + _product(weight.to(value.dtype), value, ARITHMETIC, WIDEN)
             peak = higher
         place_out = (split * num_rows + row.to(tl.int64)) * num_heads + head
         tl.store(peaks + place_out, peak, mask=live)
@@ -182,11 +182,13 @@ def _join_splits(
     head = tl.program_id(1) * FOLDED + lane
     live, wide = lane < FOLDED, (lane < FOLDED)[:, None] & (column < VALUE_SIZE)[None, :]
     peak = tl.full([BLOCK_FOLDED], float("-inf"), ARITHMETIC)
-    for split in range(0, splits):
-        peak = tl.maximum(peak, tl.load(peaks + (split * num_rows + row) * num_heads + head, mask=live, other=0.0))
+    for split in range(splits):
+        peak = tl.maximum(
+            peak, tl.load(peaks + (split * num_rows + row) * num_heads + head, mask=live, other=0.0)
+        )
     mass = tl.zeros([BLOCK_FOLDED], ARITHMETIC)
     total = tl.zeros([BLOCK_FOLDED, BLOCK_SIZE_V], ARITHMETIC)
-    for split in range(0, splits):
+    for split in range(splits):
         place = (split * num_rows + row) * num_heads + head
         weight = tl.exp2(tl.load(peaks + place, mask=live, other=0.0) - peak)
         mass += weight * tl.load(masses + place, mask=live, other=1.0)
