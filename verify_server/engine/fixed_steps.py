@@ -99,7 +99,7 @@ class FixedSteps:
         if bucket is None:
             return None
         for tap, states in zip(self._taps, bucket.states):
-            tap.hold(states)
+            tap.hold(dict(states))
         logits = bucket.replay()
         return logits[:wanted], replace(bucket.batch, live=plan.shape.rows, num_wanted=wanted)
 
