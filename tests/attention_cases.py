@@ -42,7 +42,9 @@ class Step:
         noise = torch.Generator().manual_seed(seed)
         slots = (blocks + 1) * PAGE
         self.keys = torch.randn(slots, shape.kv_heads, shape.size, generator=noise, dtype=torch.float64)
-        self.values = torch.randn(slots, shape.kv_heads, shape.value_size, generator=noise, dtype=torch.float64)
+        self.values = torch.randn(
+            slots, shape.kv_heads, shape.value_size, generator=noise, dtype=torch.float64
+        )
         count = sum(len(segment.tokens) for segment in segments)
         heads = shape.kv_heads * shape.folded
         self.query = torch.randn(count, heads, shape.size, generator=noise, dtype=torch.float64)
@@ -65,7 +67,9 @@ class Step:
             end = -(-(segment.start + len(segment.tokens)) // page) * page
             used[[_slot(segment, place) for place in range(end)]] = True
         stored = [tensor.to(dtype) for tensor in (self.keys, self.values)]
-        memory.write(0, torch.arange(self.blocks * PAGE), *[tensor[: self.blocks * PAGE] for tensor in stored])
+        memory.write(
+            0, torch.arange(self.blocks * PAGE), *[tensor[: self.blocks * PAGE] for tensor in stored]
+        )
         for tensor in memory.layer(0):
             tensor[~used] = torch.nan
         return memory

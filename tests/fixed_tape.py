@@ -25,7 +25,7 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if name in WAITS or name.startswith("index") and _by_mask(args):
+        if name in WAITS or (name.startswith("index") and _by_mask(args)):
             raise AssertionError(f"{name} waits for the device in the middle of a pass")
         out = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, out))

@@ -74,7 +74,11 @@ class Texts:
 
 
 def close(given: torch.Tensor, expected: torch.Tensor) -> bool:
-    return given.shape == expected.shape and bool((given - expected).abs().max() <= 1e-9) if len(expected) else True
+    return (
+        given.shape == expected.shape and bool((given - expected).abs().max() <= 1e-9)
+        if len(expected)
+        else True
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

@@ -104,6 +104,8 @@ def load_torch(config: ServeConfig) -> Target:
         kv_tokens=config.kv_tokens,
         context=config.context,
         most_rows=config.max_step_tokens,
+        attention=config.attention,
+        graphs=config.graphs,
     )
     return Target(_model_id(name), engine, text)
 

@@ -76,6 +76,18 @@ class TorchEngine(TargetEngine):
         """For a draft head, which has its embedding, final norm and output layer in common with it."""
         return self._model.network
 
+    @property
+    def way(self) -> str:
+        """How steps are computed, in words."""
+        if self._fixed is None:
+            return f"attention by {self._model.backend}"
+        return f"attention by {self._model.backend}, small steps in fixed shapes"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token in KV."""
+        return self._model.memory.bytes_per_token()
+
     def beside(self, network: PreTrainedModel) -> PackedModel:
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
         return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])

@@ -11,6 +11,8 @@ Without a GPU the kernels run in Triton's interpreter (TRITON_INTERPRET=1), for 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -20,8 +22,8 @@ from opensled.errors import UsageError
 from verify_server.engine.base import MAX_TREE
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.packing import Attend, PackedBatch
-from verify_server.engine.triton_kernels import attend_split, join_splits
 from verify_server.engine.paged_table import CONTEXT, ROW, TILE, TILE_ROWS, PagedBackend, PagedTable
+from verify_server.engine.triton_kernels import attend_split, join_splits
 
 SPLIT = 512  # places
 LEAST = 16  # of each side of a matrix product in Triton
@@ -34,50 +36,77 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 class TritonBackend(PagedBackend):
     """`--attention triton`."""
 
-    def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
-        """See `Backend`."""
-        keys, values = batch.memory.layer(how.layer)
-        return attend(query, keys, values, batch.plan, how)
-
-
-def attend(query: Tensor, keys: Tensor, values: Tensor, table: PagedTable, how: Attend) -> Tensor:
+    def attend(query: Tensor, keys: Tensor, values: Tensor, table: PagedTable, how: Attend) -> Tensor:
     """[rows, heads, size] over `keys` and `values` [slots, KV heads, size] -> [rows, heads, value size]."""
     rows, heads, size = query.shape
     _, kv_heads, value_size = values.shape
     splits = -(-table.most_keys // SPLIT)
-    arithmetic = torch.float64 if query.dtype == torch.float64 else torch.float32
+    arithmetic = _arithmetic(query.dtype)
     sums = query.new_empty((splits, rows, heads, value_size), dtype=arithmetic)
     peaks, masses = query.new_empty((2, splits, rows, heads), dtype=arithmetic)
     out = query.new_empty((rows, heads, value_size))
-    folded = heads // kv_heads
-    block_rows = max(LEAST, triton.next_power_of_2(TILE_ROWS * folded))
+    constants = attend_constants(query.dtype, heads // kv_heads, size, value_size, how)
     attend_split[(len(table.tiles), kv_heads, splits)](
         query, keys, values, sums, peaks, masses,
         table.tiles, table.rows, table.contexts, table.blocks, table.near, table.depths,
         how.scaling, how.softcap or 1.0,
         query.stride(0), query.stride(1), keys.stride(0), keys.stride(1), values.stride(0), values.stride(1),
-        rows, heads, table.blocks.shape[1],
-        FOLDED=folded, SIZE=size, BLOCK_SIZE_K=_padded(size), VALUE_SIZE=value_size, BLOCK_SIZE_V=_padded(value_size),
-        BLOCK_ROWS=block_rows, BLOCK_KEYS=max(LEAST, KEY_BYTES // query.element_size()), PLACES=SPLIT,
-        WINDOW=how.window or 0, CAPPED=how.softcap is not None, ARITHMETIC=_TYPES[arithmetic],
-        TILE_NUMBERS=TILE, ROW_NUMBERS=ROW, CONTEXT_NUMBERS=CONTEXT, NEAR=MAX_TREE, PAGE=BLOCK_SIZE,
-        WIDEN=INTERPRETED and query.dtype == torch.bfloat16,
-        num_warps=WARPS,
+        rows, heads, table.blocks.shape[1], **constants, num_warps=WARPS,
     )  # fmt: skip
-    join_splits[(rows, kv_heads)](
-        sums, peaks, masses, out, table.rows, rows, heads,
-        FOLDED=folded, BLOCK_FOLDED=triton.next_power_of_2(folded),
-        VALUE_SIZE=value_size, BLOCK_SIZE_V=_padded(value_size), PLACES=SPLIT, ARITHMETIC=_TYPES[arithmetic],
-        ROW_NUMBERS=ROW,
-    )  # fmt: skip
+    constants = join_constants(query.dtype, heads // kv_heads, value_size)
+    join_splits[(rows, kv_heads)](sums, peaks, masses, out, table.rows, rows, heads, **constants)
     return out
+
+
+def attend_constants(
+    dtype: torch.dtype, folded: int, size: int, value_size: int, how: Attend
+) -> dict[str, Any]:
+    """What `attend_split` is compiled for. `folded`: query heads of one KV head."""
+    return {
+        "FOLDED": folded,
+        "SIZE": size,
+        "BLOCK_SIZE_K": _padded(size),
+        "VALUE_SIZE": value_size,
+        "BLOCK_SIZE_V": _padded(value_size),
+        "BLOCK_ROWS": _padded(TILE_ROWS * folded),
+        "BLOCK_KEYS": max(LEAST, KEY_BYTES // dtype.itemsize),
+        "PLACES": SPLIT,
+        "WINDOW": how.window or 0,
+        "CAPPED": how.softcap is not None,
+        "ARITHMETIC": _TYPES[_arithmetic(dtype)],
+        "TILE_NUMBERS": TILE,
+        "ROW_NUMBERS": ROW,
+        "CONTEXT_NUMBERS": CONTEXT,
+        "NEAR": MAX_TREE,
+        "PAGE": BLOCK_SIZE,
+        "WIDEN": INTERPRETED and dtype == torch.bfloat16,
+    }
+
+
+def join_constants(dtype: torch.dtype, folded: int, value_size: int) -> dict[str, Any]:
+    """What `join_splits` is compiled for."""
+    return {
+        "FOLDED": folded,
+        "BLOCK_FOLDED": triton.next_power_of_2(folded),
+        "VALUE_SIZE": value_size,
+        "BLOCK_SIZE_V": _padded(value_size),
+        "PLACES": SPLIT,
+        "ARITHMETIC": _TYPES[_arithmetic(dtype)],
+        "ROW_NUMBERS": ROW,
+    }
+
+
+def _arithmetic(dtype: torch.dtype) -> torch.dtype:
+    """Of sums."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 def _padded(size: int) -> int:
-    return max(LEAST, triton.next_power_of_2(size))
+    padded: int = max(LEAST, triton.next_power_of_2(size))
+    return padded
 
 
 def _backend() -> TritonBackend:
