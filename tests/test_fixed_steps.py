@@ -183,7 +183,7 @@ def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -
 
 def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path) -> None:
     folder = str(random_model("llama", tmp_path))
-    kinds = dict(numerics="fast", kv_tokens=512)
+    kinds = {"numerics": "fast", "kv_tokens": 512}
     plain = load(folder, "cpu", "float64", attention="sdpa", **kinds)
     fixed = load(folder, "cpu", "float64", attention="gather", graphs="shapes", **kinds)
     assert greedy(fixed) == greedy(plain)

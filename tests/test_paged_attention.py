@@ -1,4 +1,4 @@
-"""Backends of attention against a dense formula in float64: chunks, single rows, chains and trees in scattered blocks."""
+"""Backends of attention against a dense formula in float64: chunks, single rows, chains, trees, scattered blocks."""
 
 from __future__ import annotations
 

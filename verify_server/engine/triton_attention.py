@@ -36,7 +36,13 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 class TritonBackend(PagedBackend):
     """`--attention triton`."""
 
-    def attend(query: Tensor, keys: Tensor, values: Tensor, table: PagedTable, how: Attend) -> Tensor:
+    def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
+        """See `Backend`."""
+        keys, values = batch.memory.layer(how.layer)
+        return attend(query, keys, values, batch.plan, how)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, table: PagedTable, how: Attend) -> Tensor:
     """[rows, heads, size] over `keys` and `values` [slots, KV heads, size] -> [rows, heads, value size]."""
     rows, heads, size = query.shape
     _, kv_heads, value_size = values.shape

@@ -47,7 +47,7 @@ def copy_bandwidth(device: torch.device) -> float:
 def timed(run: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Median seconds, the device's work included; after two runs that are not counted."""
     found = []
-    for number in range(repeats + 2):
+    for _ in range(repeats + 2):
         settle(device)
         start = time.perf_counter()
         run()
@@ -88,15 +88,8 @@ def _timed(engine: TorchEngine, rows: int, context: int, repeats: int, bandwidth
 def _segments(engine: TorchEngine, rows: int, context: int) -> list[Segment]:
     """The last token of each text, which has KV blocks of its own."""
     blocks = -(-context // engine.info.block_size)
-    return [
-        Segment(
-            (1 + row % (engine.info.vocab_size - 1),),
-            context - 1,
-            tuple(range(row * blocks, (row + 1) * blocks)),
-            1,
-        )
-        for row in range(rows)
-    ]
+    firsts = range(0, rows * blocks, blocks)
+    return [Segment((1,), context - 1, tuple(range(first, first + blocks)), 1) for first in firsts]
 
 
 def weight_bytes(engine: TorchEngine) -> int:
