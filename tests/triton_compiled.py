@@ -2,10 +2,11 @@
 
     python -m tests.triton_compiled 80,90 bfloat16
 
-Triton brings NVIDIA's assembler and needs no driver for this. It shows that the kernels compile, fit, and keep what they
-work on in registers; their speed and their bits it does not show.
+Triton brings NVIDIA's assembler and needs no driver for this. It shows that the kernels compile, fit, and how much of
+what they work on stays in registers; their speed and their bits it does not show.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
 
 import json
