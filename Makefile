@@ -4,6 +4,8 @@ RUNS ?= 1000000
 MINUTES ?= 60
 SEED ?= 0
 OUT ?= soak.json
+CASES ?= 100
+MODEL ?= tiny
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
@@ -11,7 +13,7 @@ PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profil
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz speculators-check browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-long test-real kernel-check gpu-check bench bench-quick conformance fuzz speculators-check browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -35,7 +37,13 @@ $(STAMP): pyproject.toml constraints.txt requirements.lock
 demo: $(STAMP) ## a server and four devices with a real model on this machine, every text checked
 	@$(BIN)/opensled demo
 
-test: lint ## lint, then the tests: two workers, file by file; then the tests that measure time, alone
+# Triton is what GPUs come with; without one its interpreter runs the kernels, and only tests need that.
+KERNELS := .venv/.kernels
+$(KERNELS): $(STAMP) tests/kernel_requirements.txt
+	@if $(PIP) --no-deps --require-hashes -r tests/kernel_requirements.txt; then touch $@; \
+	else echo 'Triton cannot be had here: the tests of its kernels are skipped' >&2; fi
+
+test: lint $(KERNELS) ## lint, then the tests: two workers, file by file; then the tests that measure time, alone
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed and not real'
 	@$(BIN)/python -m pytest -m 'timed and not long and not real' $$(grep -l 'mark\.timed' tests/test_*.py)
 
@@ -81,6 +89,12 @@ speculators-check: $(STAMP) ## draft heads that the speculators package makes an
 		build/speculators/bin/python tests/published_heads.py build/published/$$seed $$seed && \
 		PUBLISHED_HEADS=build/published/$$seed $(BIN)/python -m pytest --quiet -s tests/test_published_heads.py || exit 1; \
 	done
+
+kernel-check: $(KERNELS) ## the Triton kernels without a GPU: hundreds of cases in the interpreter, and compiled for four kinds of GPUs (minutes)
+	@$(BIN)/python -m tests.kernel_check --cases $(CASES) --out docs/benchmarks/kernels.json
+
+gpu-check: $(STAMP) ## a target on this machine's GPU: equality, exactness, times; writes gpu_check.json (MODEL; without a GPU a short form)
+	@$(BIN)/opensled selftest --model $(MODEL) $$($(BIN)/python -c 'import torch; print("--device cuda" if torch.cuda.is_available() else "--device cpu --short")')
 
 conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
 	@$(BIN)/python -m tests.conformance

@@ -117,6 +117,12 @@ VERBS = {
         "opensled.top:TopConfig",
         "opensled.top:top",
     ),
+    "selftest": Verb(
+        "test a target on a GPU against the processor, time its steps",
+        "opensled selftest --model smollm2 --device cuda",
+        "verify_server.gpu_check.config:SelftestConfig",
+        "verify_server.gpu_check.command:selftest",
+    ),
     "doctor": Verb(
         "find faults of this device or its server, with remedies",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",

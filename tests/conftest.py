@@ -13,6 +13,9 @@ from tests.warm import Parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault(
+    "TRITON_INTERPRET", "1"
+)  # Triton reads it at its import, which torch may be the first to do
 
 COLD_START = Process._start
 

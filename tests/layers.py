@@ -48,8 +48,8 @@ MODEL_HOMES = (
     "opensled_testbed/vision_reference.py",
     *(BARE_RAGGED, BARE_PAIR, BARE_STEPS),
 )
-HEADS, EXITS = "verify_server/heads/", "verify_server/exits/"
-TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, BARE_SAMPLING)
+HEADS, EXITS, GPU_CHECK = "verify_server/heads/", "verify_server/exits/", "verify_server/gpu_check/"
+TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",
@@ -74,7 +74,14 @@ HOMES = {
     "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
-    "transformers": (*MODEL_HOMES, HEADS, EXITS, "verify_server/text/hf_text.py"),
+    "transformers": (
+        *MODEL_HOMES,
+        HEADS,
+        EXITS,
+        "verify_server/gpu_check/equality.py",
+        "verify_server/text/hf_text.py",
+    ),
+    "triton": ("verify_server/engine/triton_attention.py", "verify_server/engine/triton_kernels.py"),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),

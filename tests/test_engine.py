@@ -15,7 +15,7 @@ from opensled import noise
 from opensled.errors import EngineError, NonFiniteLogits, SelfTestFailed
 from opensled.messages import SamplingParams
 from tests.tiny_models import VOCABULARY, random_model
-from verify_server.engine import attention
+from verify_server.engine import sdpa
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.packing import Attend
 from verify_server.engine.torch_engine import TorchEngine, load
@@ -259,13 +259,15 @@ def test_a_failed_step_leaves_the_sessions_as_they_were(engine, monkeypatch) -> 
     loaded.forward([sessions.segment("a", tokens[:30], 0, 0)])
     step = sessions.segment("a", tokens[30:], 30, 10)
 
+    plain = sdpa.BACKEND.attend
+
     def failing(query: torch.Tensor, batch: object, how: Attend) -> torch.Tensor:
         if how.layer == 1:
             raise RuntimeError("out of memory")
-        return attention.attend_sdpa(query, batch, how)
+        return plain(query, batch, how)
 
     with monkeypatch.context() as patch:
-        patch.setitem(attention.BACKENDS, "sdpa", failing)
+        patch.setattr(sdpa.BACKEND, "attend", failing)
         with pytest.raises(RuntimeError):
             loaded.forward([step])
     assert torch.equal(loaded.forward([step]).logits, alone(loaded, tokens)[30:])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.tiny_models import random_model
-from verify_server.engine import attention, geometry, loading
+from verify_server.engine import geometry, loading, sdpa
 from verify_server.engine.base import Segment
 from verify_server.engine.packing import padded_rows
 from verify_server.engine.torch_engine import load
@@ -106,13 +106,13 @@ def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch) 
 
 
 def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(folder, monkeypatch) -> None:
-    plain = attention.scaled_dot_product_attention
+    plain = sdpa.scaled_dot_product_attention
 
     def by_batch(queries, *tensors, **words):
         out = plain(queries, *tensors, **words)
         return out * (1 + 2**-20) if len(queries) > 1 else out
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", by_batch)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", by_batch)
     shapes = geometry.find(network(folder("llama"), torch.float32), "sdpa", MOST)
     assert shapes is not None and shapes.alone
 
@@ -122,7 +122,7 @@ def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(
     queries, folder, monkeypatch
 ) -> None:
     """torch takes rows by 32 and a single row that is left by itself: pieces of 11 queries of 3 heads, with AMX."""
-    plain, probed = attention.scaled_dot_product_attention, network(folder("llama"), torch.float32)
+    plain, probed = sdpa.scaled_dot_product_attention, network(folder("llama"), torch.float32)
     config = probed.config
     folded = config.num_attention_heads // config.num_key_value_heads
 
@@ -130,18 +130,18 @@ def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(
         out = plain(rows, *tensors, **words)
         return out * (1 + 2**-20) if rows.shape[-2] == queries * folded else out
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", by_count)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", by_count)
     shapes = geometry.find(probed, "sdpa", MOST)
     assert shapes is not None and shapes.queries == 4
 
 
 def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
-    plain, calls = attention.scaled_dot_product_attention, iter(range(10**9))
+    plain, calls = sdpa.scaled_dot_product_attention, iter(range(10**9))
 
     def drifting(queries, *tensors, **words):
         return plain(queries, *tensors, **words) * (1 + 2**-20 * (next(calls) % 2))
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", drifting)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", drifting)
     assert load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST).info.numerics == "fast"
 
 

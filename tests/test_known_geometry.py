@@ -13,7 +13,7 @@ from torch import nn
 
 from opensled.errors import SelfTestFailed
 from tests.tiny_models import random_model
-from verify_server.engine import attention, geometry, known_geometry, loading, selftest, short_model
+from verify_server.engine import geometry, known_geometry, loading, sdpa, selftest, short_model
 from verify_server.engine.base import Segment
 from verify_server.engine.packing import Attend, Geometry
 from verify_server.engine.torch_engine import load
@@ -92,21 +92,21 @@ def test_a_result_that_other_kernels_gave_is_not_used(border, folder, monkeypatc
 
 def test_attention_that_depends_on_its_neighbours_now_is_noticed(folder, monkeypatch, searches) -> None:
     assert not start(folder("llama"))._model.geometry.alone
-    plain = attention.scaled_dot_product_attention
+    plain = sdpa.scaled_dot_product_attention
 
     def by_batch(queries, *tensors, **words):
         out = plain(queries, *tensors, **words)
         return out * (1 + 2**-20) if len(queries) > 1 else out
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", by_batch)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", by_batch)
     assert start(folder("llama"))._model.geometry.alone
     assert len(searches) == 2
 
 
 def test_a_model_that_computes_wrongly_now_is_refused(folder, monkeypatch) -> None:
     start(folder("mistral"))
-    masked = attention._mask
-    monkeypatch.setattr(attention, "_mask", lambda group, window, *rest: masked(group, None, *rest))
+    masked = sdpa._mask
+    monkeypatch.setattr(sdpa, "_mask", lambda group, window, *rest: masked(group, None, *rest))
     with pytest.raises(SelfTestFailed):
         start(folder("mistral"))
 

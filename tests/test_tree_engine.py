@@ -28,7 +28,8 @@ from tests.tiny_models import VOCABULARY, random_model
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.engine import geometry
 from verify_server.engine.base import MAX_TREE, Segment
-from verify_server.engine.packing import GATHER_TOKENS, Geometry
+from verify_server.engine.packing import Geometry
+from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.session import DraftLimits

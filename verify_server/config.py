@@ -13,7 +13,7 @@ from scheduler.goodput.objective import MAX_USD, POWERS
 from verify_server.access_config import AccessConfig
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.engine import ENGINES
+from verify_server.engine import ATTENTION, ENGINES, GRAPHS
 from verify_server.engine.base import MAX_TREE
 from verify_server.kept.config import KeepConfig
 
@@ -78,6 +78,15 @@ class ServeConfig(KeepConfig, AccessConfig):
     )
     numerics: str = option(
         "auto", "exact: bits do not depend on the batch; fast: any kernel", choices=("auto", "exact", "fast")
+    )
+    attention: str = option(
+        "auto",
+        "how engine torch computes attention: sdpa (torch's own), triton (reads KV where it lies; for GPUs); auto: the "
+        "faster one that passes its test at load",
+        choices=ATTENTION,
+    )
+    graphs: str = option(
+        "auto", "small steps as CUDA graphs; auto: where a GPU and --attention triton are", choices=GRAPHS
     )
     gpu_layers: int = option(
         -1,

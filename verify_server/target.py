@@ -107,6 +107,8 @@ def load_torch(config: ServeConfig) -> Target:
         "kv_tokens": config.kv_tokens,
         "context": config.context,
         "most_rows": config.max_step_tokens,
+        "attention": config.attention,
+        "graphs": config.graphs,
     }
     if config.shards > 1:
         start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)

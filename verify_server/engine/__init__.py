@@ -2,6 +2,11 @@
 
 from opensled.registry import Registry
 
+# How engine torch computes attention (attention.py); "auto" = the fastest that passes its test on this machine. The one
+# that is left out here gathers as no server should: `gather`, for tests.
+ATTENTION = ("auto", "sdpa", "triton")
+GRAPHS = ("auto", "off")
+
 ENGINES = Registry(
     "engine",
     {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from opensled.errors import SelfTestFailed
-from verify_server.engine import attention
+from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel
@@ -42,14 +42,14 @@ def check_backend(model: PackedModel) -> None:
 
 def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The backend's output for one sequence computed in two steps, the second one a path through a tree."""
-    memory, first = KVMemory(max(BLOCKS) + 1), 30
+    memory, first, backend = KVMemory(max(BLOCKS) + 1), 30, backend_of(model.backend)
     geometry = replace(model.geometry, rows=1, queries=1)
 
     def step(segment: Segment, *tensors: Tensor) -> Tensor:
-        batch = pack([segment], geometry, memory, model.backend, query.device)
+        batch = pack([segment], geometry, memory, backend, query.device)
         memory.write(how.layer, batch.slots, *tensors[1:])
         memory.clear(how.layer, batch.tails)
-        return attention.BACKENDS[model.backend](tensors[0], batch, how)
+        return backend.attend(tensors[0], batch, how)
 
     whole = (query, key, value)
     begun = step(Segment((0,) * first, 0, BLOCKS, 0), *[tensor[:first] for tensor in whole])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from verify_server.engine.attention import BACKENDS
+from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.onednn_linear import OneDNNLinear, device_of, with_weight
@@ -218,7 +218,7 @@ class _AttentionProbe:
         heads, key_heads = heads_of(text, network.tp_size or 1)
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         shape = (LENGTH, key_heads, size)
-        self._geometry, self._backend = replace(geometry, rows=1), backend
+        self._geometry, self._backend = replace(geometry, rows=1), backend_of(backend)
         self._how = Attend(0, size**-0.5, softcap=getattr(text, "attn_logit_softcapping", None))
         self._queries = _noise((LENGTH, heads, size), like) * SHARP
         keys, values = _noise(shape, like), _noise(shape, like).flip(0)
@@ -240,7 +240,7 @@ class _AttentionProbe:
         ]
         batch = pack(segments, self._geometry, self._memory, self._backend, self._queries.device)
         queries = torch.cat([self._queries[start : start + count] for start, count in chunks])
-        out = BACKENDS[self._backend](queries, batch, self._how)
+        out = self._backend.attend(queries, batch, self._how)
         return list(out.split([count for _, count in chunks]))
 
     def _slots(self, device: torch.device) -> Tensor:

@@ -33,6 +33,10 @@ class KVMemory:
             for tensor in self._layers[layer]:
                 tensor.index_fill_(0, slots, 0)
 
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [slots, KV heads, size] where they lie."""
+        return self._layers[layer]
+
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of `blocks` [n]: two tensors [n * BLOCK_SIZE, KV heads, head size]."""
         keys, values = self._layers[layer]
@@ -60,7 +64,8 @@ class KVMemory:
         return sum(tensor[0].numel() * tensor.element_size() for tensor in stored)
 
     def _allocate(self, like: Tensor) -> Tensor:
-        shape = (self.num_blocks * BLOCK_SIZE, *like.shape[1:])
+        # One block more, which no session owns: where rows of a fixed shape that are no tokens write.
+        shape = ((self.num_blocks + 1) * BLOCK_SIZE, *like.shape[1:])
         if like.device.type != "cpu" or not like.shape[-1]:
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
         # numpy asks the system for zero pages, which cost nothing until written; torch would write them all now.

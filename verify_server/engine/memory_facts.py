@@ -23,7 +23,7 @@ from verify_server.engine.memory_plan import (
     plan_memory,
     stored_in,
 )
-from verify_server.engine.packing import GATHER_TOKENS
+from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.shard import Shard
 from verify_server.engine.shard_plan import heads_of
 
@@ -60,7 +60,8 @@ def memory_of(
     kv_token = _kv_token(config, shard.size) * dtype.itemsize
     layers = config.get_text_config(decoder=True).num_hidden_layers
     scratch = GATHER_TOKENS * kv_token // layers + most_rows * _widest(config) * dtype.itemsize
-    demand = Demand(_weights(weights, config, device, dtype, shard), kv_token, GRAPHS[device.type], scratch)
+    graphs = GRAPHS[device.type] if shard.size == 1 else 0  # shards have none
+    demand = Demand(_weights(weights, config, device, dtype, shard), kv_token, graphs, scratch)
     return MemoryNeeds(demand, device, Wish(*wish, str(dtype).removeprefix("torch."), shard.size), shard)
 
 

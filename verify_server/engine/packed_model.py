@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packing import Geometry, PackedBatch, pack
@@ -26,7 +27,13 @@ class PackedModel:
     @torch.inference_mode()
     def run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
         """Logits [wanted rows, vocabulary] in order of the segments, and the batch they came from."""
-        batch = pack(segments, self.geometry, self.memory, self.backend, self.network.device)
+        backend = backend_of(self.backend)
+        batch = pack(segments, self.geometry, self.memory, backend, self.network.device)
+        return self.compute(batch)[: batch.num_wanted], batch
+
+    @torch.inference_mode()
+    def compute(self, batch: PackedBatch) -> Tensor:
+        """Logits [padded wanted rows, vocabulary]; the batch's KV is in the memory."""
         output = self.network(
             **self._inputs(batch),
             position_ids=batch.positions,
@@ -34,7 +41,8 @@ class PackedModel:
             logits_to_keep=batch.wanted,
             opensled_batch=batch,
         )
-        return output.logits[0, : batch.num_wanted], batch
+        logits: Tensor = output.logits[0]
+        return logits
 
     def _inputs(self, batch: PackedBatch) -> dict[str, Tensor]:
         """The tokens; where a step has rows of pictures, embeddings. Those of tokens are the same, to the last bit."""

@@ -1,16 +1,11 @@
-"""Segments -> one packed row of tokens, and the groups of equal shape in which attention runs over them.
+"""Segments -> one packed row of tokens. How attention runs over them is planned by its backend, once a step."""
 
-A segment is cut at fixed positions (multiples of `span`), and the queries of a piece see keys padded to the end of
-their span. So the shape a query is computed in depends on its position alone, never on its batch or its prompt chunk;
-with rows and queries padded too, equal bits follow.
+from __future__ import annotations
 
-The tokens of a draft tree lie in KV in their own order: a token's *place* there is not its position in the text. Either
-a mask says which query sees which key, or (`by_path`) each branch attends alone, over keys gathered in the order of its
-own path. To its queries such a branch is a chain, with a chain's bits.
-"""
-
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,18 +14,7 @@ from torch import Tensor
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.picture_rows import Pictures, pictures_in
-from verify_server.engine.piece import Piece
-from verify_server.engine.tree_packing import (
-    Branches,
-    Trees,
-    gathered,
-    seen,
-    slots_at,
-)
-from verify_server.trees import path_to, runs
-
-# Keys gathered at once, in tokens: bounds the scratch memory (8 kB a token for 8 heads of 128 in float32).
-GATHER_TOKENS = 32_768
+from verify_server.engine.tree_packing import slots_at
 
 
 @dataclass(frozen=True)
@@ -53,7 +37,11 @@ def padded_rows(count: int, multiple: int) -> int:
     So few numbers of rows exist that all can be tried at load.
     """
     step = multiple if count <= 32 else max(multiple, 8) if count <= 128 else max(multiple, 32)
-    return _round_up(count, step)
+    return round_up(count, step)
+
+
+def round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -67,46 +55,42 @@ class Attend:
 
 
 @dataclass
-class Group:
-    """Pieces of equal padded shape: B pieces of Q queries over K keys."""
-
-    rows: Tensor  # [B * Q] packed row of each query; padding repeats a piece's last query
-    places: Tensor  # [B, Q] of each query: it sees no key behind it
-    live: Tensor  # [n] the queries that are not padding, as indices into B * Q
-    live_rows: Tensor  # [n] the packed rows of those
-    blocks: Tensor  # [B * K / BLOCK_SIZE]
-    num_keys: int  # K
-    whole: bool  # the queries are all packed rows, in their order and without padding
-    branches: Branches | None = None
-    trees: Trees | None = None
-    masks: dict[tuple[int | None, int, torch.dtype], Tensor] = field(default_factory=dict)
-
-
-@dataclass
 class PackedBatch:
     """One step as the model sees it; reaches the attention function as an argument of the model call."""
 
     memory: KVMemory
-    backend: str
+    backend: Backend
     tokens: Tensor  # [1, rows] ids, padding 0
     positions: Tensor  # [1, rows]
     wanted: Tensor  # packed rows whose logits are wanted, padded by repeating the last
     num_wanted: int
-    slots: Tensor  # [live rows] where each token's KV goes; padded rows are written nowhere
+    slots: Tensor  # [live rows, or all of a fixed shape] where each token's KV goes
     tails: Tensor  # [n] slots behind the text in blocks that it has just entered: they may hold another's NaN
-    groups: list[Group]
+    plan: Any  # what the backend makes of the step
+    live: int  # packed rows that are no padding, the first ones
     pictures: Pictures | None = None  # None: every row has the embedding of its token
     calls: list[Attend] = field(default_factory=list)  # what the layers asked for, in order
 
 
+class Backend(ABC):
+    """Computes the attention of each layer for a packed batch. It has no state of its own."""
+
+    @abstractmethod
+    def plan(self, segments: Sequence[Segment], geometry: Geometry, rows: int, device: torch.device) -> Any:
+        """What all layers of a step of so many packed `rows` have in common: it becomes `PackedBatch.plan`."""
+
+    @abstractmethod
+    def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
+        """One layer, whose keys and values are in KV: [rows, heads, size] -> [rows, heads, value size]; zeros for
+        padded rows."""
+
+
 def pack(
-    segments: Sequence[Segment], geometry: Geometry, memory: KVMemory, backend: str, device: torch.device
+    segments: Sequence[Segment], geometry: Geometry, memory: KVMemory, backend: Backend, device: torch.device
 ) -> PackedBatch:
     """The packed batch of one step; row order is segment order."""
-    tokens = [token for segment in segments for token in segment.tokens]
-    positions = [position for segment in segments for position in segment.positions()]
+    tokens, positions, slots, wanted = rows_of(segments)
     padding = [0] * (padded_rows(len(tokens), geometry.rows) - len(tokens))
-    wanted = _wanted(segments)
     num_wanted = len(wanted)
     wanted += wanted[-1:] * (padded_rows(num_wanted, geometry.rows) - num_wanted)
 
@@ -120,15 +104,20 @@ def pack(
         positions=tensor(positions + padding)[None],
         wanted=tensor(wanted),
         num_wanted=num_wanted,
-        slots=tensor(np.concatenate([_slots(segment) for segment in segments])),
+        slots=tensor(slots),
         tails=tensor([slot for segment in segments for slot in _tail(segment)]),
-        groups=[_group(pieces, len(tokens + padding), device) for pieces in _by_shape(segments, geometry)],
+        plan=backend.plan(segments, geometry, len(tokens + padding), device),
+        live=len(tokens),
         pictures=pictures_in(segments, device),
     )
 
 
-def _round_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
+def rows_of(segments: Sequence[Segment]) -> tuple[list[int], list[int], np.ndarray, list[int]]:
+    """Of each row its token, its position, and the slot where its KV goes; and the rows whose logits are wanted."""
+    tokens = [token for segment in segments for token in segment.tokens]
+    positions = [position for segment in segments for position in segment.positions()]
+    slots = np.concatenate([_slots(segment) for segment in segments])
+    return tokens, positions, slots, _wanted(segments)
 
 
 def _wanted(segments: Sequence[Segment]) -> list[int]:
@@ -152,90 +141,3 @@ def _tail(segment: Segment) -> range:
         return range(0)
     first = segment.blocks[end // BLOCK_SIZE] * BLOCK_SIZE
     return range(first + end - begun, first + BLOCK_SIZE)
-
-
-def _pieces(segments: Sequence[Segment], geometry: Geometry) -> Iterator[Piece]:
-    row = 0
-    for segment in segments:
-        count = len(segment.tokens)
-        if segment.parents and geometry.by_path:
-            yield from _branches(segment, row, geometry)
-        else:
-            tree = segment if segment.parents else None
-            yield from _cut(geometry, row, segment.start, count, segment.blocks, tree=tree)
-        row += count
-
-
-def _cut(
-    geometry: Geometry,
-    row: int,
-    place: int,
-    count: int,
-    blocks: tuple[int, ...],
-    path: tuple[int, ...] = (),
-    tree: Segment | None = None,
-) -> Iterator[Piece]:
-    """`count` queries from `row` and `place` on, cut at the ends of spans."""
-    end = place + count
-    first = end - len(path)  # position where the path of a branch begins
-    while place < end:
-        span_end = (place // geometry.span + 1) * geometry.span
-        count = min(end, span_end) - place
-        padded = _round_up(count, geometry.queries)
-        own = tree if tree and tree.tree_start < place + count else None
-        yield Piece(row, place, count, blocks, padded, span_end, path[: place + count - first], own)
-        place, row = place + count, row + count
-
-
-def _branches(segment: Segment, row: int, geometry: Geometry) -> Iterator[Piece]:
-    """What comes before the tree and its first run together, for they lie in order; then the other runs."""
-    parents, tree, blocks = segment.parents, segment.tree_start, segment.blocks
-    known = tree - segment.start
-    first, *others = runs(parents)
-    yield from _cut(geometry, row, segment.start, known + len(first), blocks)
-    for run in others:
-        path = tuple([tree + index for index in (*path_to(parents, run[0]), *run[1:])])
-        position = tree + len(path) - len(run)
-        yield from _cut(geometry, row + known + run[0], position, len(run), blocks, path)
-
-
-def _by_shape(segments: Sequence[Segment], geometry: Geometry) -> Iterator[list[Piece]]:
-    """Pieces of equal padded shape together, in lots of at most GATHER_TOKENS keys."""
-    shapes: dict[tuple[int, int, bool], list[Piece]] = {}
-    for piece in _pieces(segments, geometry):
-        shape = (piece.padded_queries, piece.padded_keys, piece.tree is not None)
-        shapes.setdefault(shape, []).append(piece)
-    for (_, num_keys, _), pieces in shapes.items():
-        lot = 1 if geometry.alone else max(1, GATHER_TOKENS // num_keys)
-        for first in range(0, len(pieces), lot):
-            yield pieces[first : first + lot]
-
-
-def _group(pieces: list[Piece], packed_rows: int, device: torch.device) -> Group:
-    num_queries, num_keys = pieces[0].padded_queries, pieces[0].padded_keys
-    counts = np.array([piece.queries for piece in pieces])[:, None]
-    offsets = np.minimum(np.arange(num_queries), counts - 1)  # [B, Q]
-    rows = np.array([piece.row for piece in pieces])[:, None] + offsets
-    places = np.array([piece.place for piece in pieces])[:, None] + offsets
-    live = np.flatnonzero(np.arange(num_queries) < counts)
-
-    def tensor(values: np.ndarray) -> Tensor:
-        return torch.as_tensor(values, dtype=torch.int64, device=device)
-
-    return Group(
-        rows=tensor(rows.ravel()),
-        places=tensor(places),
-        live=tensor(live),
-        live_rows=tensor(rows.ravel()[live]),
-        blocks=tensor(np.concatenate([_padded_blocks(piece) for piece in pieces])),
-        num_keys=num_keys,
-        whole=np.array_equal(rows.ravel(), np.arange(packed_rows)),
-        branches=gathered(pieces, device) if any(piece.path for piece in pieces) else None,
-        trees=seen(pieces, places, device) if pieces[0].tree else None,
-    )
-
-
-def _padded_blocks(piece: Piece) -> np.ndarray:
-    """The blocks that hold the piece's keys, then its first block again up to the padded length."""
-    used = piece.blocks[: -(-(piece.place + piece.queries) // BLOCK_SIZE)]
-    return np.array(used + used[:1] * (piece.padded_keys // BLOCK_SIZE - len(used)))

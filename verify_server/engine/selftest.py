@@ -4,7 +4,7 @@ A short script of steps drives it through what serving does: ragged batches, pro
 drafts that are rejected and overwritten, and draft trees of which one path stands.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -41,6 +41,7 @@ class TestChunk:
 
 
 Script = Sequence[Sequence[TestChunk]]
+Run = Callable[[Sequence[Segment]], Tensor]  # logits of the wanted rows
 RAGGED: Script = (
     (TestChunk(0, 0, 13), TestChunk(2, 0, 33)),
     (TestChunk(0, 13, 18, rejected=True), TestChunk(1, 0, 4), TestChunk(2, 33, 60)),
@@ -66,7 +67,7 @@ def agree(model: PackedModel) -> int:
     with failing_closed():
         check_backend(model)
         count = num_layers(model.network)
-        logits, calls = _play(model, RAGGED, count)
+        logits, calls = play(model, RAGGED, count)
         _compare(model.network, logits)
         enough = enough_layers(model.network, calls)
         return enough if _runs_short(model, enough) else count
@@ -79,7 +80,7 @@ def keeps_bits(model: PackedModel, layers: int) -> bool:
     itself, in every number of rows that it is given.
     """
     with failing_closed(), shortened(model.network, layers):
-        return _same_bits(_play(model, RAGGED, layers)[0], _play(model, ALONE, layers)[0])
+        return same_bits(play(model, RAGGED, layers)[0], play(model, ALONE, layers)[0])
 
 
 def as_before(model: PackedModel, layers: int) -> bool:
@@ -91,11 +92,11 @@ def as_before(model: PackedModel, layers: int) -> bool:
     try:
         with failing_closed():
             check_backend(model)
-            _compare(model.network, _play(model, SHORTEST, count)[0])
+            _compare(model.network, play(model, SHORTEST, count)[0])
             with shortened(model.network, layers):
-                ragged, _ = _play(model, RAGGED, layers)
+                ragged, _ = play(model, RAGGED, layers)
                 _compare(model.network, ragged)
-                return _same_bits(ragged, _play(model, ALONE, layers)[0])
+                return same_bits(ragged, play(model, ALONE, layers)[0])
     except OpenSledError:
         return False  # all tests follow, and say why
 
@@ -104,7 +105,7 @@ def _runs_short(model: PackedModel, layers: int) -> bool:
     """Whether the model works without its other layers; one that counts on them raises errors of any kind."""
     try:
         with shortened(model.network, layers):
-            _play(model, SHORTEST, layers)
+            play(model, SHORTEST, layers)
     except Exception:
         return False
     return True
@@ -155,19 +156,24 @@ def _settle(model: PackedModel, part: TestChunk, logits: Tensor) -> Tensor:
     return logits[::2]
 
 
-def _play(model: PackedModel, script: Script, layers: int) -> tuple[list[Tensor], list[Attend]]:
+def play(
+    model: PackedModel, script: Script, layers: int, run: Run | None = None
+) -> tuple[list[Tensor], list[Attend]]:
     """Logits [length, vocabulary] of each sequence, from the parts that were not rejected, and the last step's calls.
 
-    `layers`: how many must attend.
+    `layers`: how many must attend. `run`: computes the steps in the model's place.
     """
     vocabulary = _vocabulary(model.network)
     rows: list[list[Tensor]] = [[] for _ in BLOCKS]
     calls: list[Attend] = []
     for step in script:
         segments = [_segment(part, vocabulary) for part in step]
-        logits, batch = model.run(segments)
-        calls = batch.calls
-        guards.check_calls(model.network, calls, layers)
+        if run is not None:
+            logits = run(segments)
+        else:
+            logits, batch = model.run(segments)
+            calls = batch.calls
+            guards.check_calls(model.network, calls, layers)
         for part, own in zip(step, logits.split([segment.rows for segment in segments])):
             rows[part.sequence].append(_settle(model, part, own))
     return [torch.cat(parts) for parts in rows[: len(LENGTHS)] if parts], calls
@@ -176,14 +182,19 @@ def _play(model: PackedModel, script: Script, layers: int) -> tuple[list[Tensor]
 def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
     for sequence, given in enumerate(logits):
         tokens = _tokens(sequence, _vocabulary(network))[: len(given)]
-        expected = _plain_logits(network, tokens).double()
-        error = ((given.double() - expected).square().mean().sqrt() / expected.std()).item()
+        expected = _plain_logits(network, tokens)
         allowed = TOLERANCE[_rounded_to(network, given.dtype)]
-        if not error <= allowed:  # NaN fails, too
-            raise SelfTestFailed(
-                f"the engine's logits differ from plain attention by {error:.1e} of their spread "
-                f"(allowed {allowed:.0e}); this model would give wrong tokens"
-            )
+        check_close(given, expected, "the engine's logits differ from plain attention", allowed)
+
+
+def check_close(given: Tensor, expected: Tensor, what: str, allowed: float = 0.0) -> None:
+    """`allowed`: 0 = what the dtype allows. Raises SelfTestFailed."""
+    allowed = allowed or TOLERANCE[given.dtype]
+    error = ((given.double() - expected.double()).square().mean().sqrt() / expected.double().std()).item()
+    if not error <= allowed:  # NaN fails, too
+        raise SelfTestFailed(
+            f"{what} by {error:.1e} of their spread (allowed {allowed:.0e}); this model would give wrong tokens"
+        )
 
 
 def _rounded_to(network: PreTrainedModel, dtype: torch.dtype) -> torch.dtype:
@@ -209,5 +220,5 @@ def attending_by(network: PreTrainedModel, name: str) -> Iterator[None]:
         network.set_attn_implementation(attention.NAME)
 
 
-def _same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+def same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other))

@@ -55,6 +55,14 @@ class HiddenTap:
         """[rows, taps, size] of the first `rows` packed rows of the latest forward pass."""
         return torch.stack([self._states[tap][0, :rows] for tap in self.taps], dim=1)
 
+    def held(self) -> dict[int, Tensor]:
+        """[1, packed rows, size] of each place, as the latest forward pass left them."""
+        return self._states
+
+    def hold(self, states: dict[int, Tensor]) -> None:
+        """From now on these are the states of the latest pass: one that ran without Python."""
+        self._states = states
+
     def handed_over(self) -> dict[int, Tensor]:
         """[1, packed rows, size] of each place that was wanted; they are not kept here any longer."""
         states, self._states = self._states, {}

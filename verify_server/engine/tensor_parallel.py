@@ -104,6 +104,7 @@ def load(links: ShardLinks, threads: int, **options: Any) -> ShardedEngine:
     Called again, it loads another target in their place. Call `check` first.
     """
     shard = Shard(0, links.size)
+    options = {**options, **_alike(options.get("attention", "auto"))}
     device = loading.pick_device(options["device"])
     threads = threads or max(1, usable_cores() // shard.beside(device))
     loading.use_threads(threads)
@@ -113,6 +114,12 @@ def load(links: ShardLinks, threads: int, **options: Any) -> ShardedEngine:
         first = torch_engine.load(**options, shard=shard)
     links.await_ready()
     return ShardedEngine(first, links)
+
+
+def _alike(attention: str) -> dict[str, str]:
+    """All shards compute by the same kernels, whatever one of them finds at load; sums of shards in graphs were never
+    tried."""
+    return {"graphs": "off", "attention": "sdpa" if attention == "auto" else attention}
 
 
 def close(links: ShardLinks) -> None:

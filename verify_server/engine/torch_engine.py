@@ -1,6 +1,7 @@
 """The `torch` engine: any Hugging Face decoder as target, with paged KV and ragged packed batches."""
 
 import dataclasses
+import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -10,47 +11,79 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from opensled.errors import EngineError, SelfTestFailed, UsageError
+from opensled.errors import EngineError, OpenSledError, SelfTestFailed, UsageError
 from opensled.logs import told_long
 from verify_server.engine import geometry, guards, known_geometry, loading, selftest
-from verify_server.engine.attention import BACKENDS
+from verify_server.engine.attention import backend_of
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
+from verify_server.engine.fixed_check import check_fixed
+from verify_server.engine.fixed_steps import Capture, FixedSteps, uncaptured
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
 from verify_server.engine.image_selftest import sees_alike
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.memory_facts import memory_of
+from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import GATHER_TOKENS, Geometry
+from verify_server.engine.packing import Geometry, PackedBatch
+from verify_server.engine.paged_table import PagedBackend
+from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.shape import shape_of
 from verify_server.engine.shard import ALONE, Shard, own_parts
 from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
 
+log = logging.getLogger(__name__)
+
 # Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
 # fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
 FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
 NUMERICS = ("auto", "exact", "fast")
+GRAPHS = ("auto", "off", "shapes")
 
 
 class TorchEngine(TargetEngine):
     """`TargetEngine` over a `PackedModel`."""
 
-    def __init__(self, model: PackedModel, info: EngineInfo, eyes: ImageEncoder | None = None) -> None:
-        """`eyes`: of a vision-language model."""
-        self._model, self._eyes = model, eyes
+    def __init__(
+        self,
+        model: PackedModel,
+        info: EngineInfo,
+        eyes: ImageEncoder | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        """`eyes`: of a vision-language model; `capture`: computes small steps in fixed shapes."""
+        self._model, self._eyes, self._capture = model, eyes, capture
         self.info = info
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
         self._kept: HiddenTap | None = None
         self._places: HiddenTap | None = None  # all of them, for devices with draft heads
+        self._fixed = self._fixed_steps()
+
+    def _fixed_steps(self) -> FixedSteps | None:
+        """Anew for each tap: a captured pass holds what was tapped when it was captured."""
+        taps = [tap for tap in (self._tap, self._kept) if tap is not None]
+        return None if self._capture is None else FixedSteps(self._model, self._capture, taps)
 
     @property
     def network(self) -> PreTrainedModel:
         """For a draft head, which has its embedding, final norm and output layer in common with it."""
         return self._model.network
+
+    @property
+    def way(self) -> str:
+        """How steps are computed, in words."""
+        if self._fixed is None:
+            return f"attention by {self._model.backend}"
+        return f"attention by {self._model.backend}, small steps in fixed shapes"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token in KV."""
+        return self._model.memory.bytes_per_token()
 
     def beside(self, network: PreTrainedModel) -> PackedModel:
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
@@ -60,10 +93,12 @@ class TorchEngine(TargetEngine):
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
         self._tap = HiddenTap(self._model.network, reader.taps)
         self._reader = reader
+        self._fixed = self._fixed_steps()
 
     def keep(self, layer: int) -> None:
         """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
         self._kept = HiddenTap(self._model.network, (layer,))
+        self._fixed = self._fixed_steps()
 
     def tap(self) -> int:
         """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
@@ -82,11 +117,11 @@ class TorchEngine(TargetEngine):
         self.check(segments)
         if self._places is not None:
             self._places.wanted = frozenset().union(*[segment.features for segment in segments])
-        logits, batch = self._model.run(segments)
+        logits, batch = self._run(segments)
         if self._reader is not None and self._tap is not None:
-            rows = len(batch.slots)
+            rows = batch.live
             with torch.inference_mode():
-                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots)
+                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots[:rows])
         features = {}
         if self._places is not None:
             self._places.wanted, features = frozenset(), self._places.handed_over()
@@ -94,8 +129,14 @@ class TorchEngine(TargetEngine):
             return TorchScores(logits, features=features)
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
-        kept = self._kept.taken(len(batch.slots))[:, 0].index_select(0, wanted)
+        kept = self._kept.taken(batch.live)[:, 0].index_select(0, wanted)
         return TorchScores(logits, kept, features)
+
+    def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
+        """In a fixed shape, where there is one: pictures and states for devices have none."""
+        varied = any(segment.images or segment.features for segment in segments)
+        found = None if varied or self._fixed is None else self._fixed.run(segments)
+        return found or self._model.run(segments)
 
     def see(self, pixels: NDArray[np.uint8]) -> Tensor:
         """See `verify_server.engine.base.TargetEngine`."""
@@ -121,22 +162,26 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     kv_tokens: int = 0,
-    attention: str = "sdpa",
+    attention: str = "auto",
     numerics: str = "auto",
     context: int = 0,
     most_rows: int = 512,
+    graphs: str = "auto",
     shard: Shard = ALONE,
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
     `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
-    to hold. `shard`: which part of it this process computes; all others load theirs at the same time. Raises
-    UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
+    small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
+    which is slow, for tests. `shard`: which part of it this process computes; all others load theirs at the same time.
+    Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
-    _check_options(attention, numerics, kv_tokens)
+    _check_options(numerics, graphs, kv_tokens)
     numerics = shard.numerics(numerics)
     place = loading.pick_device(device)
+    backends = _backends(attention, place)  # before the weights are read
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     width = loading.pick_dtype(dtype, place, weights)
@@ -150,7 +195,8 @@ def load(
     else:
         own_parts(network)
     with told_tested():
-        tested, level = _tested(network, attention, numerics, most_rows, weights.path, shard)
+        tested, level = _first_that_works(network, backends, numerics, most_rows, weights.path, shard)
+        capture = _capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
     tokens = needed.kv_tokens(tested.memory.bytes_per_token())
@@ -174,7 +220,52 @@ def load(
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
         images=eyes.facts if eyes else None,
     )
-    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes)
+    return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture)
+
+
+def _backends(attention: str, device: torch.device) -> list[str]:
+    """Those to try, the fastest first. Raises UsageError for one that is asked for and cannot be had."""
+    if attention == "auto":
+        return ["triton", "sdpa"] if device.type == "cuda" else ["sdpa"]
+    backend_of(attention)
+    return [attention]
+
+
+def _first_that_works(
+    network: PreTrainedModel,
+    backends: Sequence[str],
+    numerics: str,
+    most_rows: int,
+    weights: Path,
+    shard: Shard,
+) -> tuple[PackedModel, str]:
+    """See `_tested`; of the last one the error is raised."""
+    *others, last = backends
+    for name in others:
+        try:
+            return _tested(network, name, numerics, most_rows, weights, shard)
+        except OpenSledError as error:
+            log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
+            untile(network)
+    return _tested(network, last, numerics, most_rows, weights, shard)
+
+
+def _capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
+    """How steps in fixed shapes run; None = there are none. Fails closed: a GPU without them only is slower."""
+    is_paged = isinstance(backend_of(tested.backend), PagedBackend)
+    if graphs == "shapes" and is_paged:
+        return uncaptured
+    if graphs != "auto" or not is_paged or tested.network.device.type != "cuda":
+        return None
+    from verify_server.engine.cuda_graphs import GraphCapture
+
+    capture = GraphCapture(GRAPH_BUDGET["cuda"])
+    try:
+        check_fixed(tested, FixedSteps(tested, GraphCapture(GRAPH_BUDGET["cuda"])), level == "exact")
+    except OpenSledError as error:
+        log.warning("CUDA graphs do not work here (%s); each step launches its kernels", error)
+        return None
+    return capture
 
 
 def _read(
@@ -200,9 +291,9 @@ def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
     return memory
 
 
-def _check_options(attention: str, numerics: str, kv_tokens: int) -> None:
-    _check_choice("attention", attention, BACKENDS)
+def _check_options(numerics: str, graphs: str, kv_tokens: int) -> None:
     _check_choice("numerics", numerics, NUMERICS)
+    _check_choice("graphs", graphs, GRAPHS)
     if kv_tokens < 0:
         raise UsageError(f"kv_tokens must be positive, or 0 for automatic; got {kv_tokens}")
 

@@ -1,0 +1,151 @@
+"""Random steps of paged attention, and what a dense formula in float64 says of each row; shares no product code with
+the backends but the packed batch that they are given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from verify_server.engine.attention import backend_of
+from verify_server.engine.base import Segment
+from verify_server.engine.kv_memory import KVMemory
+from verify_server.engine.packing import Attend, Backend, Geometry, pack
+
+CPU = torch.device("cpu")
+PAGE = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of the heads, and of what a layer asks for."""
+
+    kv_heads: int
+    folded: int  # query heads of one KV head
+    size: int
+    value_size: int
+    window: int | None = None
+    softcap: float | None = None
+
+    @property
+    def attend(self) -> Attend:
+        return Attend(0, self.size**-0.5, self.window, self.softcap)
+
+
+class Step:
+    """Sequences in scattered blocks, each with a text in KV and rows to compute."""
+
+    def __init__(self, shape: Shape, segments: Sequence[Segment], blocks: int, seed: int = 0) -> None:
+        self.shape, self.segments = shape, list(segments)
+        noise = torch.Generator().manual_seed(seed)
+        slots = (blocks + 1) * PAGE
+        self.keys = torch.randn(slots, shape.kv_heads, shape.size, generator=noise, dtype=torch.float64)
+        self.values = torch.randn(
+            slots, shape.kv_heads, shape.value_size, generator=noise, dtype=torch.float64
+        )
+        count = sum(len(segment.tokens) for segment in segments)
+        heads = shape.kv_heads * shape.folded
+        self.query = torch.randn(count, heads, shape.size, generator=noise, dtype=torch.float64)
+        self.blocks = blocks
+
+    def by(self, backend: Backend, dtype: torch.dtype, by_path: bool = False) -> torch.Tensor:
+        """[rows, heads, value size] of a backend."""
+        memory = self._memory(dtype, PAGE if backend is backend_of("sdpa") else 1)
+        geometry = Geometry(rows=1, queries=1, span=64, by_path=by_path)
+        batch = pack(self.segments, geometry, memory, backend, CPU)
+        rows = batch.tokens.shape[1]
+        query = torch.zeros(rows, *self.query.shape[1:], dtype=dtype)
+        query[: len(self.query)] = self.query.to(dtype)
+        return backend.attend(query, batch, self.shape.attend)[: len(self.query)]
+
+    def _memory(self, dtype: torch.dtype, page: int) -> KVMemory:
+        """What no row may read holds NaN; of `page` slots all that one holds are clean, as the engine keeps them."""
+        memory, used = KVMemory(self.blocks), torch.zeros(len(self.keys), dtype=torch.bool)
+        for segment in self.segments:
+            end = -(-(segment.start + len(segment.tokens)) // page) * page
+            used[[_slot(segment, place) for place in range(end)]] = True
+        stored = [tensor.to(dtype) for tensor in (self.keys, self.values)]
+        memory.write(
+            0, torch.arange(self.blocks * PAGE), *[tensor[: self.blocks * PAGE] for tensor in stored]
+        )
+        for tensor in memory.layer(0):
+            tensor[~used] = torch.nan
+        return memory
+
+    def expected(self, dtype: torch.dtype) -> torch.Tensor:
+        """Of numbers rounded to `dtype`, computed in float64."""
+        rounded = [tensor.to(dtype).double() for tensor in (self.query, self.keys, self.values)]
+        rows, row = [], 0
+        for segment in self.segments:
+            for index in range(len(segment.tokens)):
+                rows.append(self._row(segment, index, rounded[0][row], *rounded[1:]))
+                row += 1
+        return torch.stack(rows)
+
+    def _row(self, segment: Segment, index: int, query, keys, values) -> torch.Tensor:
+        places = _path(segment, index)  # in order of position
+        if self.shape.window is not None:
+            places = places[-self.shape.window :]
+        slots = [_slot(segment, place) for place in places]
+        own = keys[slots].repeat_interleave(self.shape.folded, 1)
+        scores = torch.einsum("hd,khd->hk", query, own) * self.shape.size**-0.5
+        if self.shape.softcap is not None:
+            scores = torch.tanh(scores / self.shape.softcap) * self.shape.softcap
+        weights = scores.softmax(-1)
+        return torch.einsum("hk,khd->hd", weights, values[slots].repeat_interleave(self.shape.folded, 1))
+
+
+def _slot(segment: Segment, place: int) -> int:
+    return segment.blocks[place // PAGE] * PAGE + place % PAGE
+
+
+def _path(segment: Segment, index: int) -> list[int]:
+    """The places that token `index` of a segment sees."""
+    known = len(segment.tokens) - len(segment.parents)
+    if index < known:
+        return list(range(segment.start + index + 1))
+    path, node = [], index - known
+    while node >= 0:
+        path.append(segment.start + known + node)
+        node = segment.parents[node]
+    return list(range(segment.start + known)) + path[::-1]
+
+
+def random_segment(draw: random.Random, blocks: list[int], most_text: int, most_rows: int) -> Segment:
+    """A prompt's chunk, a row of decoding, a chain of a draft or a tree; takes its blocks from the list."""
+    start = draw.choice([0, draw.randrange(most_text), draw.randrange(most_text)])
+    count = draw.choice([1, draw.randint(1, 8), draw.randint(1, most_rows)])
+    if start == 0 and draw.random() < 0.5:
+        count = most_rows
+    parents: tuple[int, ...] = ()
+    if start and draw.random() < 0.6:
+        nodes = draw.randint(1, most_rows)
+        parents = tuple([draw.randint(max(-1, node - 4), node - 1) for node in range(nodes)])
+        count = draw.randint(1, 3) + nodes
+    own = [blocks.pop() for _ in range(-(-(start + count) // PAGE))]
+    return Segment((0,) * count, start, tuple(own), count, parents)
+
+
+def random_step(seed: int, most_text: int = 700, most_rows: int = 40, sequences: int = 3) -> Step:
+    """`most_rows`: 64 at most, of a tree."""
+    draw = random.Random(seed)
+    shape = Shape(
+        kv_heads=draw.choice([1, 2, 3]),
+        folded=draw.choice([1, 2, 3, 4, 5, 7, 8]),
+        size=draw.choice([8, 16, 24, 64, 80]),
+        value_size=draw.choice([8, 16, 40, 64]),
+        window=draw.choice([None, None, 1, 5, 33, 300]),
+        softcap=draw.choice([None, None, 2.0, 30.0]),
+    )
+    blocks = list(range(sequences * (-(-(most_text + most_rows + 4) // PAGE) + 1)))
+    draw.shuffle(blocks)
+    count = len(blocks)
+    segments = [random_segment(draw, blocks, most_text, most_rows) for _ in range(draw.randint(1, sequences))]
+    return Step(shape, segments, count, seed)
+
+
+def error(given: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest, relative to the spread of what is expected."""
+    return float((given.double() - expected).abs().max() / expected.std())

@@ -1,0 +1,214 @@
+"""Steps in fixed shapes: a replay over the same buffers computes what a fresh pass does, whatever ran before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+import torch
+
+from tests.fixed_tape import TapeCapture
+from tests.tiny_models import VOCABULARY, random_model
+from verify_server.engine import fixed_steps, loading
+from verify_server.engine.attention import backend_of
+from verify_server.engine.base import Segment
+from verify_server.engine.fixed_check import check_fixed
+from verify_server.engine.fixed_steps import FixedSteps, uncaptured
+from verify_server.engine.kv_memory import KVMemory
+from verify_server.engine.packed_model import PackedModel
+from verify_server.engine.packing import Geometry
+from verify_server.engine.tap import HiddenTap
+from verify_server.engine.torch_engine import load
+
+BLOCKS = 60
+MOST = 12  # KV blocks of a sequence
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """A random model by family, in float64."""
+
+    def make(family: str):
+        folder = random_model(family, tmp_path_factory.mktemp(family))
+        found = loading.load_network(loading.find_weights(str(folder)), CPU, torch.float64)
+        return found
+
+    return cache(make)
+
+
+def model_of(network, backend: str = "gather", by_path: bool = False) -> PackedModel:
+    return PackedModel(network, KVMemory(BLOCKS), Geometry(1, 1, 64, by_path=by_path), backend)
+
+
+class Texts:
+    """Sequences that grow by chunks, drafts and trees."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.lengths = [0] * 5
+
+    def step(self, most_rows: int) -> list[Segment]:
+        """Segments of several sequences with up to `most_rows` rows together."""
+        segments, room = [], most_rows
+        for number in self.draw.sample(range(5), self.draw.randint(1, 5)):
+            count = self.draw.randint(1, max(1, min(room, most_rows // 2)))
+            if room < count:
+                break
+            segments.append(self._segment(number, count))
+            room -= count
+        return segments
+
+    def _segment(self, number: int, count: int) -> Segment:
+        start = self.lengths[number]
+        if start + count > MOST * 16:
+            start = self.lengths[number] = 0
+        nodes = self.draw.randint(0, count - 1) if start else 0
+        parents = tuple([self.draw.randint(-1, node - 1) for node in range(nodes)])
+        self.lengths[number] += count - nodes
+        blocks = tuple([number + 5 * index for index in range(-(-(start + count) // 16))])
+        tokens = tuple(self.draw.choices(range(VOCABULARY), k=count))
+        return Segment(tokens, start, blocks, self.draw.randint(0, count), parents)
+
+
+def close(given: torch.Tensor, expected: torch.Tensor) -> bool:
+    return (
+        given.shape == expected.shape and bool((given - expected).abs().max() <= 1e-9)
+        if len(expected)
+        else True
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("by_path", [False, True])
+def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network) -> None:
+    """Every bucket in turn, in another order each time; what a replay leaves behind is nobody's."""
+    plain, own = (model_of(network(family), by_path=by_path) for _ in range(2))
+    capture = TapeCapture()
+    fixed = FixedSteps(own, capture)
+    texts, draw = Texts(3), random.Random(5)
+    for _ in range(36):
+        segments = texts.step(draw.choice((1, 2, 4, 8, 16, 32)))
+        expected, _ = plain.run(segments)
+        given = fixed.run(segments)
+        assert given is not None and close(given[0], expected)
+    assert len(capture.tapes) > 3
+    for layer in range(2):
+        for mine, theirs in zip(own.memory.layer(layer), plain.memory.layer(layer)):
+            assert torch.allclose(mine[: BLOCKS * 16], theirs[: BLOCKS * 16], atol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -> None:
+    first, second = (model_of(network(family)) for _ in range(2))
+    replayed, anew = FixedSteps(first, TapeCapture()), FixedSteps(second, uncaptured)
+    texts = Texts(8)
+    for rows in (8, 1, 16, 4, 16, 8, 2, 16):
+        segments = texts.step(rows)
+        given, expected = replayed.run(segments), anew.run(segments)
+        assert given is not None and expected is not None and torch.equal(given[0], expected[0])
+
+
+def test_two_steps_of_one_bucket_launch_the_same_kernels(network) -> None:
+    """Nothing of a pass depends on what is in the buffers: only then a graph may stand for it."""
+    names = []
+    for seed in (1, 2):
+        capture = TapeCapture()
+        texts = Texts(seed)
+        FixedSteps(model_of(network("llama")), capture).run(texts.step(8)[:1])
+        names.append(capture.tapes[0].names)
+    assert names[0] == names[1]
+
+
+def test_a_row_that_is_none_writes_into_no_block(network) -> None:
+    model = model_of(network("llama"))
+    fixed = FixedSteps(model, uncaptured)
+    fixed.run([Segment((5,), 0, (0,), 1)])
+    before = [tensor.clone() for tensor in model.memory.layer(0)]
+    fixed.run([Segment((7, 8, 9), 0, (4,), 1)])  # three rows in a bucket of four
+    for old, new in zip(before, model.memory.layer(0)):
+        changed = (old != new).flatten(1).any(1).nonzero().flatten().tolist()
+        assert set(changed) <= {64, 65, 66, *range(BLOCKS * 16, BLOCKS * 16 + 16)}
+
+
+def test_a_step_too_large_for_every_bucket_is_left_to_the_caller(network) -> None:
+    fixed = FixedSteps(model_of(network("llama")), uncaptured)
+    blocks = tuple(range(20))
+    assert fixed.run([Segment((1,) * 257, 0, blocks, 1)]) is None
+    assert fixed.run([Segment((1,) * 3, 0, blocks, 1)]) is not None
+
+
+def test_without_memory_for_a_graph_the_step_is_left_to_the_caller(network) -> None:
+    asked = []
+
+    def no_memory(compute):
+        asked.append(compute)
+
+    fixed = FixedSteps(model_of(network("llama")), no_memory)
+    segment = Segment((1, 2), 0, (0,), 2)
+    assert fixed.run([segment]) is None and fixed.run([segment]) is None
+    assert len(asked) == 1  # not tried again
+
+
+def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
+    plain, own = model_of(network("llama")), model_of(network("llama"))
+    tap = HiddenTap(own.network, (0, 2))
+    fixed = FixedSteps(own, TapeCapture(), [tap])
+    texts = Texts(4)
+    for rows in (4, 8, 4, 8, 4):
+        segments = texts.step(rows)
+        plain.run(segments)
+        expected = tap.taken(sum(len(segment.tokens) for segment in segments)).clone()
+        given = fixed.run(segments)
+        assert given is not None and close(tap.taken(given[1].live), expected)
+
+
+def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -> None:
+    from opensled.errors import SelfTestFailed
+
+    model = model_of(network("llama"))
+    assert check_fixed(model, FixedSteps(model, uncaptured), is_exact=False) == 8
+    plain = fixed_steps.FixedSteps.run
+
+    def stale(self, segments):
+        found = plain(self, segments)
+        return found and (found[0].roll(1, -1), found[1])
+
+    monkeypatch.setattr(fixed_steps.FixedSteps, "run", stale)
+    with pytest.raises(SelfTestFailed, match="fixed shape"):
+        check_fixed(model, FixedSteps(model, uncaptured), is_exact=False)
+
+
+def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path) -> None:
+    folder = str(random_model("llama", tmp_path))
+    kinds = {"numerics": "fast", "kv_tokens": 512}
+    plain = load(folder, "cpu", "float64", attention="sdpa", **kinds)
+    fixed = load(folder, "cpu", "float64", attention="gather", graphs="shapes", **kinds)
+    assert greedy(fixed) == greedy(plain)
+    assert fixed._fixed is not None and fixed._fixed._buckets
+
+
+def greedy(engine) -> list[int]:
+    tokens = [5, 9, 2]
+    held = 0
+    for _ in range(20):
+        logits = engine.forward([Segment(tuple(tokens[held:]), held, (3, 1, 7), 1)]).logits
+        held = len(tokens)
+        tokens.append(int(logits[0].argmax()))
+    return tokens
+
+
+def test_the_backends_that_read_by_a_table_are_known() -> None:
+    names: Sequence[str] = ("gather", "triton") if _has_triton() else ("gather",)
+    for name in names:
+        assert isinstance(backend_of(name), fixed_steps.PagedBackend)
+
+
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""The kernels of triton_attention.py. What their tables hold is said in paged_table.py.
+
+Each row is a token of a packed batch; a *lane* is one query head of one row.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attend_split(
+    query, keys, values, sums, peaks, masses,
+    tiles, row_table, contexts, blocks, near, near_depths,
+    scaling, softcap,
+    query_row, query_head, key_slot, key_head, value_slot, value_head,
+    num_rows, num_heads, most_blocks,
+    FOLDED: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr, PLACES: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, ARITHMETIC: tl.constexpr,
+    TILE_NUMBERS: tl.constexpr, ROW_NUMBERS: tl.constexpr, CONTEXT_NUMBERS: tl.constexpr,
+    NEAR: tl.constexpr, PAGE: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """One tile, one KV head, one split: weighted sums, their largest score (log2) and their mass."""
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    own = tiles + tile * TILE_NUMBERS
+    context, first_row, count = tl.load(own), tl.load(own + 1), tl.load(own + 2)
+    tile_end, lowest = tl.load(own + 3), tl.load(own + 4)
+    begin = split * PLACES
+    if (count > 0) & (begin < tile_end):
+        text_end = tl.load(contexts + context * CONTEXT_NUMBERS)
+        lane = tl.arange(0, BLOCK_ROWS)  # a query head of a row
+        row = first_row + lane // FOLDED
+        head = kv_head * FOLDED + lane % FOLDED
+        live = lane < count * FOLDED
+        facts = row_table + row * ROW_NUMBERS
+        last_seen = tl.load(facts, mask=live, other=-1)
+        position = tl.load(facts + 1, mask=live, other=0)
+        low_bits = tl.load(facts + 2, mask=live, other=0)
+        high_bits = tl.load(facts + 3, mask=live, other=0)
+        column, value_column = tl.arange(0, BLOCK_SIZE_K), tl.arange(0, BLOCK_SIZE_V)
+        asked = tl.load(
+            query + row[:, None].to(tl.int64) * query_row + head[:, None] * query_head + column[None, :],
+            mask=live[:, None] & (column < SIZE)[None, :],
+            other=0.0,
+        )
+        peak = tl.full([BLOCK_ROWS], float("-inf"), ARITHMETIC)
+        mass = tl.zeros([BLOCK_ROWS], ARITHMETIC)
+        total = tl.zeros([BLOCK_ROWS, BLOCK_SIZE_V], ARITHMETIC)
+        start = begin
+        if WINDOW > 0:  # whole blocks of keys before every window
+            start = tl.maximum(begin, (tl.maximum(lowest - WINDOW + 1, 0) // BLOCK_KEYS) * BLOCK_KEYS)
+        for at in range(start, tl.minimum(tile_end, begin + PLACES), BLOCK_KEYS):
+            place = at + tl.arange(0, BLOCK_KEYS)
+            there = place < tile_end
+            is_near = place >= text_end
+            index = tl.where(is_near, place - text_end, 0)
+            page = tl.load(
+                blocks + context * most_blocks + place // PAGE, mask=there & (place < text_end), other=0
+            )
+            near_slot = tl.load(near + context * NEAR + index, mask=there & is_near, other=0)
+            depth = tl.load(near_depths + context * NEAR + index, mask=there & is_near, other=0)
+            slot = tl.where(is_near, near_slot, page * PAGE + place % PAGE).to(tl.int64)
+            key = tl.load(
+                keys + slot[None, :] * key_slot + kv_head * key_head + column[:, None],
+                mask=there[None, :] & (column < SIZE)[:, None],
+                other=0.0,
+            )
+            score = _product(asked, key, ARITHMETIC, WIDEN) * scaling
+            if CAPPED:
+                score = softcap * _tanh(score / softcap)
+            half = tl.where((index < 32)[None, :], low_bits[:, None], high_bits[:, None])
+            on_path = ((half >> (index % 32)[None, :]) & 1) != 0
+            seen = tl.where(is_near[None, :], on_path, place[None, :] <= last_seen[:, None]) & there[None, :]
+            if WINDOW > 0:
+                key_position = tl.where(is_near, text_end - 1 + depth, place)
+                seen = seen & (key_position[None, :] > position[:, None] - WINDOW)
+            score = tl.where(seen, score * 1.4426950408889634, float("-inf"))
+            higher = tl.maximum(peak, tl.max(score, 1))
+            # Rows that have seen nothing yet: their differences would be NaN.
+            level = tl.where(higher == float("-inf"), 0.0, higher)
+            weight = tl.exp2(score - level[:, None])
+            kept = tl.exp2(peak - level)
+            value = tl.load(
+                values + slot[:, None] * value_slot + kv_head * value_head + value_column[None, :],
+                mask=there[:, None] & (value_column < VALUE_SIZE)[None, :],
+                other=0.0,
+            )
+            mass = mass * kept + tl.sum(weight, 1)
+            total = total * kept[:, None] + _product(weight.to(value.dtype), value, ARITHMETIC, WIDEN)
+            peak = higher
+        place_out = (split * num_rows + row.to(tl.int64)) * num_heads + head
+        tl.store(peaks + place_out, peak, mask=live)
+        tl.store(masses + place_out, mass, mask=live)
+        tl.store(
+            sums + place_out[:, None] * VALUE_SIZE + value_column[None, :],
+            total,
+            mask=live[:, None] & (value_column < VALUE_SIZE)[None, :],
+        )
+
+
+@triton.jit
+def join_splits(
+    sums, peaks, masses, out, row_table, num_rows, num_heads,
+    FOLDED: tl.constexpr, BLOCK_FOLDED: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, BLOCK_SIZE_V: tl.constexpr, PLACES: tl.constexpr, ARITHMETIC: tl.constexpr,
+    ROW_NUMBERS: tl.constexpr,
+):  # fmt: skip
+    """The query heads of one KV head of one row, over the splits that the row sees, in their order."""
+    row = tl.program_id(0).to(tl.int64)
+    splits = tl.cdiv(tl.load(row_table + row * ROW_NUMBERS + 4), PLACES)
+    lane, column = tl.arange(0, BLOCK_FOLDED), tl.arange(0, BLOCK_SIZE_V)
+    head = tl.program_id(1) * FOLDED + lane
+    live, wide = lane < FOLDED, (lane < FOLDED)[:, None] & (column < VALUE_SIZE)[None, :]
+    peak = tl.full([BLOCK_FOLDED], float("-inf"), ARITHMETIC)
+    for split in range(splits):
+        peak = tl.maximum(
+            peak, tl.load(peaks + (split * num_rows + row) * num_heads + head, mask=live, other=0.0)
+        )
+    mass = tl.zeros([BLOCK_FOLDED], ARITHMETIC)
+    total = tl.zeros([BLOCK_FOLDED, BLOCK_SIZE_V], ARITHMETIC)
+    for split in range(splits):
+        place = (split * num_rows + row) * num_heads + head
+        weight = tl.exp2(tl.load(peaks + place, mask=live, other=0.0) - peak)
+        mass += weight * tl.load(masses + place, mask=live, other=1.0)
+        total += weight[:, None] * tl.load(
+            sums + place[:, None] * VALUE_SIZE + column[None, :], mask=wide, other=0.0
+        )
+    result = total / tl.where(mass > 0, mass, 1.0)[:, None]
+    place = (row * num_heads + head)[:, None] * VALUE_SIZE + column[None, :]
+    tl.store(out + place, result.to(out.dtype.element_ty), mask=wide)
+
+
+@triton.jit
+def _product(left, right, ARITHMETIC: tl.constexpr, WIDEN: tl.constexpr):
+    """A matrix product without TensorFloat-32."""
+    if WIDEN:
+        left, right = left.to(ARITHMETIC), right.to(ARITHMETIC)
+    return tl.dot(left, right, input_precision="ieee", out_dtype=ARITHMETIC)
+
+
+@triton.jit
+def _tanh(x):
+    small = tl.exp2(-2.8853900817779268 * tl.abs(x))
+    size = (1 - small) / (1 + small)
+    return tl.where(x < 0, -size, size)

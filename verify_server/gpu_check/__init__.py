@@ -1,0 +1,1 @@
+"""`opensled selftest`: whether a GPU computes a target rightly, and how fast."""
