@@ -68,10 +68,7 @@ class ServeConfig(KeepConfig, AccessConfig):
     )
     device: str = option("auto", "what computes the target: auto, cpu, cuda or cuda:1", often=True)
     shards: int = option(
-        1,
-        "processes, one GPU each, that hold a part of the target each and compute it together; 1 = this process alone",
-        low=1,
-        metavar="N",
+        1, "processes with a GPU each, over which the target is cut; 1 = this one", low=1, metavar="N"
     )
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
