@@ -11,6 +11,7 @@ from opensled.gguf_file import read_head
 from opensled.logs import tell
 from verify_server.engine import loading
 from verify_server.engine.host_memory import available_host_bytes
+from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.loading import Weights
 from verify_server.engine.memory_plan import (
     GRAPHS,
@@ -41,10 +42,11 @@ class MemoryNeeds(NamedTuple):
         plan = plan_memory(self.demand, supply_of(self.device, self.shard), self.wish)
         tell(plan.told(self.shard.size))
 
-    def kv_tokens(self, bytes_per_token: int) -> int:
-        """Tokens of KV, now that the target is read and one token's KV is known. Raises UsageError."""
+    def blocks(self, bytes_per_token: int) -> int:
+        """Blocks of KV, now that the target is read and one token's KV is known. Raises UsageError."""
         rest = self.demand._replace(weights=0, kv_token=bytes_per_token)
-        return plan_memory(rest, supply_of(self.device, self.shard), self.wish).kv_tokens
+        tokens = plan_memory(rest, supply_of(self.device, self.shard), self.wish).kv_tokens
+        return -(-tokens // BLOCK_SIZE)
 
 
 def memory_of(
