@@ -107,17 +107,18 @@ def test_a_call_that_never_ends_is_ended() -> None:
 
 def test_shards_end_with_the_process_that_started_them() -> None:
     program = (
-        "import time; from verify_server.engine.shard_links import ShardLinks; "
-        "print(*ShardLinks(3).processes, flush=True); time.sleep(60)"
+        "import time; from verify_server.engine.shard_links import ShardLinks; links = ShardLinks(3); "
+        "print(links.meeting.parent, *links.processes, flush=True); time.sleep(60)"
     )
     first = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
-    processes = [int(word) for word in first.stdout.readline().split()]
+    folder, *words = first.stdout.readline().split()
+    processes = [int(word) for word in words]
     assert len(processes) == 2 and not any(map(gone, processes))
     first.kill()
     first.wait()
     first.stdout.close()
-    until(lambda: all(map(gone, processes)))
+    until(lambda: all(map(gone, processes)) and not Path(folder).exists())
 
 
 def test_more_than_two_shards_add_in_an_order_that_depends_on_the_batch() -> None:
