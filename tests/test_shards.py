@@ -5,6 +5,7 @@ Run: pytest tests/test_shards.py
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +18,11 @@ from pathlib import Path
 import pytest
 
 from opensled.errors import EngineLost, UsageError
+from opensled.messages import DraftToken
+from tests.fakes import FakeEngine
+from tests.test_kv_pressure import PARAMS, Pressed
+from verify_server import step
+from verify_server.acceptance.base import AcceptanceResult, DraftCheck
 from verify_server.engine import shard_links
 from verify_server.engine.shard import Shard
 from verify_server.engine.shard_links import ShardLinks
@@ -101,17 +107,18 @@ def test_a_call_that_never_ends_is_ended() -> None:
 
 def test_shards_end_with_the_process_that_started_them() -> None:
     program = (
-        "import time; from verify_server.engine.shard_links import ShardLinks; "
-        "print(*ShardLinks(3).processes, flush=True); time.sleep(60)"
+        "import time; from verify_server.engine.shard_links import ShardLinks; links = ShardLinks(3); "
+        "print(links.meeting.parent, *links.processes, flush=True); time.sleep(60)"
     )
     first = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
-    processes = [int(word) for word in first.stdout.readline().split()]
+    folder, *words = first.stdout.readline().split()
+    processes = [int(word) for word in words]
     assert len(processes) == 2 and not any(map(gone, processes))
     first.kill()
     first.wait()
     first.stdout.close()
-    until(lambda: all(map(gone, processes)))
+    until(lambda: all(map(gone, processes)) and not Path(folder).exists())
 
 
 def test_more_than_two_shards_add_in_an_order_that_depends_on_the_batch() -> None:
@@ -119,3 +126,36 @@ def test_more_than_two_shards_add_in_an_order_that_depends_on_the_batch() -> Non
     assert [Shard(0, 3).numerics(level) for level in ("auto", "fast")] == ["fast", "fast"]
     with pytest.raises(UsageError, match="--shards 2, or --numerics fast"):
         Shard(0, 3).numerics("exact")
+
+
+class Lost(FakeEngine):
+    """An engine that loses a shard, in a step or when it puts the KV of a tree in order."""
+
+    error = EngineLost("shard 1 of 2 (process 7) was ended by signal 9")
+
+    def forward(self, segments):
+        raise self.error
+
+    def compact(self, blocks, moves):
+        raise self.error
+
+
+def test_a_lost_engine_ends_the_loop_and_no_text() -> None:
+    """Readers lose their streams, and continue elsewhere; an error would end their texts."""
+    pressed = Pressed(0.0)
+    pressed.loop.engine = Lost(num_blocks=10, block_size=4)
+    with pytest.raises(EngineLost, match="shard 1 of 2"):
+        asyncio.run(asyncio.wait_for(pressed.loop.run(), PATIENCE))
+    pressed.loop.close()
+    assert len(pressed.loop.sessions) == 2 and not pressed.loop.stats.failures
+
+
+def test_a_shard_lost_between_step_and_compaction_is_no_error_of_one_session() -> None:
+    pressed = Pressed(0.0)
+    plan = pressed.loop.policy.plan(pressed.loop._snapshot(), pressed.loop.profile, 0.0)
+    [item, *_] = pressed.loop._prepare(plan)
+    twins = DraftCheck((DraftToken(5), DraftToken(6)), 30, PARAMS, b"", parents=(-1, -1))
+    with pytest.raises(EngineLost):
+        step._compact(
+            Lost(num_blocks=10, block_size=4), item._replace(check=twins), AcceptanceResult(1, 7, path=(1,))
+        )

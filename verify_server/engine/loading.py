@@ -202,6 +202,8 @@ def load_network(
         return network.eval().requires_grad_(False)
     else:
         network = _from_safetensors(weights, dtype, _cut(shard))
+        if shard.size > 1:  # its parts are where they belong
+            return network.eval().requires_grad_(False)
     return network.to(device).eval().requires_grad_(False)
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from opensled import logs
 from opensled.errors import OpenSledError
@@ -37,14 +38,14 @@ class Follower:
                 self._obey(self._connection.recv())
                 self._calls += 1
         except (EOFError, OSError):  # the first shard is gone
-            os._exit(0)
+            self._leave(0)
         except BaseException as error:
             log.exception("shard %d of %d ends", self._rank, self._size)
             code = error.code if isinstance(error, OpenSledError) else OpenSledError.code
             self._say(
                 Failed(code, str(error) if code != OpenSledError.code else f"{type(error).__name__}: {error}")
             )
-            os._exit(1)
+            self._leave(1)
 
     def _obey(self, call: Call) -> None:
         if call.method == LOAD:
@@ -76,7 +77,12 @@ class Follower:
             with self._sending:
                 self._connection.send(message)
         except OSError:  # the first shard is gone
-            os._exit(0)
+            self._leave(0)
+
+    def _leave(self, status: int) -> NoReturn:
+        """At once, and with the folder of the meeting: nobody else may be left to remove it."""
+        shutil.rmtree(self._meeting.parent, ignore_errors=True)
+        os._exit(status)
 
 
 if __name__ == "__main__":
