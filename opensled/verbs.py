@@ -118,7 +118,7 @@ VERBS = {
         "opensled.top:top",
     ),
     "selftest": Verb(
-        "test a target on a GPU against the processor, time its steps",
+        "test a target on a GPU: right answers, times",
         "opensled selftest --model smollm2 --device cuda",
         "verify_server.gpu_check.config:SelftestConfig",
         "verify_server.gpu_check.command:selftest",

@@ -12,7 +12,7 @@ import torch
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
-from verify_server.engine.packing import Attend, Backend, Geometry, pack
+from verify_server.engine.packing import Attend, AttentionBackend, Geometry, pack
 
 CPU = torch.device("cpu")
 PAGE = 16
@@ -50,7 +50,7 @@ class Step:
         self.query = torch.randn(count, heads, shape.size, generator=noise, dtype=torch.float64)
         self.blocks = blocks
 
-    def by(self, backend: Backend, dtype: torch.dtype, by_path: bool = False) -> torch.Tensor:
+    def by(self, backend: AttentionBackend, dtype: torch.dtype, by_path: bool = False) -> torch.Tensor:
         """[rows, heads, value size] of a backend."""
         memory = self._memory(dtype, PAGE if backend is backend_of("sdpa") else 1)
         geometry = Geometry(rows=1, queries=1, span=64, by_path=by_path)

@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 
 from opensled.errors import UnsupportedModel
 from opensled.registry import Registry
-from verify_server.engine.packing import Attend, Backend, PackedBatch
+from verify_server.engine.packing import Attend, AttentionBackend, PackedBatch
 
 NAME = "opensled_paged"
 # What other models ask of attention beyond causal order; silently ignoring one would give wrong tokens.
@@ -27,9 +27,9 @@ BACKENDS = Registry(
 )
 
 
-def backend_of(name: str) -> Backend:
+def backend_of(name: str) -> AttentionBackend:
     """Raises UsageError, which names the choices, or what a backend misses here."""
-    backend: Backend = BACKENDS.get(name)
+    backend: AttentionBackend = BACKENDS.get(name)
     return backend
 
 

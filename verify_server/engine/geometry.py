@@ -21,6 +21,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.onednn_linear import OneDNNLinear, device_of, with_weight
 from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
+from verify_server.engine.paged_table import PagedBackend
 from verify_server.engine.shard_plan import heads_of
 
 ROWS = (1, 4, 16, 32, 64, 128)
@@ -55,6 +56,8 @@ def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | N
     if known is None:
         return None
     choices = [replace(known, queries=count, alone=alone) for alone in (False, True) for count in QUERIES]
+    if isinstance(backend_of(backend), PagedBackend):
+        del choices[1:]  # it has shapes of its own
     return next((choice for choice in choices if _queries_hold(network, backend, choice)), None)
 
 

@@ -59,7 +59,7 @@ class PackedBatch:
     """One step as the model sees it; reaches the attention function as an argument of the model call."""
 
     memory: KVMemory
-    backend: Backend
+    backend: AttentionBackend
     tokens: Tensor  # [1, rows] ids, padding 0
     positions: Tensor  # [1, rows]
     wanted: Tensor  # packed rows whose logits are wanted, padded by repeating the last
@@ -72,7 +72,7 @@ class PackedBatch:
     calls: list[Attend] = field(default_factory=list)  # what the layers asked for, in order
 
 
-class Backend(ABC):
+class AttentionBackend(ABC):
     """Computes the attention of each layer for a packed batch. It has no state of its own."""
 
     @abstractmethod
@@ -86,7 +86,11 @@ class Backend(ABC):
 
 
 def pack(
-    segments: Sequence[Segment], geometry: Geometry, memory: KVMemory, backend: Backend, device: torch.device
+    segments: Sequence[Segment],
+    geometry: Geometry,
+    memory: KVMemory,
+    backend: AttentionBackend,
+    device: torch.device,
 ) -> PackedBatch:
     """The packed batch of one step; row order is segment order."""
     tokens, positions, slots, wanted = rows_of(segments)

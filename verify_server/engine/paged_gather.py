@@ -19,7 +19,7 @@ class GatherBackend(PagedBackend):
     """`--attention gather`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         table: PagedTable = batch.plan
         keys, values = _gathered(table, *batch.memory.layer(how.layer))  # [tiles, K, KV heads, size]
         lanes, live = _lanes(table)

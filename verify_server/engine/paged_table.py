@@ -20,7 +20,7 @@ from torch import Tensor
 
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.packing import Backend, Geometry
+from verify_server.engine.packing import AttentionBackend, Geometry
 from verify_server.engine.tree_packing import slots_at
 from verify_server.trees import depths, path_to, runs
 
@@ -68,7 +68,7 @@ class PagedTable(NamedTuple):
         return self.blocks.shape[1] * BLOCK_SIZE + MAX_TREE
 
 
-class _Part(NamedTuple):
+class _Reading(NamedTuple):
     """Consecutive rows that read one context."""
 
     row: int  # the first
@@ -113,7 +113,7 @@ class PagedPlan:
             near_depths.numpy()[number, : len(part.near)] = part.near_depths
 
 
-class PagedBackend(Backend):
+class PagedBackend(AttentionBackend):
     """A backend that reads KV by a table, so that it can run in fixed shapes."""
 
     def plan(
@@ -127,12 +127,12 @@ class PagedBackend(Backend):
         return PagedTable.over(torch.from_numpy(buffer).to(device), shape)
 
 
-def _blocks(part: _Part) -> tuple[int, ...]:
+def _blocks(part: _Reading) -> tuple[int, ...]:
     """Those of the text, and of a tree as well where it lies in them in order of its places."""
     return part.segment.blocks[: -(-int(min(part.key_ends.max(), part.text_end)) // BLOCK_SIZE)]
 
 
-def _rows(part: _Part) -> np.ndarray:
+def _rows(part: _Reading) -> np.ndarray:
     """[n, ROW]."""
     bits = np.array(part.bits, np.uint64)
     halves = (bits & np.uint64(2**32 - 1)).astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)
@@ -141,14 +141,14 @@ def _rows(part: _Part) -> np.ndarray:
     return np.stack([seen, part.positions, low, high, part.key_ends], axis=1)
 
 
-def _tiles(number: int, part: _Part) -> Iterator[tuple[int, ...]]:
+def _tiles(number: int, part: _Reading) -> Iterator[tuple[int, ...]]:
     for first in range(0, len(part.places), TILE_ROWS):
         rows = slice(first, first + TILE_ROWS)
         ends, positions = part.key_ends[rows], part.positions[rows]
         yield number, part.row + first, len(ends), int(ends.max()), int(positions.min())
 
 
-def _parts(segments: Sequence[Segment], by_path: bool) -> Iterator[_Part]:
+def _parts(segments: Sequence[Segment], by_path: bool) -> Iterator[_Reading]:
     firsts = accumulate([len(segment.tokens) for segment in segments], initial=0)
     for row, segment in zip(firsts, segments):
         if not segment.parents:
@@ -159,14 +159,14 @@ def _parts(segments: Sequence[Segment], by_path: bool) -> Iterator[_Part]:
             yield _with_tree(row, segment)
 
 
-def _text(row: int, segment: Segment, count: int) -> _Part:
+def _text(row: int, segment: Segment, count: int) -> _Reading:
     """The first `count` tokens, which lie in order."""
     places = np.arange(segment.start, segment.start + count)
     none = np.empty(0, np.int64)
-    return _Part(row, segment, places, places, [0] * count, none, none)
+    return _Reading(row, segment, places, places, [0] * count, none, none)
 
 
-def _with_tree(row: int, segment: Segment) -> _Part:
+def _with_tree(row: int, segment: Segment) -> _Reading:
     """Text and tree together; the bits of a tree's row are its ancestors and itself."""
     bits: list[int] = []
     for index, parent in enumerate(segment.parents):
@@ -175,7 +175,7 @@ def _with_tree(row: int, segment: Segment) -> _Part:
     places = np.arange(segment.start, segment.start + count)
     near = slots_at(segment.blocks, places[count - len(bits) :])
     known = [0] * (count - len(bits))
-    return _Part(
+    return _Reading(
         row,
         segment,
         places,
@@ -186,7 +186,7 @@ def _with_tree(row: int, segment: Segment) -> _Part:
     )
 
 
-def _branches(row: int, segment: Segment) -> Iterator[_Part]:
+def _branches(row: int, segment: Segment) -> Iterator[_Reading]:
     """What comes before the tree and its first run together, for they lie in order; then the other runs."""
     known = len(segment.tokens) - len(segment.parents)
     first, *others = runs(segment.parents)
@@ -197,4 +197,4 @@ def _branches(row: int, segment: Segment) -> Iterator[_Part]:
         places = segment.tree_start - 1 + depth[-len(run) :]
         bits = [(1 << int(each)) - 1 for each in depth[-len(run) :]]
         near = slots_at(segment.blocks, segment.tree_start + path)
-        yield _Part(row + known + run[0], segment, places, places, bits, near, depth)
+        yield _Reading(row + known + run[0], segment, places, places, bits, near, depth)

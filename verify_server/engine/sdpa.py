@@ -7,21 +7,21 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from verify_server.engine.base import Segment
-from verify_server.engine.packing import Attend, Backend, Geometry, PackedBatch
+from verify_server.engine.packing import Attend, AttentionBackend, Geometry, PackedBatch
 from verify_server.engine.sdpa_groups import Group, groups_of
 
 
-class SdpaBackend(Backend):
+class SdpaBackend(AttentionBackend):
     """One call per group of equal shape, query heads folded onto their KV head."""
 
     def plan(
         self, segments: Sequence[Segment], geometry: Geometry, rows: int, device: torch.device
     ) -> list[Group]:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         return groups_of(segments, geometry, rows, device)
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         out: Tensor | None = None
         groups: list[Group] = batch.plan
         for group in groups:

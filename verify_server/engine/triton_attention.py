@@ -37,7 +37,7 @@ class TritonBackend(PagedBackend):
     """`--attention triton`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         keys, values = batch.memory.layer(how.layer)
         return attend(query, keys, values, batch.plan, how)
 

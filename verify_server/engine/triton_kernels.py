@@ -6,6 +6,8 @@ Each row is a token of a packed batch; a *lane* is one query head of one row.
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
 def attend_split(
@@ -52,14 +54,10 @@ def attend_split(
         for at in range(start, tl.minimum(tile_end, begin + PLACES), BLOCK_KEYS):
             place = at + tl.arange(0, BLOCK_KEYS)
             there = place < tile_end
-            is_near = place >= text_end
-            index = tl.where(is_near, place - text_end, 0)
-            page = tl.load(
-                blocks + context * most_blocks + place // PAGE, mask=there & (place < text_end), other=0
-            )
-            near_slot = tl.load(near + context * NEAR + index, mask=there & is_near, other=0)
-            depth = tl.load(near_depths + context * NEAR + index, mask=there & is_near, other=0)
-            slot = tl.where(is_near, near_slot, page * PAGE + place % PAGE).to(tl.int64)
+            slot, key_position = _keys_at(
+                place, there, text_end, blocks + context * most_blocks, near + context * NEAR,
+                near_depths + context * NEAR, PAGE,
+            )  # fmt: skip
             key = tl.load(
                 keys + slot[None, :] * key_slot + kv_head * key_head + column[:, None],
                 mask=there[None, :] & (column < SIZE)[:, None],
@@ -68,13 +66,10 @@ def attend_split(
             score = _product(asked, key, ARITHMETIC, WIDEN) * scaling
             if CAPPED:
                 score = softcap * _tanh(score / softcap)
-            half = tl.where((index < 32)[None, :], low_bits[:, None], high_bits[:, None])
-            on_path = ((half >> (index % 32)[None, :]) & 1) != 0
-            seen = tl.where(is_near[None, :], on_path, place[None, :] <= last_seen[:, None]) & there[None, :]
+            seen = _seen(place, text_end, last_seen, low_bits, high_bits) & there[None, :]
             if WINDOW > 0:
-                key_position = tl.where(is_near, text_end - 1 + depth, place)
                 seen = seen & (key_position[None, :] > position[:, None] - WINDOW)
-            score = tl.where(seen, score * 1.4426950408889634, float("-inf"))
+            score = tl.where(seen, score * LOG2_E, float("-inf"))
             higher = tl.maximum(peak, tl.max(score, 1))
             # Rows that have seen nothing yet: their differences would be NaN.
             level = tl.where(higher == float("-inf"), 0.0, higher)
@@ -96,6 +91,28 @@ def attend_split(
             total,
             mask=live[:, None] & (value_column < VALUE_SIZE)[None, :],
         )
+
+
+@triton.jit
+def _keys_at(place, there, text_end, blocks, near, near_depths, PAGE: tl.constexpr):
+    """Slots of the keys at `place`, and their positions: of the text by its blocks, behind it one by one."""
+    is_near = place >= text_end
+    index = tl.where(is_near, place - text_end, 0)
+    page = tl.load(blocks + place // PAGE, mask=there & (place < text_end), other=0)
+    near_slot = tl.load(near + index, mask=there & is_near, other=0)
+    depth = tl.load(near_depths + index, mask=there & is_near, other=0)
+    slot = tl.where(is_near, near_slot, page * PAGE + place % PAGE).to(tl.int64)
+    return slot, tl.where(is_near, text_end - 1 + depth, place)
+
+
+@triton.jit
+def _seen(place, text_end, last_seen, low_bits, high_bits):
+    """[lanes, keys] whether a lane sees a key: of the text up to its own, of a tree those on its path."""
+    is_near = place >= text_end
+    index = tl.where(is_near, place - text_end, 0)
+    half = tl.where((index < 32)[None, :], low_bits[:, None], high_bits[:, None])
+    on_path = ((half >> (index % 32)[None, :]) & 1) != 0
+    return tl.where(is_near[None, :], on_path, place[None, :] <= last_seen[:, None])
 
 
 @triton.jit
@@ -140,6 +157,6 @@ def _product(left, right, ARITHMETIC: tl.constexpr, WIDEN: tl.constexpr):
 
 @triton.jit
 def _tanh(x):
-    small = tl.exp2(-2.8853900817779268 * tl.abs(x))
+    small = tl.exp2(tl.abs(x) * LOG2_E * -2.0)
     size = (1 - small) / (1 + small)
     return tl.where(x < 0, -size, size)
