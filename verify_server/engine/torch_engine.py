@@ -1,9 +1,7 @@
 """The `torch` engine: any Hugging Face decoder as target, with paged KV and ragged packed batches."""
 
 import dataclasses
-import logging
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,13 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from opensled.errors import EngineError, OpenSledError, SelfTestFailed, UsageError
+from opensled.errors import EngineError, UsageError
 from opensled.logs import told_long
-from verify_server.engine import geometry, guards, known_geometry, loading, selftest
-from verify_server.engine.attention import backend_of
+from verify_server.engine import guards, loading, ways
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
-from verify_server.engine.fixed_check import check_fixed
-from verify_server.engine.fixed_steps import Capture, FixedSteps, uncaptured
+from verify_server.engine.fixed_steps import Capture, FixedSteps
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
 from verify_server.engine.image_selftest import sees_alike
@@ -25,22 +21,14 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Geometry, PackedBatch
-from verify_server.engine.paged_table import PagedBackend
+from verify_server.engine.packing import PackedBatch
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.shape import shape_of
 from verify_server.engine.tap import HiddenTap, RowReader
-from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
 
-log = logging.getLogger(__name__)
-
-# Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
-# fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
-FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
 NUMERICS = ("auto", "exact", "fast")
 GRAPHS = ("auto", "off", "shapes")
-GRAPH_BYTES = 2 << 30  # that CUDA graphs may take
 
 # Without --kv-tokens: as many full contexts as this, within a part of the free memory.
 CONTEXTS = 64
@@ -90,7 +78,7 @@ class TorchEngine(TargetEngine):
 
     def beside(self, network: PreTrainedModel) -> PackedModel:
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
-        return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])
+        return dataclasses.replace(self._model, network=network, geometry=ways.FAST[self.network.device.type])
 
     def attach(self, reader: RowReader) -> None:
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
@@ -182,7 +170,7 @@ def load(
     _check_choice("numerics", numerics, NUMERICS)
     _check_choice("graphs", graphs, GRAPHS)
     place = loading.pick_device(device)
-    backends = _backends(attention, place)  # before the weights are read
+    backends = ways.backends(attention, place)  # before the weights are read
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     with told_long("still reading the weights") as reading:
@@ -194,8 +182,8 @@ def load(
     shape = shape_of(network, model)
     reorder(network)
     with told_tested():
-        tested, level = _first_that_works(network, backends, numerics, most_rows, weights.path)
-        capture = _capture_of(graphs, tested, level)
+        tested, level = ways.first_that_works(network, backends, numerics, most_rows, weights.path)
+        capture = ways.capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
     bytes_per_token = tested.memory.bytes_per_token()
@@ -222,46 +210,6 @@ def load(
     return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture)
 
 
-def _backends(attention: str, device: torch.device) -> list[str]:
-    """Those to try, the fastest first. Raises UsageError for one that is asked for and cannot be had."""
-    if attention == "auto":
-        return ["triton", "sdpa"] if device.type == "cuda" else ["sdpa"]
-    backend_of(attention)
-    return [attention]
-
-
-def _first_that_works(
-    network: PreTrainedModel, backends: Sequence[str], numerics: str, most_rows: int, weights: Path
-) -> tuple[PackedModel, str]:
-    """See `_tested`; of the last one the error is raised."""
-    *others, last = backends
-    for name in others:
-        try:
-            return _tested(network, name, numerics, most_rows, weights)
-        except OpenSledError as error:
-            log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
-            untile(network)
-    return _tested(network, last, numerics, most_rows, weights)
-
-
-def _capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
-    """How steps in fixed shapes run; None = there are none. Fails closed: a GPU without them only is slower."""
-    is_paged = isinstance(backend_of(tested.backend), PagedBackend)
-    if graphs == "shapes" and is_paged:
-        return uncaptured
-    if graphs != "auto" or not is_paged or tested.network.device.type != "cuda":
-        return None
-    from verify_server.engine.cuda_graphs import GraphCapture
-
-    capture = GraphCapture(GRAPH_BYTES)
-    try:
-        check_fixed(tested, FixedSteps(tested, GraphCapture(GRAPH_BYTES)), level == "exact")
-    except OpenSledError as error:
-        log.warning("CUDA graphs do not work here (%s); each step launches its kernels", error)
-        return None
-    return capture
-
-
 def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
     """KV memory of the same form as that of the self-test. Raises UsageError."""
     memory = KVMemory(num_blocks)
@@ -277,60 +225,6 @@ def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
     if value not in choices:
         raise UsageError(f"unknown {flag} {value!r}; choose from {', '.join(choices)}")
-
-
-def _tested(
-    network: PreTrainedModel, attention: str, numerics: str, most_rows: int, weights: Path
-) -> tuple[PackedModel, str]:
-    """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
-    if numerics != "fast":
-        before = known_geometry.memory_of(network, weights, attention, most_rows)
-        exact = _exact_as_before(network, attention, most_rows, before)
-        if exact or (exact := _exact(network, attention, most_rows, before)):
-            return exact, "exact"
-    if numerics == "exact":
-        raise SelfTestFailed(
-            "a row's bits depend on its batch for this model here; use --numerics fast or auto"
-        )
-    fast = _on_small_memory(network, FAST[network.device.type], attention)
-    selftest.agree(fast)
-    return fast, "fast"
-
-
-def _exact(
-    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
-) -> PackedModel | None:
-    """The self-tested model in a geometry that keeps its bits; None = there is none here."""
-    found = geometry.find(network, attention, most_rows)
-    if found is None:
-        return None
-    tile(network, found)
-    exact = _on_small_memory(network, found, attention)
-    layers = selftest.agree(exact)
-    if selftest.keeps_bits(exact, layers):
-        before.keep(known_geometry.Known(found, layers))
-        return exact
-    untile(network)
-    return None
-
-
-def _exact_as_before(
-    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
-) -> PackedModel | None:
-    """The model in the geometry of an earlier start; None = there was none, or it does not hold now."""
-    known = before.recall()
-    if known is None or not geometry.still_holds(network, attention, most_rows, known.geometry):
-        return None
-    tile(network, known.geometry)
-    exact = _on_small_memory(network, known.geometry, attention)
-    if selftest.as_before(exact, known.layers):
-        return exact
-    untile(network)
-    return None
-
-
-def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:
-    return PackedModel(network, KVMemory(selftest.NUM_BLOCKS), shapes, attention)
 
 
 def _num_blocks(kv_tokens: int, context_length: int, bytes_per_token: int, device: torch.device) -> int:
