@@ -176,8 +176,9 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serv"], "no command 'serv'; did you mean: opensled serve"),
         (
             ["frobnicate"],
-            "serve, pair, kept, relay, edge, service, generate, chat, run, top, doctor, demo, plan, bench, quality, "
-            "profile, draft-tables, train-head, export-head, train-exit, train-pivots, adapt, pull, config, models",
+            "serve, pair, kept, relay, edge, service, generate, chat, run, top, selftest, doctor, demo, plan, bench, "
+            "quality, profile, draft-tables, train-head, export-head, train-exit, train-pivots, adapt, pull, config, "
+            "models",
         ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from opensled.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
 from tests.tiny_models import random_model
-from verify_server.engine import attention, guards, kv_memory, loading
+from verify_server.engine import guards, kv_memory, loading, sdpa
 from verify_server.engine.packing import Attend
 from verify_server.engine.torch_engine import load
 
@@ -88,10 +88,10 @@ def lost_rewrites(self, layer, slots, keys, values):
     WRITE(self, layer, slots[fresh], keys[fresh], values[fresh])
 
 
-MASK, GATHER, WRITE = attention._mask, kv_memory.KVMemory.gather, kv_memory.KVMemory.write
+MASK, GATHER, WRITE = sdpa._mask, kv_memory.KVMemory.gather, kv_memory.KVMemory.write
 BUGS = [
-    (attention, "_mask", without_window),
-    (attention, "_mask", one_key_too_many),
+    (sdpa, "_mask", without_window),
+    (sdpa, "_mask", one_key_too_many),
     (kv_memory.KVMemory, "gather", stale_blocks),
     (kv_memory.KVMemory, "write", lost_rewrites),
 ]
@@ -107,7 +107,7 @@ def test_the_self_test_fails_closed(bug, dtype, folder, monkeypatch) -> None:
 
 def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch) -> None:
     random_model("mistral", tmp_path, sliding_window=400)
-    monkeypatch.setattr(attention, "_mask", without_window)
+    monkeypatch.setattr(sdpa, "_mask", without_window)
     with pytest.raises(SelfTestFailed):
         load(str(tmp_path))
 

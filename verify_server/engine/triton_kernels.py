@@ -37,8 +37,7 @@ def attend_split(
         facts = row_table + row * ROW_NUMBERS
         last_seen = tl.load(facts, mask=live, other=-1)
         position = tl.load(facts + 1, mask=live, other=0)
-        low_bits = tl.load(facts + 2, mask=live, other=0)
-        high_bits = tl.load(facts + 3, mask=live, other=0)
+        low_bits, high_bits = tl.load(facts + 2, mask=live, other=0), tl.load(facts + 3, mask=live, other=0)
         column, value_column = tl.arange(0, BLOCK_SIZE_K), tl.arange(0, BLOCK_SIZE_V)
         asked = tl.load(
             query + row[:, None].to(tl.int64) * query_row + head[:, None] * query_head + column[None, :],
@@ -80,9 +79,8 @@ def attend_split(
                 mask=there[:, None] & (value_column < VALUE_SIZE)[None, :],
                 other=0.0,
             )
-            mass = mass * kept + tl.sum(weight, 1)
+            mass, peak = mass * kept + tl.sum(weight, 1), higher
             total = total * kept[:, None] + _product(weight.to(value.dtype), value, ARITHMETIC, WIDEN)
-            peak = higher
         place_out = (split * num_rows + row.to(tl.int64)) * num_heads + head
         tl.store(peaks + place_out, peak, mask=live)
         tl.store(masses + place_out, mass, mask=live)
