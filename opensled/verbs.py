@@ -222,7 +222,8 @@ VERBS = {
     ),
     "drafts publish": Verb(
         "hand out an adapted draft to a tenant's devices",
-        "opensled drafts publish drafts/mine --store handout/ --tenant kitchen --sign-key drafts.key",
+        "opensled drafts publish drafts/mine --store handout/ \\\n"
+        "      --tenant kitchen --sign-key drafts.key",
         "verify_server.handout.config:PublishConfig",
         "verify_server.handout.command:publish",
     ),

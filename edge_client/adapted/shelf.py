@@ -53,8 +53,8 @@ class DraftShelf:
             return 0
 
     def is_new(self, draft: DraftManifest, signed: Signed) -> bool:
-        """False for the one that was taken last and is here. Raises DraftRefused for an older one, and for another one of
-        its serial."""
+        """False for the one that was taken last and is here. Raises DraftRefused for an older one, and for another one
+        of its serial."""
         newest = self.newest
         if draft.serial > newest:
             return True

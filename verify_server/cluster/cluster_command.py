@@ -107,8 +107,8 @@ def _gpus(config: ServeConfig) -> float:
 
 
 def _replica_config(config: ServeConfig) -> ServeConfig:
-    """The configuration of one replica: no metrics port, no drafts to hand out, and absolute paths, because it starts in
-    another folder."""
+    """The configuration of one replica: no metrics port, no drafts, and absolute paths, because it starts in another
+    folder."""
     names: dict[str, Any] = {
         name: str(Path(path).resolve()) for name in FILES if (path := getattr(config, name))
     }
