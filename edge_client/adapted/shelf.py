@@ -75,11 +75,11 @@ class DraftShelf:
         """Where a file grows. What a draft that is here has of it is taken over."""
         path = self.folder / f".{file.sha256}.part"
         if not path.exists():
-            for kept in self.kept():
-                for own in kept.draft.files:
-                    if own.sha256 == file.sha256:
-                        shutil.copyfile(kept.path / own.name, path)
-                        return path
+            every = ((kept, own) for kept in self.kept() for own in kept.draft.files)
+            known = (kept.path / own.name for kept, own in every if own.sha256 == file.sha256)
+            here = next((own for own in known if _sha256(own) == file.sha256), None)
+            if here:
+                shutil.copyfile(here, path)
         return path
 
     def kept(self) -> list[Kept]:
@@ -157,17 +157,19 @@ def _place(part: Path, path: Path) -> None:
 
 def _is_whole(kept: Kept) -> bool:
     """Whether its files are still those of the manifest."""
-    for file in kept.draft.files:
-        digest = hashlib.sha256()
-        try:
-            with (kept.path / file.name).open("rb") as content:
-                while chunk := content.read(CHUNK):
-                    digest.update(chunk)
-        except OSError:
-            return False
-        if digest.hexdigest() != file.sha256:
-            return False
-    return True
+    return all(_sha256(kept.path / file.name) == file.sha256 for file in kept.draft.files)
+
+
+def _sha256(path: Path) -> str:
+    """Of a file, hex; "" of one that cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as content:
+            while chunk := content.read(CHUNK):
+                digest.update(chunk)
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 def current(root: Path) -> Path | None:
