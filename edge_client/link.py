@@ -105,10 +105,8 @@ class Channel:
         """The messages of an answer to GetDraft; each may take as long as an answer that is no stream."""
         config, call = self.config, self.stub.GetDraft(request, metadata=self.metadata)
         try:
-            while (message := await asyncio.wait_for(call.read(), config.timeout)) is not grpc.aio.EOF:
+            while (message := await self._within(config.timeout, call.read())) is not grpc.aio.EOF:
                 yield decode_draft_reply(_readable(message, config.server))
-        except asyncio.TimeoutError as error:
-            raise Unreachable(f"{config.server} sent nothing for {config.timeout:g} s") from error
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unsupported(
@@ -117,6 +115,17 @@ class Channel:
             raise _explained(error, config) from error
         finally:
             call.cancel()
+
+    async def _within(self, seconds: float, reading: Any) -> Any:
+        """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
+        message = asyncio.ensure_future(reading)
+        try:
+            await asyncio.wait({message}, timeout=seconds)
+            if not message.done():
+                raise Unreachable(f"{self.config.server} sent nothing for {seconds:g} s")
+            return message.result()
+        finally:
+            message.cancel()
 
     def _ended(self, call: Any) -> None:
         self.streams -= 1

@@ -30,7 +30,7 @@ async def fetch_manifest(link: Link) -> Signed:
             if isinstance(reply, tuple):
                 return Signed(*reply)
             break
-    raise ProtocolError(f"{link.server} sent no manifest; is it an OpenSLED server?")
+    raise Unreachable(f"{link.server} ended its answer before the manifest; try again")
 
 
 async def fetch_files(

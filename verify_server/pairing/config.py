@@ -55,8 +55,8 @@ class PairConfig:
     )
     draft_key: str = option(
         "",
-        "public key that signs drafts for devices (opensled drafts keygen prints it): this device gets it, and so do all "
-        "that are paired later; no configuration file can set it",
+        "public key that signs drafts for devices (opensled drafts keygen prints it): this device gets it, and so do "
+        "all that are paired later; no configuration file can set it",
         metavar="KEY",
         check=public_key,
         typed=True,
