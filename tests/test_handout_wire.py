@@ -23,10 +23,12 @@ from opensled.errors import InvalidRequest, NotFound, OpenSledError, Overloaded,
 from opensled.handout.signature import Signer
 from tests.fakes import continuation
 from tests.handed_out import KEY, KITCHEN, WEIGHTS, hand_out, handed, manifest, store_with
+from tests.replicas import Cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
 from verify_server import service
 from verify_server.client_limits import ClientLimits
+from verify_server.config import ServeConfig
 from verify_server.handout import hand_out as module
 from verify_server.security import Tenants
 
@@ -80,6 +82,24 @@ def test_each_tenant_gets_its_own_or_none(tmp_path):
             async with linked(address, token="x") as link:
                 with pytest.raises(Unauthorized):
                     await parts(link)
+
+    asyncio.run(main())
+
+
+def test_a_gateway_hands_out_what_it_has_itself(tmp_path):
+    drafts = store_with(tmp_path / "store", manifest())
+
+    async def main():
+        one = Cluster(ServeConfig(drafts=str(drafts.folder)), TENANTS)
+        await one.open_gateway()
+        try:
+            async with linked(one.address, token="k") as link:
+                assert b"".join(await parts(link, handed().sha256)) == WEIGHTS
+            async with linked(one.address, token="g") as link:
+                with pytest.raises(NotFound, match="device's tenant"):
+                    await parts(link)
+        finally:
+            await one.serving.stop()
 
     asyncio.run(main())
 
