@@ -50,9 +50,11 @@ def keep(server: str, authority: str, token: str, signer: str = "") -> Path:
 
 def signer_of(server: str) -> str:
     """Who signs drafts for this device, as the paired server said through the channel of the code; "" = it did not, or
-    `server` (HOST:PORT) is another one."""
+    `server` (HOST:PORT, or mdns for this one) is another one."""
+    from opensled.discovery import MDNS
+
     folder = paired_folder()
-    if folder is None or paired_server().lower() != server.lower():
+    if folder is None or server.lower() not in (paired_server().lower(), MDNS):
         return ""
     try:
         return (folder / "signer").read_text("utf-8").strip()

@@ -238,7 +238,7 @@ def test_a_signer_comes_with_the_pairing_and_for_that_server_alone():
     from edge_client.adapted.command import _signer
 
     paired.keep("hub:7411", "authority", "ab" * 32, str(KITCHEN))
-    assert _signer(DraftPullConfig(server="hub:7411")) == KITCHEN
+    assert _signer(DraftPullConfig(server="hub:7411")) == KITCHEN == _signer(DraftPullConfig(server="mdns"))
     with pytest.raises(UsageError, match="is missing"):
         _signer(DraftPullConfig(server="other:7411"))
     paired.keep("hub:7411", "authority", "ab" * 32)

@@ -31,7 +31,8 @@ def pull_draft(config: DraftPullConfig) -> int:
     if config.previous:
         kept, fetched = _back(config), False
     else:
-        kept, fetched = asyncio.run(_pull(located(config)))
+        signer = _signer(config)
+        kept, fetched = asyncio.run(_pull(located(config), signer))
     if config.json:
         print(json.dumps({"path": str(kept.path), "fetched": fetched, **asdict(kept.draft)}))
         return 0
@@ -67,10 +68,9 @@ def _signer(config: DraftPullConfig) -> Signer:
     return read_signer(known)
 
 
-async def _pull(config: DraftPullConfig) -> tuple[Kept, bool]:
+async def _pull(config: DraftPullConfig, signer: Signer) -> tuple[Kept, bool]:
     from edge_client.link import Link, endpoint_at
 
-    signer = _signer(config)
     link = Link(
         endpoint_at(
             config.server,
