@@ -53,8 +53,8 @@ def signer_of(server: str) -> str:
     `server` (HOST:PORT, or mdns for this one) is another one."""
     from opensled.discovery import MDNS
 
-    folder = paired_folder()
-    if folder is None or server.lower() not in (paired_server().lower(), MDNS):
+    folder, own = paired_folder(), paired_server()
+    if folder is None or not own or server.lower() not in (own.lower(), MDNS):
         return ""
     try:
         return (folder / "signer").read_text("utf-8").strip()

@@ -241,6 +241,9 @@ def test_a_signer_comes_with_the_pairing_and_for_that_server_alone():
     assert _signer(DraftPullConfig(server="hub:7411")) == KITCHEN == _signer(DraftPullConfig(server="mdns"))
     with pytest.raises(UsageError, match="is missing"):
         _signer(DraftPullConfig(server="other:7411"))
+    paired.forget()
+    with pytest.raises(UsageError, match="is missing"):
+        _signer(DraftPullConfig(server="mdns"))
     paired.keep("hub:7411", "authority", "ab" * 32)
     with pytest.raises(UsageError, match="is missing"):
         _signer(DraftPullConfig(server="hub:7411"))
