@@ -87,6 +87,7 @@ HOMES = {
     ),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": (
+        "opensled/handout/signature.py",
         "opensled/pairing/channel.py",
         "verify_server/pairing/authority.py",
         "verify_server/certificates.py",
@@ -109,6 +110,7 @@ HOMES = {
         "opensled/codec.py",
         "opensled/open_codec.py",
         "opensled/feature_codec.py",
+        "opensled/handout/draft_codec.py",
         *(BARE_ROUNDS, ATTACKERS),
     ),
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),

@@ -90,6 +90,32 @@ class GetTokenizerReply(_message.Message):
     chat_template: str
     def __init__(self, tokenizer_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ...) -> None: ...
 
+class GetDraftRequest(_message.Message):
+    __slots__ = ("file", "offset")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    offset: int
+    def __init__(self, file: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GetDraftReply(_message.Message):
+    __slots__ = ("manifest", "part", "failure")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    manifest: SignedManifest
+    part: bytes
+    failure: Failure
+    def __init__(self, manifest: _Optional[_Union[SignedManifest, _Mapping]] = ..., part: _Optional[bytes] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class SignedManifest(_message.Message):
+    __slots__ = ("manifest", "signature")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    manifest: bytes
+    signature: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class ClientMessage(_message.Message):
     __slots__ = ("open", "draft", "cancel", "dummy", "padding")
     OPEN_FIELD_NUMBER: _ClassVar[int]

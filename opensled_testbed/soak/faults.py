@@ -16,6 +16,7 @@ from opensled.errors import OpenSledError
 from opensled_testbed.soak import floods
 from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
 from opensled_testbed.soak.cluster_target import GATEWAY, REPLICA_ROLE, ROLL, SCHEDULER_ROLE
+from opensled_testbed.soak.draft_strike import hand_out_drafts
 from opensled_testbed.soak.page_strike import use_page
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.target import EDGE, SoakTarget
@@ -151,6 +152,11 @@ async def page(ground: Ground, window: Window) -> None:
     await use_page(ground.target)
 
 
+async def drafts(ground: Ground, window: Window) -> None:
+    """Drafts are published and taken back, while a tenant fetches them greedily."""
+    await hand_out_drafts(ground.target, ground.guest)
+
+
 def _flood(kind: str) -> Strike:
     async def flood(ground: Ground, window: Window) -> None:
         command = [
@@ -186,5 +192,6 @@ FAULTS: Mapping[str, Strike] = {
     "memory pressure": memory_pressure,
     "token file": token_file,
     "page": page,
+    "drafts": drafts,
     **{f"flood of {kind}": _flood(kind) for kind in floods.FLOODS},
 }

@@ -19,6 +19,7 @@ from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S
 from opensled_testbed.soak.clocks import StepClock
 from opensled_testbed.soak.kinds import TargetKind
+from verify_server.handout.draft_store import DraftStore
 
 ANY_PORT = "127.0.0.1:0"
 EDGE = "edge"
@@ -77,15 +78,18 @@ class SoakTarget(ABC):
         self.parts: dict[str, Part] = {}
         self.http = f"127.0.0.1:{free_port()}"  # of its own API
         self.operator = secrets.token_hex(16)  # opens its page
+        self.handout = place.folder / "handout"  # drafts that are handed out, whose owner alone may read them
+        DraftStore(self.handout).make()
         self._operators = private_file(place.folder / "operators", self.operator)
         self._one_at_a_time = threading.RLock()
         self._over = False
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Those of its kind, and of its own API."""
+        """Those of its kind, of the drafts that it hands out, and of its own API."""
+        drafts = ("--drafts", str(self.handout))
         served = ("--http", self.http, "--operator-keys", str(self._operators))
-        return (*self.kind.flags, *(served if self.kind.http else ()))
+        return (*self.kind.flags, *drafts, *(served if self.kind.http else ()))
 
     @property
     def name(self) -> str:
