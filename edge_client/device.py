@@ -195,9 +195,14 @@ class Device:
             guide=task.guide,
             shaping=shaping_for(self._shaping, self.info),
             takes_unverified=self.writes_alone,
-            features=self._factory.features if drafts and not self._lacks_features else (),
+            **self._features_wanted(drafts),
             **self._defaults.opening(task, drafts),
         )
+
+    def _features_wanted(self, drafts: bool) -> dict[str, Any]:
+        if not drafts or self._lacks_features:
+            return {}
+        return {"features": self._factory.features, "feature_rows": self._factory.feature_rows}
 
     @property
     def status(self) -> DraftStatus:

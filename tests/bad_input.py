@@ -168,6 +168,8 @@ OPENING = (
     Row("names in `features` that are none, one twice, or more than 8", "invalid_request", "features", "", NEVER,
         each(*(opening(features=names) for names in (["hidden:-1"], ["hidden:1"] * 2,
             [f"hidden:{layer}" for layer in range(9)])))),
+    Row("`feature_rows` of more than 128", "invalid_request", "feature_rows", "from 0 to 128", NEVER,
+        each(opening(features=["hidden:1"], feature_rows=129), opening(feature_rows=2**32 - 1))),
     Row("`features` where the operator allows none", "unsupported", "features", "its operator can allow it", NEVER,
         each(opening(features=["hidden:1"]))),
     Row("a field this version does not know", "", "", "", GOES_ON, each(opening() + UNKNOWN_FIELD)),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,20 +40,31 @@ from verify_server.heads import attach
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import load
+from verify_server.heads.step_drafter import StepDrafter
 from verify_server.heads.target_parts import TargetParts
 from verify_server.session_manager import SessionLimits
 from verify_server.text.hf_text import HFText
 
-KINDS: dict[str, type[HeadDrafter]] = {"ctc": FrameDrafter, "specformer": PlaceDrafter}
+KINDS: dict[str, type[HeadDrafter]] = {"ctc": FrameDrafter, "specformer": PlaceDrafter, "owl": StepDrafter}
 KEY = noise_key(7)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Callable[[str], Path]:
+    """The head of a kind that comes with OpenSLED, as a device loads it."""
+
+    @cache
+    def made(kind: str) -> Path:
+        out = tmp_path_factory.mktemp("heads") / kind
+        assert export_head(ExportHeadConfig("tiny", kind, str(out))) == 0
+        return out
+
+    return made
+
+
 @pytest.fixture(scope="module", params=KINDS)
-def folder(request, tmp_path_factory) -> Path:
-    """The head that comes with OpenSLED, as a device loads it."""
-    out = tmp_path_factory.mktemp("heads") / request.param
-    assert export_head(ExportHeadConfig("tiny", request.param, str(out))) == 0
-    return out
+def folder(request, exported: Callable[[str], Path]) -> Path:
+    return exported(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +191,50 @@ def test_answers_stay_and_a_step_writes_more(
                     [ChatMessage(turn["role"], turn["content"]) for turn in task["messages"]]
                 )
                 plain = await ask(network, prompt, factory.create(), params)
-                headed = await ask(network, prompt, factory.create(), params, features=factory.features)
+                wanted = {"features": factory.features, "feature_rows": factory.feature_rows}
+                headed = await ask(network, prompt, factory.create(), params, **wanted)
                 assert headed.tokens == plain.tokens and not plain.rounds, "without rows there is no draft"
                 tokens, steps = tokens + len(headed.tokens), steps + len(headed.commits)
         return tokens, steps
 
     tokens, steps = asyncio.run(answers())
     assert tokens / steps > 1.8
+
+
+@pytest.fixture(scope="module")
+def stepping(exported: Callable[[str], Path]) -> HeadFactory:
+    return HeadFactory(str(exported("owl")), 1)
+
+
+def test_a_recurrent_head_takes_a_step_for_each_token_that_is_asked_for(
+    stepping: HeadFactory, monkeypatch
+) -> None:
+    assert stepping.feature_rows == 1 and len(stepping.features) == 1
+    known, steps = int(stepping._parts.ids[5]), []
+    drafting = type(stepping._parts).drafting
+    monkeypatch.setattr(
+        type(stepping._parts), "drafting", lambda parts, given: steps.append(1) or drafting(parts, given)
+    )
+    drafter = begun(stepping, [known] * 9)
+    drafter.features(rows_at(stepping, 7, 1))
+    tokens = drafter.propose()
+    first, second = next(tokens), next(tokens)
+    assert len(steps) == 2 and 0 < second.confidence <= 1
+    assert list(drafter.propose())[:2] == [first, second] and len(steps) == stepping.about.length
+    drafter.commit([known])
+    assert list(tokens) == [], "of an older text there is no more"
+    assert list(drafter.propose()) == [], "the row behind the new text is not there"
+
+
+def test_of_many_rows_a_recurrent_head_reads_the_newest(stepping: HeadFactory) -> None:
+    """Such as a server sends that does not know Open.feature_rows."""
+    known = int(stepping._parts.ids[5])
+    many, one = begun(stepping, [known] * 40), begun(stepping, [known] * 40)
+    rows = rows_at(stepping, 10, 29)
+    many.features(rows)
+    size = stepping.about.size
+    one.features(FeatureRows(38, size, rows.scales[-1:], rows.data[-size:], rows.layers))
+    assert list(many.propose()) == list(one.propose()) != []
 
 
 # -- what is missing, and what does not fit ------------------------------------------------------------------
@@ -277,6 +326,7 @@ def test_a_device_makes_it_by_name_alone_and_in_a_chain(folder: Path) -> None:
     assert made(config, config.drafter, config.draft_model).features == HeadFactory(str(folder)).features
     chain = ChainFactory("lookup,head", str(folder))
     assert chain.features and chain.create() is not None
+    assert chain.feature_rows == (folder.name == "owl")
     with pytest.raises(UsageError, match="--draft-model FOLDER"):
         HeadFactory()
 
@@ -297,7 +347,8 @@ def test_files_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: Pat
     "changes",
     [
         {"taps": []}, {"taps": [-1]}, {"taps": list(range(9))}, {"size": 0}, {"length": "5"}, {"target": 3},
-        {"format": 2}, {"more": 1},
+        {"format": 2}, {"more": 1}, {"by_steps": 1}, {"by_steps": True, "taps": [1, 2]},
+        {"by_steps": True, "has_blank": True},
     ],
 )  # fmt: skip
 def test_a_description_that_cannot_be_is_refused(folder: Path, tmp_path: Path, changes: dict) -> None:

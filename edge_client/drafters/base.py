@@ -108,6 +108,7 @@ class DrafterFactory(ABC):
     features: tuple[
         int, ...
     ] = ()  # hidden states of the target that its drafters read (opensled/features.py)
+    feature_rows = 0  # newest positions of which they read them; 0 = all
 
     def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
         """Without a model there is nothing to load."""
