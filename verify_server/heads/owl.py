@@ -19,7 +19,7 @@ from opensled.errors import UnsupportedModel
 from verify_server.heads.base import Context, DraftHead, HeadShape
 from verify_server.heads.layers import RmsNorm
 
-KIND = "owl"
+KIND = "owl"  # in head files
 
 
 class OwlState(NamedTuple):
