@@ -195,14 +195,9 @@ class Device:
             guide=task.guide,
             shaping=shaping_for(self._shaping, self.info),
             takes_unverified=self.writes_alone,
-            **self._features_wanted(drafts),
+            **self._factory.opening(drafts and not self._lacks_features),
             **self._defaults.opening(task, drafts),
         )
-
-    def _features_wanted(self, drafts: bool) -> dict[str, Any]:
-        if not drafts or self._lacks_features:
-            return {}
-        return {"features": self._factory.features, "feature_rows": self._factory.feature_rows}
 
     @property
     def status(self) -> DraftStatus:

@@ -257,7 +257,7 @@ class RemoteSession:
             if error.field != "features" or not self._request.features:
                 raise
             log.warning("%s; this device drafts without them", error)
-        self._request = replace(self._request, features=(), feature_rows=0)
+        self._request = replace(self._request, features=())
         self.lacks_features = True
         return await self._asked(address, images)
 

@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -118,6 +118,10 @@ class DrafterFactory(ABC):
 
         Ids that come from the target's own sequence always do.
         """
+
+    def opening(self, wanted: bool) -> dict[str, Any]:
+        """Fields of `Open`: the hidden states that its drafters read, where they are `wanted`."""
+        return {"features": self.features, "feature_rows": self.feature_rows} if wanted else {}
 
     @abstractmethod
     def create(self) -> Drafter:
