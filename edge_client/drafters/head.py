@@ -53,6 +53,10 @@ class HeadFactory(DrafterFactory):
         self.features = self.about.taps
         self.feature_rows = int(self.about.by_steps)
         self._parts = _load(folder, self.about, draft_threads(threads, "onnx", model))
+        if self.about.by_steps:
+            from edge_client.drafters.step_head import try_steps
+
+            try_steps(folder, self.about, self._parts)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         if self.about.vocabulary != target.fingerprint:
@@ -70,7 +74,7 @@ class HeadFactory(DrafterFactory):
 
 
 @dataclass(frozen=True)
-class _HeadParts:
+class HeadParts:
     """What all drafters of a device share."""
 
     read: ort.InferenceSession
@@ -101,13 +105,15 @@ class _HeadParts:
             return logits
         begin = drawing.length + first
         noise = [gumbel(drawing.key, place, self.ids) for place in range(begin, begin + len(logits))]
-        return logits / np.float32(drawing.temperature) + np.array(noise, np.float32)
+        with np.errstate(over="ignore"):
+            # What no float32 holds, of a temperature next to nothing, is drawn as at none.
+            return np.nan_to_num(logits / np.float32(drawing.temperature) + np.array(noise, np.float32))
 
 
 class DeviceHead(Drafter):
     """Of one sequence at a time."""
 
-    def __init__(self, about: HeadAbout, parts: _HeadParts) -> None:
+    def __init__(self, about: HeadAbout, parts: HeadParts) -> None:
         self._about, self._parts = about, parts
         self._places = {int(id): place for place, id in enumerate(parts.ids)}
         self._forget()
@@ -212,7 +218,7 @@ def _run(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> list[np
         raise EngineError(f"ONNX Runtime failed to compute a draft: {first_line(error)}") from error
 
 
-def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
+def _load(folder: Path, about: HeadAbout, threads: int) -> HeadParts:
     """Raises NotFound and UnsupportedModel."""
     read, draft = (_session(folder / name, threads) for name in (READ, DRAFT))
     try:
@@ -227,15 +233,15 @@ def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
     except FileNotFoundError as error:
         raise _gone(folder / PARTS) from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise UnsupportedModel(f"{folder / PARTS} cannot be read: {first_line(error)}; {_AGAIN}") from error
-    return _HeadParts(read, draft, ids, after, towards)
+        raise UnsupportedModel(f"{folder / PARTS} cannot be read: {first_line(error)}; {AGAIN}") from error
+    return HeadParts(read, draft, ids, after, towards)
 
 
-_AGAIN = "export the head again with opensled export-head"
+AGAIN = "export the head again with opensled export-head"
 
 
 def _gone(path: Path) -> NotFound:
-    return NotFound(f"{path} is missing; {_AGAIN}", "model")
+    return NotFound(f"{path} is missing; {AGAIN}", "model")
 
 
 def _session(path: Path, threads: int) -> ort.InferenceSession:
@@ -248,4 +254,4 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises a class per status, with no common root
-        raise UnsupportedModel(f"ONNX Runtime cannot load {path}: {first_line(error)}; {_AGAIN}") from error
+        raise UnsupportedModel(f"ONNX Runtime cannot load {path}: {first_line(error)}; {AGAIN}") from error

@@ -7,12 +7,15 @@ two steps, as beside the target.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.drafters.head import NOT_DRAFTED, DeviceHead
+from edge_client.drafters.head import AGAIN, NOT_DRAFTED, DeviceHead, HeadParts
 from opensled.drafting.head_drafts import block_of, likeliest_of, spine_trie
+from opensled.drafting.head_form import HeadAbout
+from opensled.errors import EngineError, UnsupportedModel, first_line
 from opensled.messages import DraftToken, TreeNode
 
 KEPT = 4  # newest rows: rows may come late, or a little before their tokens
@@ -79,6 +82,22 @@ class StepHead(DeviceHead):
         return step
 
 
+def try_steps(folder: Path, about: HeadAbout, parts: HeadParts) -> None:
+    """Draft twice from nothing: files that do not belong together shall fail here, and not in an answer.
+
+    Raises UnsupportedModel.
+    """
+    try:
+        state, cell = parts.reading({"hidden": np.zeros((1, 1, about.size), np.float32)})
+        for newest in (0, len(parts.ids) - 1):
+            given = {"state": state, "cell": cell, "newest": np.array([newest])}
+            logits, state, cell = parts.drafting(given)
+            if logits.shape != (1, len(parts.ids)):
+                raise ValueError(f"it drafts {logits.shape}")
+    except (EngineError, ValueError) as error:
+        raise UnsupportedModel(f"the files in {folder} do not fit: {first_line(error)}; {AGAIN}") from error
+
+
 class _Chain:
     """A draft as far as it was asked for: of each step the likeliest ids of the head and their logits, best first."""
 
@@ -91,7 +110,11 @@ class _Chain:
     def reach(self, count: int) -> bool:
         """Whether there are so many tokens; computes the ones that are missing."""
         while len(self.ids) < min(count, self._most):
-            values, ids = likeliest_of(self._step(len(self.ids), self._newest))
+            logits = self._step(len(self.ids), self._newest)
+            if not np.isfinite(logits).all():  # of hidden states that no target has
+                self._most = len(self.ids)
+                break
+            values, ids = likeliest_of(logits)
             self.logits.append(values)
             self.ids.append(ids)
             self._newest = int(ids[0])
