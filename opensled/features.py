@@ -71,9 +71,9 @@ def _layer(name: str) -> int:
     return int(number)
 
 
-def most_rows(layers: int, size: int) -> int:
-    """Positions whose rows one verdict may carry."""
-    return max(1, min(NEWEST, MAX_BYTES // (layers * (size + SCALE_BYTES))))
+def most_rows(layers: int, size: int, asked: int = 0) -> int:
+    """Positions whose rows one verdict may carry; `asked`: at most so many, 0 = the device wants all."""
+    return max(1, min(asked or NEWEST, NEWEST, MAX_BYTES // (layers * (size + SCALE_BYTES))))
 
 
 def check_rows(runs: Sequence[FeatureRows]) -> None:

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.threads import draft_threads
-from opensled.drafting.beam import CANDIDATES
-from opensled.drafting.head_drafts import Drawing, block_of, frame_trie, place_trie
+from opensled.drafting.head_drafts import Drawing, block_of, frame_trie, likeliest_of, place_trie
 from opensled.drafting.head_form import DRAFT, PARTS, READ, SPAN, WINDOW, HeadAbout, read_about
 from opensled.errors import (
     EngineError,
@@ -52,7 +51,12 @@ class HeadFactory(DrafterFactory):
         self.about = read_about(folder)
         self.name = f"head {self.about.kind} {folder.name}"
         self.features = self.about.taps
+        self.feature_rows = int(self.about.by_steps)
         self._parts = _load(folder, self.about, draft_threads(threads, "onnx", model))
+        if self.about.by_steps:
+            from edge_client.drafters.step_head import try_steps
+
+            try_steps(folder, self.about, self._parts)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         if self.about.vocabulary != target.fingerprint:
@@ -62,11 +66,15 @@ class HeadFactory(DrafterFactory):
             )
 
     def create(self) -> DeviceHead:
+        if self.about.by_steps:
+            from edge_client.drafters.step_head import StepHead
+
+            return StepHead(self.about, self._parts)
         return DeviceHead(self.about, self._parts)
 
 
 @dataclass(frozen=True)
-class _HeadParts:
+class HeadParts:
     """What all drafters of a device share."""
 
     read: ort.InferenceSession
@@ -85,18 +93,36 @@ class _HeadParts:
         found[rows < 0] = 0
         return found
 
+    def reading(self, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return _run(self.read, given)
+
+    def drafting(self, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return _run(self.draft, given)
+
+    def drawn(self, logits: NDArray[np.float32], drawing: Drawing, first: int = 0) -> NDArray[np.float32]:
+        """What is drawn from by taking the largest: of logits [places, V], the first of which is place `first`."""
+        if drawing.temperature <= 0:
+            return logits
+        begin = drawing.length + first
+        noise = [gumbel(drawing.key, place, self.ids) for place in range(begin, begin + len(logits))]
+        with np.errstate(over="ignore"):
+            # What no float32 holds, of a temperature next to nothing, is drawn as at none.
+            return np.nan_to_num(logits / np.float32(drawing.temperature) + np.array(noise, np.float32))
+
 
 class DeviceHead(Drafter):
     """Of one sequence at a time."""
 
-    def __init__(self, about: HeadAbout, parts: _HeadParts) -> None:
+    def __init__(self, about: HeadAbout, parts: HeadParts) -> None:
         self._about, self._parts = about, parts
         self._places = {int(id): place for place, id in enumerate(parts.ids)}
         self._forget()
 
     def _forget(self) -> None:
         self._tokens: list[int] = []
-        self._rows: dict[int, tuple[np.ndarray, ...]] = {}  # inputs, keys, values by position, ascending
+        self._rows: dict[
+            int, tuple[np.ndarray, ...]
+        ] = {}  # by position what is kept of it: inputs, keys, values
         self._drafted: tuple[bool, DraftBlock] | None = None  # behind the present text: whether it is a tree
         self._is_told = False  # that features do not fit
 
@@ -115,7 +141,7 @@ class DeviceHead(Drafter):
     def take(self, first: int, states: NDArray[np.float32]) -> None:
         """Hidden states [n, taps, size] from position `first` on."""
         positions = np.arange(first, first + len(states))
-        found = _run(self._parts.read, {"hidden": states, "positions": positions})
+        found = self._parts.reading({"hidden": states, "positions": positions})
         self._rows |= zip(positions.tolist(), zip(*found))
         if len(self._rows) > 2 * WINDOW:
             self._rows = {place: self._rows[place] for place in sorted(self._rows)[-WINDOW:]}
@@ -141,6 +167,13 @@ class DeviceHead(Drafter):
         """Of the whole text, with what the drafter is not told of."""
         return len(self._tokens) + self._sampler.skipped
 
+    def _newest(self) -> int:
+        """The newest token, as an id of the head."""
+        return self._places.get(self._tokens[-1], NOT_DRAFTED) if self._tokens else NOT_DRAFTED
+
+    def _drawing(self) -> Drawing:
+        return Drawing(self._sampler.key, self._length, self._sampler.params.temperature)
+
     def _block(self, is_tree: bool) -> DraftBlock:
         if self._drafted is None or self._drafted[0] != is_tree:
             self._drafted = is_tree, self._draft(is_tree)
@@ -148,8 +181,7 @@ class DeviceHead(Drafter):
 
     def _draft(self, is_tree: bool) -> DraftBlock:
         """What one pass drafts behind the text; nothing where the row it needs is not there."""
-        length = self._length
-        newest = self._places.get(self._tokens[-1], NOT_DRAFTED) if self._tokens else NOT_DRAFTED
+        length, newest = self._length, self._newest()
         row = length - 2
         if newest == NOT_DRAFTED or row not in self._rows:
             return DraftBlock(length)
@@ -162,8 +194,8 @@ class DeviceHead(Drafter):
             "keys": np.stack([keys for _, keys, _ in seen]),
             "values": np.stack([values for _, _, values in seen]),
         }
-        [outputs] = _run(self._parts.draft, given)
-        drawing = Drawing(self._sampler.key, length, self._sampler.params.temperature)
+        [outputs] = self._parts.drafting(given)
+        drawing = self._drawing()
         if self._about.has_blank:
             trie = frame_trie(outputs, self._parts.ids, drawing)
         else:
@@ -172,12 +204,7 @@ class DeviceHead(Drafter):
 
     def _place_trie(self, logits: np.ndarray, newest: int, is_tree: bool, drawing: Drawing) -> Any:
         parts, temperature = self._parts, drawing.temperature
-        if temperature > 0:
-            places = range(drawing.length, drawing.length + len(logits))
-            noise = [gumbel(drawing.key, place, parts.ids) for place in places]
-            logits = logits / np.float32(temperature) + np.array(noise, np.float32)
-        best = np.argsort(-logits, axis=1, kind="stable")[:, :CANDIDATES]
-        values = np.take_along_axis(logits, best, axis=1)
+        values, best = likeliest_of(parts.drawn(logits, drawing))
         bias = None
         if parts.after is not None:
             bias = lambda tokens, ids: parts.among(tokens, ids) / (temperature or 1.0)  # noqa: E731
@@ -191,7 +218,7 @@ def _run(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> list[np
         raise EngineError(f"ONNX Runtime failed to compute a draft: {first_line(error)}") from error
 
 
-def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
+def _load(folder: Path, about: HeadAbout, threads: int) -> HeadParts:
     """Raises NotFound and UnsupportedModel."""
     read, draft = (_session(folder / name, threads) for name in (READ, DRAFT))
     try:
@@ -206,15 +233,15 @@ def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
     except FileNotFoundError as error:
         raise _gone(folder / PARTS) from error
     except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise UnsupportedModel(f"{folder / PARTS} cannot be read: {first_line(error)}; {_AGAIN}") from error
-    return _HeadParts(read, draft, ids, after, towards)
+        raise UnsupportedModel(f"{folder / PARTS} cannot be read: {first_line(error)}; {AGAIN}") from error
+    return HeadParts(read, draft, ids, after, towards)
 
 
-_AGAIN = "export the head again with opensled export-head"
+AGAIN = "export the head again with opensled export-head"
 
 
 def _gone(path: Path) -> NotFound:
-    return NotFound(f"{path} is missing; {_AGAIN}", "model")
+    return NotFound(f"{path} is missing; {AGAIN}", "model")
 
 
 def _session(path: Path, threads: int) -> ort.InferenceSession:
@@ -227,4 +254,4 @@ def _session(path: Path, threads: int) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises a class per status, with no common root
-        raise UnsupportedModel(f"ONNX Runtime cannot load {path}: {first_line(error)}; {_AGAIN}") from error
+        raise UnsupportedModel(f"ONNX Runtime cannot load {path}: {first_line(error)}; {AGAIN}") from error

@@ -1,7 +1,8 @@
 """A draft head in the form that devices load: a folder that `opensled export-head` writes.
 
-`read.onnx` makes of hidden states what the head keeps of them, `draft.onnx` drafts from that; `parts.npz` has the ids
-that it drafts. The target's embedding, last norm and output layer are in the graph, cut to these ids.
+`read.onnx` makes of hidden states what the head keeps of them, `draft.onnx` drafts from that, all at once or of a
+recurrent head one token; `parts.npz` has the ids that it drafts. The target's embedding, last norm and output layer are
+in the graph, cut to these ids.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from opensled.features import MAX_LAYERS
 
 ABOUT, READ, DRAFT, PARTS = "device-head.json", "read.onnx", "draft.onnx", "parts.npz"
 FORMAT = 1
+KINDS = ("specformer", "ctc", "owl")  # heads that servers and devices draft with
 # Newest positions that a head attends to, and the whole numbers of positions by which the window moves: as beside the
 # target (verify_server/heads/context.py).
 WINDOW, SPAN = 256, 16
@@ -29,6 +31,7 @@ class HeadAbout:
     size: int  # of a hidden state
     length: int  # tokens or frames that it drafts at once
     has_blank: bool  # whether outputs are frames, of which some are blank
+    by_steps: bool  # whether it is recurrent: it drafts token by token, and reads the newest row alone
     target: str  # its name, and
     vocabulary: str  # the fingerprint of its vocabulary
 
@@ -64,5 +67,9 @@ def _check(about: HeadAbout) -> None:
         raise ValueError(f"taps {about.taps}")
     if not all(type(each) is int and each > 0 for each in (about.size, about.length)):
         raise ValueError(f"sizes {about.size}, {about.length}")
+    if not all(isinstance(each, bool) for each in (about.has_blank, about.by_steps)):
+        raise ValueError(f"{about.has_blank}, {about.by_steps} for what is true or false")
+    if about.by_steps and (about.has_blank or len(about.taps) > 1):
+        raise ValueError("a recurrent head with blanks, or of more than one hidden state")
     if not all(isinstance(each, str) for each in (about.kind, about.target, about.vocabulary)):
         raise ValueError("names that are none")
