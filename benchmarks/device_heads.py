@@ -28,15 +28,17 @@ from benchmarks.device_heads_cells import (
     DEVICES,
     DRAFT_CHANCE,
     FEW_BITS,
+    FIXED,
     HEAD_CHANCE,
     LINKS,
+    LOAD,
+    LOADS,
     PAIR,
     RECORDED,
     SERVERS,
     USERS,
     Job,
     Place,
-    contenders,
     jobs,
     places,
     recorded,
@@ -60,12 +62,10 @@ from hw_profiles.device_head import FLOAT32, DeviceHeadCost, row_bytes, states_o
 from hw_profiles.draft_head import HeadProfile
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.emulation.recorder import table
-from opensled_testbed.load.load import Load
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import head_drafter
 
 NAME = "device_heads"
-LOAD, QUICK_LOAD = Load(warmup=4.0, duration=24.0), Load(warmup=1.0, duration=4.0)
 NEAR = 0.95  # of the best of the others: such cells are simulated again, where policy and devices decide themselves
 
 
@@ -98,25 +98,21 @@ def _shown(arguments: Namespace, command: str, out: Path | None) -> int:
 
 
 def _measured(arguments: Namespace, command: str, out: Path | None) -> dict[str, Any]:
-    chosen = _places(arguments)
-    load = QUICK_LOAD if arguments.quick else LOAD
+    chosen, quick = _places(arguments), arguments.quick
     kept = Kept(out / f"{NAME}.part" if out else None)
-    runs = list(kept.all(jobs(chosen, load), arguments.jobs))
-    again = [
-        Job(place, each, load) for place, source in near(runs, chosen) for each in contenders(source, DEFAULT)
-    ]
-    runs += kept.all(list({repr(job.key): job for job in again}.values()), arguments.jobs)
-    document = {
+    every = [(place, source) for place in chosen for source in sources()]
+    runs = list(kept.all(jobs(every, FIXED, quick), arguments.jobs))
+    runs += kept.all(jobs(near(runs, chosen), DEFAULT, quick), arguments.jobs)
+    return {
         "figure": NAME,
         "title": "A draft head on the device",
         "label": "simulated, some cells emulated",
         "provenance": provenance(command),
-        "facts": facts(load),
+        "facts": facts(),
         "places": [asdict(place) for place in chosen],
         "runs": runs,
         "emulated": emulate(kept, arguments.quick) if arguments.emulate else [],
     }
-    return document
 
 
 def _places(arguments: Namespace) -> list[Place]:
@@ -170,11 +166,11 @@ def near(runs: Sequence[dict[str, Any]], chosen: Sequence[Place]) -> list[tuple[
     return [(Place(**row.place), row.source) for row in found if row.times >= NEAR]
 
 
-def facts(load: Load) -> dict[str, Any]:
+def facts() -> dict[str, Any]:
     """What everything rests on."""
     return {
         "pair": PAIR,
-        "window, s": load.duration,
+        "window, s": {"1 user": LOADS[1].duration, "more": LOAD.duration},
         "servers": {name: asdict(REGIMES[name]) for name in SERVERS},
         "acceptance": {drafter: table(recorded(drafter)).splitlines() for drafter in _drafters()},
         "alike": {"draft model": DRAFT_CHANCE, "head": HEAD_CHANCE, "source": ALIKE},

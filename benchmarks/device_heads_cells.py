@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -39,6 +39,9 @@ DRAFT_CHANCE, HEAD_CHANCE = 0.76, 0.73
 ALIKE_KIND, ALIKE_LENGTH = "specformer", 5  # whose form and cost a head of such acceptance is given
 LENGTHS = (2, 4)  # tokens of a block of a draft model, and of a head on the server
 WHOLE = 8  # a head on the device sends all that its pass has drafted
+# A lonely user needs a longer window for as many answers
+LOAD, QUICK_LOAD = Load(warmup=4.0, duration=10.0), Load(warmup=1.0, duration=4.0)
+LOADS = {1: Load(warmup=4.0, duration=24.0)}
 FIXED, DEFAULT = (
     "fcfs",
     "goodput",
@@ -170,11 +173,13 @@ class Job(NamedTuple):
         return {**self.key, **figures(result)}
 
 
-def jobs(all_places: Sequence[Place], load: Load) -> list[Job]:
-    """Each once, with fixed lengths."""
-    found = [Job(place, Contender(RECORDED, NONE), load) for place in all_places]
-    for place in all_places:
-        found += [Job(place, each, load) for source in sources() for each in contenders(source)]
+def jobs(cells: Iterable[tuple[Place, str]], policy: str, quick: bool) -> list[Job]:
+    """Each once; `cells`: places, each with a source of acceptance."""
+    found = []
+    for place, source in cells:
+        load = QUICK_LOAD if quick else LOADS.get(place.users, LOAD)
+        own = contenders(source, policy)
+        found += [Job(place, each, load) for each in (Contender(source, NONE), *own)]
     return list({repr(job.key): job for job in found}.values())
 
 

@@ -22,14 +22,14 @@ from opensled.errors import UsageError
 from opensled.features import SCALE_BYTES, most_rows
 
 FLOAT32 = 32.0  # bits of a weight, as heads are exported
-CALL_S = (
-    0.0003  # of one call of ONNX Runtime, and of choosing tokens from what it gives (measured: 0.2 to 0.5 ms)
-)
+# Of one call of ONNX Runtime, and of choosing tokens from what it gives (docs/drafters.md)
+CALL_S = 0.0003
 STATES = {
     "specformer": TAPS
 }  # hidden states that a kind of heads reads at each position; all others read one
 RUN_BYTES = 24  # of a run of rows on the wire beside its rows
-DRAFT_BITS = 8.0  # of a weight of a 0.5B draft in its 4-bit file, embedding included: 0.49 GB (devices/laptop-cpu.toml)
+# Of a weight of a 0.5B draft in its 4-bit file, embedding included: 0.49 GB (devices/laptop-cpu.toml)
+DRAFT_BITS = 8.0
 
 
 def states_of(kind: str) -> int:

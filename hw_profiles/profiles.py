@@ -110,9 +110,8 @@ class DeviceProfile:
     drafts: Mapping[str, DraftSpeed] = field(default_factory=dict)  # by size of the draft model
     calibrated: Mapping[str, MeasuredDraft] = field(default_factory=dict)  # by "drafter:model"
     servers: Mapping[str, MeasuredLink] = field(default_factory=dict)  # by HOST:PORT
-    draft_heads: HeadSpeed | None = (
-        None  # of draft heads in float32, by ONNX Runtime on the cores; None = not known
-    )
+    # Of draft heads in float32, by ONNX Runtime on the cores; None = not known
+    draft_heads: HeadSpeed | None = None
 
     def draft(self, size: str) -> DraftSpeed:
         """The speed of a draft model of `size`; raises UsageError naming the sizes known."""
