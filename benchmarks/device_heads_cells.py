@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from hw_profiles.device_head import FLOAT32
+from hw_profiles.draft_head import KINDS
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.emulation.recorded_target import ENGINE
 from opensled_testbed.fleet import Fleet, Group
@@ -123,8 +124,9 @@ def _drawn(trace: ItemTrace, chance: float, longest: int) -> tuple[Proposal, ...
 
 
 def sources() -> dict[str, tuple[str, ...]]:
-    """Kinds of heads by the source of their acceptance; what emulation/head_recorder.py has recorded is among them."""
-    return {RECORDED: tuple(recorded_heads(PAIR)), ALIKE: (ALIKE_KIND,)}
+    """Kinds of heads by the source of their acceptance: all that emulation/head_recorder.py has recorded, and whose size
+    hw_profiles/draft_head.py knows."""
+    return {RECORDED: tuple(kind for kind in recorded_heads(PAIR) if kind in KINDS), ALIKE: (ALIKE_KIND,)}
 
 
 def contenders(source: str, policy: str = FIXED) -> Iterator[Contender]:
