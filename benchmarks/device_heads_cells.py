@@ -124,8 +124,8 @@ def _drawn(trace: ItemTrace, chance: float, longest: int) -> tuple[Proposal, ...
 
 
 def sources() -> dict[str, tuple[str, ...]]:
-    """Kinds of heads by the source of their acceptance: all that emulation/head_recorder.py has recorded, and whose size
-    hw_profiles/draft_head.py knows."""
+    """Kinds of heads by the source of their acceptance: those that are recorded, and whose size is
+    known (hw_profiles/draft_head.py)."""
     return {RECORDED: tuple(kind for kind in recorded_heads(PAIR) if kind in KINDS), ALIKE: (ALIKE_KIND,)}
 
 
@@ -172,7 +172,7 @@ class Job(NamedTuple):
 
     def run(self) -> dict[str, Any]:
         result = simulate(self.contender.fleet(self.place), self.contender.traces, self.load)
-        return {**self.key, **figures(result)}
+        return {**self.key, **figures(result, self.place.users)}
 
 
 def jobs(cells: Iterable[tuple[Place, str]], policy: str, quick: bool) -> list[Job]:
@@ -185,13 +185,17 @@ def jobs(cells: Iterable[tuple[Place, str]], policy: str, quick: bool) -> list[J
     return list({repr(job.key): job for job in found}.values())
 
 
-def figures(result: RunResult) -> dict[str, Any]:
-    """Tokens/s of a user while an answer comes, delay of the first token, and what the server spent on a token."""
+def figures(result: RunResult, users: int) -> dict[str, Any]:
+    """Tokens/s of a user from question to question, delay of the first token, and what the server spent on a token.
+
+    `pace` is tokens/s behind the first one. It flatters a head on a thin link: while the rows of the prompt hold the
+    first token up, the server decodes on, and all that comes at once.
+    """
     summary, server = summarise(result, Slo()), result.server
     return {
-        "rate": round(summary["pace_mean"], 3),
+        "rate": round(summary["output_throughput"] / users, 3),
+        "pace": round(summary["pace_mean"], 3),
         "first_ms": round(summary["mean_ttft_ms"], 1),
-        "tokens_per_s": round(summary["output_throughput"], 2),
         "rows_per_token": round(server.positions / max(1, server.tokens), 3),
         "server_ms_per_token": round(1000 * server.busy_s / max(1, server.tokens), 3),
         "head_ms_per_token": round(1000 * server.drafting_s / max(1, server.tokens), 3),

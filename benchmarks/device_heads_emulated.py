@@ -76,8 +76,8 @@ def _both(place: Place, contender: Contender, load: Load) -> dict[str, Any]:
     entry = {
         **asdict(place),
         **contender._asdict(),
-        "emulated": figures(done.result),
-        "simulated": figures(simulate(fleet, traces, load)),
+        "emulated": figures(done.result, place.users),
+        "simulated": figures(simulate(fleet, traces, load), place.users),
         "failed": sum(bool(record.error) for record in done.result.requests),
         "late_share": round(done.late_share, 4),
         "void": done.void,

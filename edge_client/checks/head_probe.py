@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from edge_client.checks.own_process import tell
-from edge_client.drafters.head import DeviceHead, HeadFactory
+from edge_client.drafters.base import Drafter
+from edge_client.drafters.head import HeadFactory
 from opensled.drafting.head_form import PARTS, WINDOW
 from opensled.errors import OpenSledError
+from opensled.features import FeatureRows
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler
@@ -43,21 +45,28 @@ def known_id(folder: Path) -> int:
 
 def block_times(factory: HeadFactory, known_id: int) -> list[float]:
     """Seconds from the rows of a verdict to a block behind them, some times; `known_id`: in the head's vocabulary."""
-    about, head = factory.about, factory.create()
-    states = np.random.default_rng(0).standard_normal((WINDOW, len(about.taps), about.size), np.float32)
+    head = factory.create()
     _begin(head, known_id)
-    head.take(0, states)
+    head.features(_rows(factory, 0))
     list(head.propose())  # the first pass makes what later ones use again
+    newest = _rows(factory, WINDOW - ROWS)
     times, end = list[float](), time.monotonic() + SECONDS
     while len(times) < REPEATS and (not times or time.monotonic() < end):
         began = time.monotonic()
-        head.take(WINDOW - ROWS, states[-ROWS:])
+        head.features(newest)
         list(head.propose())
         times.append(time.monotonic() - began)
     return times
 
 
-def _begin(head: DeviceHead, token: int) -> None:
+def _rows(factory: HeadFactory, first: int) -> FeatureRows:
+    """Of the positions from `first` to the newest."""
+    about, count = factory.about, WINDOW - first
+    data = np.random.default_rng(0).integers(-127, 128, (count, len(about.taps), about.size), np.int8)
+    return FeatureRows(first, about.size, (0.02,) * (count * len(about.taps)), data.tobytes(), about.taps)
+
+
+def _begin(head: Drafter, token: int) -> None:
     """A text whose newest token is in the head's vocabulary."""
     head.begin([token] * (WINDOW + 1), Sampler(SamplingParams(temperature=0), noise_key(0)))
 
