@@ -8,6 +8,7 @@ not in the head's vocabulary, there is no draft, and the server goes on by itsel
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,8 @@ class HeadFactory(DrafterFactory):
         self.about = read_about(folder)
         self.name = f"head {self.about.kind} {folder.name}"
         self.features = self.about.taps
-        self._parts = _load(folder, self.about, draft_threads(threads, "onnx", model))
+        self._parts = _load(folder, draft_threads(threads, "onnx", model))
+        _try(folder, self.about, self._parts)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         if self.about.vocabulary != target.fingerprint:
@@ -155,14 +157,10 @@ class DeviceHead(Drafter):
             return DraftBlock(length)
         first = max(0, row // SPAN * SPAN + SPAN - WINDOW)
         seen = [self._rows[place] for place in sorted(self._rows) if first <= place <= row]
-        given = {
-            "inputs": self._rows[row][0][None],
-            "newest": np.array([newest]),
-            "position": np.array([row]),
-            "keys": np.stack([keys for _, keys, _ in seen]),
-            "values": np.stack([values for _, _, values in seen]),
-        }
-        [outputs] = _run(self._parts.draft, given)
+        keys, values = (np.stack([each[kind] for each in seen]) for kind in (1, 2))
+        [outputs] = _run(self._parts.draft, _given(self._rows[row][0], newest, row, keys, values))
+        if not np.isfinite(outputs).all():  # of hidden states that no target has
+            return DraftBlock(length)
         drawing = Drawing(self._sampler.key, length, self._sampler.params.temperature)
         if self._about.has_blank:
             trie = frame_trie(outputs, self._parts.ids, drawing)
@@ -175,7 +173,8 @@ class DeviceHead(Drafter):
         if temperature > 0:
             places = range(drawing.length, drawing.length + len(logits))
             noise = [gumbel(drawing.key, place, parts.ids) for place in places]
-            logits = logits / np.float32(temperature) + np.array(noise, np.float32)
+            # What no float32 holds, of a temperature next to nothing, is drawn as at none.
+            logits = np.nan_to_num(logits / np.float32(temperature) + np.array(noise, np.float32))
         best = np.argsort(-logits, axis=1, kind="stable")[:, :CANDIDATES]
         values = np.take_along_axis(logits, best, axis=1)
         bias = None
@@ -191,7 +190,7 @@ def _run(session: ort.InferenceSession, given: dict[str, np.ndarray]) -> list[np
         raise EngineError(f"ONNX Runtime failed to compute a draft: {first_line(error)}") from error
 
 
-def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
+def _load(folder: Path, threads: int) -> _HeadParts:
     """Raises NotFound and UnsupportedModel."""
     read, draft = (_session(folder / name, threads) for name in (READ, DRAFT))
     try:
@@ -200,17 +199,59 @@ def _load(folder: Path, about: HeadAbout, threads: int) -> _HeadParts:
         ids, after, towards = arrays["ids"], arrays.get("after"), arrays.get("towards")
         if ids.ndim != 1 or ids.dtype != np.int64 or (ids < 0).any() or len(ids) == 0:
             raise ValueError("ids that are none")
-        bias = (after, towards) if after is not None else ()
-        if any(each is None or each.ndim != 2 or len(each) != len(ids) for each in bias):
-            raise ValueError("a bias that does not fit the ids")
+        _check_bias(ids, after, towards)
     except FileNotFoundError as error:
         raise _gone(folder / PARTS) from error
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, *_DAMAGED) as error:
         raise UnsupportedModel(f"{folder / PARTS} cannot be read: {first_line(error)}; {_AGAIN}") from error
     return _HeadParts(read, draft, ids, after, towards)
 
 
 _AGAIN = "export the head again with opensled export-head"
+# What numpy and its decompression raise of bytes that are no arrays, or claim more than memory has
+_DAMAGED = (
+    BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+)
+
+
+def _check_bias(ids: np.ndarray, after: np.ndarray | None, towards: np.ndarray | None) -> None:
+    """Raises ValueError."""
+    if after is None and towards is None:
+        return
+    if after is None or towards is None or after.ndim != 2 or after.shape != towards.shape:
+        raise ValueError("a bias of two sizes")
+    if len(after) != len(ids) or {after.dtype, towards.dtype} != {np.dtype(np.float32)}:
+        raise ValueError("a bias that does not fit the ids")
+
+
+def _try(folder: Path, about: HeadAbout, parts: _HeadParts) -> None:
+    """Draft once from nothing: files that do not belong together shall fail here, and not in an answer.
+
+    Raises UnsupportedModel.
+    """
+    empty = np.zeros((2, len(about.taps), about.size), np.float32)
+    try:
+        inputs, keys, values = _run(parts.read, {"hidden": empty, "positions": np.arange(2)})
+        [drafted] = _run(parts.draft, _given(inputs[1], 0, 1, keys, values))
+        if drafted.shape != (about.length, len(parts.ids) + about.has_blank):
+            raise ValueError(f"it drafts {drafted.shape}")
+    except (EngineError, ValueError, IndexError) as error:
+        raise UnsupportedModel(f"the files in {folder} do not fit: {first_line(error)}; {_AGAIN}") from error
+
+
+def _given(
+    inputs: np.ndarray, newest: int, row: int, keys: np.ndarray, values: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What `draft.onnx` reads: the row that decided the newest token, and all rows that it attends to."""
+    newest_id, position = np.array([newest]), np.array([row])
+    return {"inputs": inputs[None], "newest": newest_id, "position": position, "keys": keys, "values": values}
 
 
 def _gone(path: Path) -> NotFound:
