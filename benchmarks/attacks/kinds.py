@@ -104,14 +104,14 @@ ATTACKS: Mapping[str, Attack] = {
     ),
     # Hidden states, each beside the same attack without them
     "long prompts": _asked(2, partial(messages.long_prompt, False), "prompts of 900 tokens, two at a time"),
-    "long prompts, features": _asked(
+    "long prompts with features": _asked(
         2,
         partial(messages.long_prompt, True),
         "the same, with all hidden states",
         "max_sessions=2 features=1",
     ),
     "short answers": _asked(8, messages.short, "answers of one token, eight at a time", "max_sessions=8"),
-    "short answers, features": _asked(
+    "short answers with features": _asked(
         8, partial(messages.short, True), "the same, with all hidden states", "max_sessions=8 features=1"
     ),
     "unread features": Attack(
@@ -122,7 +122,7 @@ ATTACKS: Mapping[str, Attack] = {
     ),
     # Text that a server keeps, beside the same questions of a tenant of whom nothing is kept
     "answers": _asked(8, _SENTENCE, "answers of 48 tokens, eight at a time", "max_sessions=8"),
-    "answers, kept": replace(
+    "answers that are kept": replace(
         _asked(8, _SENTENCE, "the same, which the server keeps", "max_sessions=8 keep=1"),
         quota=1,
     ),
