@@ -331,21 +331,6 @@ def test_texts_of_another_target_are_refused(tmp_path: Path, pair: Pair):
         texts_of(pair, AdaptConfig(kept=str(store.folder_of("a"))))
 
 
-@pytest.mark.parametrize("damage", ["cut", "roles", "ids", "nan", "sums", "no archive"])
-def test_damaged_texts_are_refused_by_name(tmp_path: Path, pair: Pair, damage: str):
-    """Training would fail in their midst, or learn nonsense."""
-    store, words = KeptStore(tmp_path), pair.draft_text.fingerprint
-    top_ids = np.tile(np.arange(32, dtype=np.uint32), (2, 1))
-    top = np.full((2, 32), np.nan if damage == "nan" else 0.0 if damage == "sums" else -4.0, np.float16)
-    ids = (1, 2, 5_000_000 if damage == "ids" else 3)
-    store.write(KeptText("a", 0.0, ids, 0 if damage == "roles" else 1, top_ids, top), words)
-    [path] = store.folder_of("a").glob("*.npz")
-    content = path.read_bytes()
-    path.write_bytes(content[:-40] if damage == "cut" else b"no" if damage == "no archive" else content)
-    with pytest.raises(UsageError, match=f"{path.name} is damaged, remove it"):
-        texts_of(pair, AdaptConfig(kept=str(store.folder_of("a"))))
-
-
 def test_a_draft_of_another_vocabulary_is_refused(monkeypatch, pair: Pair):
     class Other:
         fingerprint = "other"

@@ -19,10 +19,9 @@ from edge_client.config import EdgeConfig
 from edge_client.drafter_choice import FittingFactory, made
 from edge_client.drafters.chain import ChainFactory
 from edge_client.drafters.head import DeviceHead, HeadFactory
-from opensled.drafting.head_drafts import Drawing, block_of, frame_trie
 from opensled.drafting.head_form import ABOUT, DRAFT, PARTS, READ
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
-from opensled.features import LARGEST_SCALE, FeatureRows
+from opensled.features import FeatureRows
 from opensled.messages import ChatMessage, DraftBlock, Limits, ModelInfo, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import sampler
@@ -306,48 +305,6 @@ def test_a_description_that_cannot_be_is_refused(folder: Path, tmp_path: Path, c
     (tmp_path / ABOUT).write_text(json.dumps(about | changes))
     with pytest.raises(UnsupportedModel, match="does not describe a head"):
         HeadFactory(str(tmp_path))
-
-
-@pytest.mark.parametrize("changed", ["length", "size", "has_blank", "ids", "bias"])
-def test_files_that_do_not_belong_together_are_refused_at_the_start(
-    folder: Path, tmp_path: Path, changed: str
-) -> None:
-    """And not in the midst of an answer."""
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    about, arrays = json.loads((folder / ABOUT).read_text()), dict(np.load(folder / PARTS))
-    if changed == "ids":
-        arrays = {name: array[:-1] for name, array in arrays.items()}
-    elif changed == "bias":
-        arrays |= {"after": np.zeros((len(arrays["ids"]), 3), np.float32)}
-    else:
-        about[changed] = not about[changed] if changed == "has_blank" else about[changed] + 1
-    (tmp_path / ABOUT).write_text(json.dumps(about))
-    np.savez(tmp_path / PARTS, **arrays)
-    with pytest.raises(UnsupportedModel, match=r"do not fit|a bias"):
-        HeadFactory(str(tmp_path))
-
-
-@pytest.mark.parametrize("scale", [1e4, 1e12, LARGEST_SCALE])
-@pytest.mark.parametrize("temperature", [0.0, 1e-6, 0.8])
-def test_states_that_no_target_has_cost_drafts_only(folder: Path, scale: float, temperature: float) -> None:
-    """A hostile server chooses them: what is drafted from them are ids with chances, or nothing."""
-    factory = HeadFactory(str(folder), 1)
-    known, drafter = factory._parts.ids.tolist(), factory.create()
-    params = SamplingParams(temperature=temperature, max_tokens=9)
-    drafter.begin([known[5]] * 9, sampler(params, KEY, False, 9))
-    count = len(factory.features)
-    drafter.features(rows_at(factory, 0, 8, scales=(scale,) * (8 * count)))
-    for token in (*drafter.propose(), *[node.token for node in drafter.propose_tree()]):
-        assert token.id in known and 0 <= token.confidence <= 1
-
-
-def test_what_is_never_drawn_has_chances_all_the_same() -> None:
-    """Chances of 0 were once divided by each other: a draft with a confidence that is no number."""
-    frames = np.full((3, 4), -1e30, np.float32)
-    frames[:, 1] = 0.0
-    block = block_of(frame_trie(frames, np.arange(3), Drawing(KEY, 5, 1e-6)), np.arange(3), 5, True)
-    assert all(0 <= token.confidence <= 1 for token in block.tokens)
 
 
 def test_heads_that_cannot_be_exported_are_named(tmp_path: Path) -> None:

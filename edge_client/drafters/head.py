@@ -162,11 +162,12 @@ class DeviceHead(Drafter):
         if not np.isfinite(outputs).all():  # of hidden states that no target has
             return DraftBlock(length)
         drawing = Drawing(self._sampler.key, length, self._sampler.params.temperature)
-        if self._about.has_blank:
-            trie = frame_trie(outputs, self._parts.ids, drawing)
-        else:
-            trie = self._place_trie(outputs, newest, is_tree, drawing)
-        return block_of(trie, self._parts.ids, length, is_tree)
+        with np.errstate(over="ignore", invalid="ignore"):  # of states that no target has
+            if self._about.has_blank:
+                trie = frame_trie(outputs, self._parts.ids, drawing)
+            else:
+                trie = self._place_trie(outputs, newest, is_tree, drawing)
+            return block_of(trie, self._parts.ids, length, is_tree)
 
     def _place_trie(self, logits: np.ndarray, newest: int, is_tree: bool, drawing: Drawing) -> Any:
         parts, temperature = self._parts, drawing.temperature

@@ -156,19 +156,22 @@ def _heads() -> tuple[HeadFactory, HeadFactory]:
 def _whole(has_blank: bool) -> tuple[Path, dict[str, bytes]]:
     """A folder, and what is in its files at first."""
     fast = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="opensled-fuzz-", dir=fast))
+    folder = small_head(Path(tempfile.mkdtemp(prefix="opensled-fuzz-", dir=fast)), has_blank)
+    return folder, {name: (folder / name).read_bytes() for name in (ABOUT, PARTS, READ, DRAFT)}
+
+
+def small_head(folder: Path, has_blank: bool) -> Path:
+    """A head of `SIZE` numbers that drafts `IDS`, as a device loads it."""
+    folder.mkdir(exist_ok=True)
     about = HeadAbout("ctc" if has_blank else "specformer", (1,), SIZE, LENGTH, has_blank, "tiny", "words")
     (folder / ABOUT).write_text(json.dumps({"format": FORMAT} | asdict(about)))
     rng = np.random.default_rng(1)
-    bias = (
-        {}
-        if has_blank
-        else {name: rng.normal(size=(len(IDS), 2)).astype(np.float32) for name in ("after", "towards")}
-    )
-    np.savez(folder / PARTS, ids=IDS, **bias)
+    bias = () if has_blank else ("after", "towards")
+    parts = {name: rng.normal(size=(len(IDS), 2)).astype(np.float32) for name in bias}
+    np.savez(folder / PARTS, ids=IDS, **parts)
     (folder / READ).write_bytes(_reading())
     (folder / DRAFT).write_bytes(_drafting(rng, len(IDS) + has_blank, has_blank))
-    return folder, {name: (folder / name).read_bytes() for name in (ABOUT, PARTS, READ, DRAFT)}
+    return folder
 
 
 def _reading() -> bytes:
