@@ -22,6 +22,7 @@ MAX_LAYERS = 8  # hidden states of one position
 NEWEST = 128  # positions of which rows are kept and sent, at most
 MAX_BYTES = 1 << 21  # of the rows of one verdict
 SCALE_BYTES = 4
+LARGEST_SCALE = 1e30  # no hidden state is so large; 127 times this is a float32
 
 
 class FeatureRows(NamedTuple):

@@ -102,7 +102,7 @@ HOMES = {
     "sklearn": ("benchmarks/traffic_attack.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
-        "edge_client/drafters/head.py",
+        "edge_client/drafters/head_parts.py",
         "opensled_training/distil/agreement.py",
     ),
     "google.protobuf": ("opensled/codec.py",),

@@ -312,7 +312,7 @@ def test_files_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: Pat
     [
         {"taps": []}, {"taps": [-1]}, {"taps": list(range(9))}, {"size": 0}, {"length": "5"}, {"target": 3},
         {"format": 2}, {"more": 1}, {"by_steps": 1}, {"by_steps": True, "taps": [1, 2]},
-        {"by_steps": True, "has_blank": True},
+        {"by_steps": True, "has_blank": True}, {"size": 1 << 20}, {"length": 10_000}, {"has_blank": "yes"},
     ],
 )  # fmt: skip
 def test_a_description_that_cannot_be_is_refused(folder: Path, tmp_path: Path, changes: dict) -> None:

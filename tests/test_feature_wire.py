@@ -89,6 +89,7 @@ def changed(**fields: object) -> pb.Feature:
         [changed(scales=(1.0,) * 3)],
         [changed(scales=(1.0, 1.0, 1.0, float("nan")))],
         [changed(scales=(1.0, 1.0, 1.0, -1.0))],
+        [changed(scales=(1.0, 1.0, 1.0, 1e31))],
         [changed(first=2**32 - 1)],
         [FEATURE, FEATURE],
         [changed(first=7 + 2 * place) for place in range(NEWEST)],

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.drafters.head import AGAIN, NOT_DRAFTED, DeviceHead, HeadParts
+from edge_client.drafters.head import NOT_DRAFTED, DeviceHead
+from edge_client.drafters.head_parts import AGAIN, HeadParts
 from opensled.drafting.head_drafts import block_of, likeliest_of, spine_trie
 from opensled.drafting.head_form import HeadAbout
 from opensled.errors import EngineError, UnsupportedModel, first_line

@@ -17,6 +17,7 @@ from opensled.messages import DraftBlock, DraftToken
 from opensled.noise import gumbel
 
 NODES = 24  # of a tree, at most
+NEVER = 1e-300  # chance of what is never drawn: what stands behind it still has a chance of its own
 TOP_K, BEAM = 5, 48  # ids of each frame, and paths of all frames, that are looked at
 
 
@@ -80,7 +81,7 @@ def _drawn(trie: Trie, ids: NDArray[np.int64], drawing: Drawing) -> Trie:
         for child, chance in zip(children, drawn):
             above = scores[parent] if parent != ROOT else 0.0
             depth[child] = depth[parent] + 1
-            scores[child] = above + float(np.log(min(1.0, chance * together)))
+            scores[child] = above + float(np.log(max(NEVER, min(1.0, chance * together))))
     return trie._replace(scores=scores)
 
 
