@@ -163,7 +163,9 @@ def _whole(has_blank: bool) -> tuple[Path, dict[str, bytes]]:
 def small_head(folder: Path, has_blank: bool) -> Path:
     """A head of `SIZE` numbers that drafts `IDS`, as a device loads it."""
     folder.mkdir(exist_ok=True)
-    about = HeadAbout("ctc" if has_blank else "specformer", (1,), SIZE, LENGTH, has_blank, "tiny", "words")
+    about = HeadAbout(
+        "ctc" if has_blank else "specformer", (1,), SIZE, LENGTH, has_blank, False, "tiny", "words"
+    )
     (folder / ABOUT).write_text(json.dumps({"format": FORMAT} | asdict(about)))
     rng = np.random.default_rng(1)
     bias = () if has_blank else ("after", "towards")
