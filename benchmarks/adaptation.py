@@ -3,8 +3,8 @@
     nice -n 10 python -m benchmarks.adaptation [--work build/adaptation] [--positions N] [--epochs N] [--out FOLDER]
 
 The shifted target is `tiny`, trained further on its tasks in another style. Along the same held-out prompts: the draft
-with `tiny`, the same draft with the shifted target, the adapted draft with it. All steps go on where they were stopped;
-the minutes of what was there already are not in those of this run.
+with `tiny`, the same draft with the shifted target, and with it the draft that was adapted: all its weights, and by
+LoRA. All steps go on where they were stopped; the minutes of what was there already are not in those of this run.
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.program import FOLDER, exit_code, parser_of, say, table, write_json
 from opensled_testbed.provenance import provenance
+
+if TYPE_CHECKING:
+    from opensled_training.adapting.config import AdaptConfig
+    from opensled_training.adapting.pair import Pair
 
 NAME = "adaptation"
 WANTED = 0.7  # of the acceptance lost
 PROMPTS = 2400  # of which a twentieth is held out
 DRAFT, TARGET = "tiny-draft", "tiny"
-CASES = ("with its own target", "with the shifted target", "adapted to it")
+OWN, LOST, ADAPTED = "with its own target", "with the shifted target", "adapted to it"
+RANKS = {
+    ADAPTED: 0,
+    "adapted by LoRA of rank 4": 4,
+    "adapted by LoRA of rank 16": 16,
+}  # by case; 0 = all weights
+CASES = (OWN, LOST, *RANKS)
+FIGURES = ("acceptance", "tokens_per_round")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -51,12 +63,11 @@ def _run(arguments: argparse.Namespace, command: str) -> int:
     document = {"figure": NAME, "label": "real", "provenance": provenance(command), **measured(arguments)}
     write_json(arguments.out / f"{NAME}.json", document)
     print("\n".join(section(document)))
-    return 0 if document["recovered"]["acceptance"] >= WANTED else 1
+    return 0 if document["recovered"][ADAPTED]["acceptance"] >= WANTED else 1
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """Raises what `opensled adapt` raises."""
-    from opensled_training.adapting.command import adapted
     from opensled_training.adapting.config import AdaptConfig
     from opensled_training.adapting.material import texts_of
     from opensled_training.adapting.pair import load_pair
@@ -74,22 +85,31 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         positions=arguments.positions,
         epochs=arguments.epochs,
         work=str(arguments.work),
-        out=str(arguments.work / "draft"),
         threads=arguments.threads,
     )
-    began = time.monotonic()
     pair = load_pair(DRAFT, str(shifted))
-    report = adapted(pair, config)
-    took = time.monotonic() - began
-    own = _own(texts_of(pair, config)[1], config.answer, config.length)
-    cases = dict(zip(CASES, (own, report["before"], report["after"]), strict=True))
+    reports = {case: _adapted(pair, config, rank) for case, rank in RANKS.items()}
+    cases = {
+        OWN: _own(texts_of(pair, config)[1], config.answer, config.length),
+        LOST: reports[ADAPTED]["before"],
+        **{case: report["after"] for case, report in reports.items()},
+    }
     return {
         "cases": cases,
-        "recovered": {name: recovered(cases, name) for name in ("acceptance", "tokens_per_round")},
-        "adapt": report,
-        "adapt_minutes_with_writing_and_measuring": round(took / 60, 2),
+        "recovered": {case: {name: recovered(cases, case, name) for name in FIGURES} for case in RANKS},
+        "adapt": reports,
         "shifted": _facts(),
     }
+
+
+def _adapted(pair: Pair, config: AdaptConfig, rank: int) -> dict[str, Any]:
+    """The report of `opensled adapt`, and its minutes with measuring; those of the first one include writing."""
+    from opensled_training.adapting.command import adapted
+
+    began = time.monotonic()
+    out = Path(config.work) / (f"draft-lora-{rank}" if rank else "draft")
+    report = adapted(pair, replace(config, lora=rank, out=str(out)))
+    return {**report, "whole_minutes": round((time.monotonic() - began) / 60, 2)}
 
 
 def _own(prompts: list[list[int]], most: int, length: int) -> list[dict[str, Any]]:
@@ -112,9 +132,9 @@ def _facts() -> dict[str, Any]:
     return {"steps": RECIPE.steps, "positions": RECIPE.steps * rows * length, "rate": RECIPE.peak_lr}
 
 
-def recovered(cases: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> float:
+def recovered(cases: Mapping[str, Sequence[Mapping[str, Any]]], case: str, name: str) -> float:
     """The share of what was lost that came back, of a figure's mean over the temperatures."""
-    own, lost, back = (sum(each[name] for each in cases[case]) / len(cases[case]) for case in CASES)
+    own, lost, back = (sum(each[name] for each in cases[one]) / len(cases[one]) for one in (OWN, LOST, case))
     return round((back - lost) / (own - lost), 4)
 
 
@@ -131,14 +151,20 @@ def section(document: Mapping[str, Any]) -> list[str]:
         for case in CASES
         for each in document["cases"][case]
     ]
-    learned, share = document["adapt"]["learned"], document["recovered"]
     return [
         *table(("the draft", "T", "acceptance", "tokens a round", "by position"), rows),
-        f"won back: {share['acceptance']:.0%} of the acceptance lost, {share['tokens_per_round']:.0%} of the tokens a "
-        f"round; {learned['written_tokens']:,} tokens written, {learned['tokens']:,} learned from "
-        f"in {learned['minutes']:.1f} minutes, {document['adapt_minutes_with_writing_and_measuring']:.1f} with writing "
-        "and measuring",
+        *[_won_back(case, document["recovered"][case], document["adapt"][case]) for case in RANKS],
     ]
+
+
+def _won_back(case: str, share: Mapping[str, float], report: Mapping[str, Any]) -> str:
+    learned = report["learned"]
+    return (
+        f"{case}: won back {share['acceptance']:.0%} of the acceptance lost, {share['tokens_per_round']:.0%} of the "
+        f"tokens a round; {learned['weights']:,} weights learned from {learned['tokens']:,} tokens "
+        f"({learned['written_tokens']:,} written) in {learned['minutes']:.1f} minutes, {report['whole_minutes']:.1f} "
+        "with what else was to be done"
+    )
 
 
 def places(each: Mapping[str, Any]) -> str:

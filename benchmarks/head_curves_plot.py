@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from benchmarks.picture import DARK, write_picture
 from opensled_testbed.report.plots import ACCENT, OTHER, OURS, THEIRS
 
-COLOURS = (OURS, OTHER, ACCENT, THEIRS)  # of heads
+COLOURS = (OURS, OTHER, ACCENT, THEIRS, DARK)  # of heads
 WAYS = {"chain": "--", "tree": "-"}  # in which a draft is verified
 Curves = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 

@@ -16,7 +16,7 @@ from benchmarks.real_summary import Unit, by_kind, rate, ratio
 from benchmarks.real_texts import KINDS, MORE_KINDS
 from benchmarks.real_view import ENOUGH
 from benchmarks.server_drafts_plan import Run, place, run_of
-from hw_profiles import draft_head
+from opensled.drafting.head_form import KINDS as HEADS
 from opensled.errors import UsageError
 
 # By the name of the figure its title, and where it loses.
@@ -183,7 +183,7 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
 
 def required(kind: str, name: str) -> float:
     """Of tokens/s without drafts: what a drafter must reach on a kind of text. Heads and exits copy nothing."""
-    copies = name not in draft_head.KINDS and not name.startswith("exit")
+    copies = name not in HEADS and not name.startswith("exit")
     return ENOUGH if kind in COPYING and copies else REQUIRED
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from edge_client.drafters import OFF, plain_names
 from edge_client.lengths import LENGTH_POLICIES
 from edge_client.lengths.base import UNADVISED, LengthOptions
+from edge_client.link_config import LinkConfig
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
 from http_api.backend import HEARTBEAT
 from opensled.address import host_port, web_origins
 from opensled.config import option
-from opensled.discovery import MDNS
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE
@@ -29,57 +29,16 @@ def device_name(name: str) -> None:
         raise UsageError("a device's name is text without control characters")
 
 
-def server_place(server: str) -> None:
-    """Raises UsageError for what is neither HOST:PORT nor the word for discovery."""
-    if server != MDNS:
-        host_port(server)
-
-
 @dataclass(frozen=True)
-class DeviceConfig:
+class DeviceConfig(LinkConfig):
     """How a device reaches its server, and how it drafts."""
 
-    server: str = option(
-        "127.0.0.1:7411",
-        "address of the verification server, see opensled serve; mdns = the one that announces itself on this network",
-        metavar="HOST:PORT",
-        check=server_place,
-        paired=True,
-        group="the server",
-        often=True,
-    )
-    token_file: str = option(
-        "",
-        "file with the bearer token for the server, mode 600",
-        metavar="FILE",
-        often=True,
-        sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert", "tls_name"),
-        paired=True,
-    )
-    tls: bool = option(
-        False,
-        "connect with TLS; for certificates of an authority of your own: --tls-ca",
-        often=True,
-        paired=True,
-    )
-    tls_ca: str = option(
-        "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE", paired=True
-    )
-    tls_name: str = option(
-        "",
-        "host that the server's certificate must name, where --server gives another address of it; default: that of "
-        "--server",
-        metavar="HOST",
-    )
-    tls_cert: str = option(
-        "", "this device's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
-    )
-    tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")
     rule: str = option(
         MATCH,
         "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "
         "own probabilities, fly and pad change what you read (docs/loose-rules.md); options follow a colon",
         metavar="NAME",
+        group="the server",
     )
     drafter: str = option(
         AUTO,

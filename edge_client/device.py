@@ -195,7 +195,7 @@ class Device:
             guide=task.guide,
             shaping=shaping_for(self._shaping, self.info),
             takes_unverified=self.writes_alone,
-            features=self._factory.features if drafts and not self._lacks_features else (),
+            **self._factory.opening(drafts and not self._lacks_features),
             **self._defaults.opening(task, drafts),
         )
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
-from opensled.features import NEWEST, FeatureRows
+from opensled.features import MAX_BYTES, NEWEST, FeatureRows
 from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import rebase
 from opensled.sampling import Sampler
@@ -141,6 +141,9 @@ class DraftJob:
     def features(self, rows: Sequence[FeatureRows]) -> None:
         """Hidden states of the target; the drafter gets them before it hears of the next tokens."""
         self._rows.extend(rows)
+        # A drafter that rests takes none: of what waits for it the newest stay, as much as two verdicts have.
+        while sum([len(run.data) for run in self._rows]) > 2 * MAX_BYTES:
+            self._rows.popleft()
 
     def _commit(self, news: tuple[int, ...]) -> None:
         """The truth grew by `news`, perhaps by nothing."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from edge_client.moves import destination
 from edge_client.remote import Connect
 from edge_client.shaped_stream import ShapedStream
 from opensled import codec
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable
+from opensled.distribution import UPDATE_SERVER
+from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.files import Identity, read_authorities, read_identity, read_token
 from opensled.framed import Framed
+from opensled.handout.draft_codec import Reply, decode_draft_reply, draft_request
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2_grpc
@@ -99,6 +101,32 @@ class Channel:
             raise _explained(error, config) from error
         return _readable(reply, config.server)
 
+    async def draft_parts(self, request: Any) -> AsyncGenerator[Reply, None]:
+        """The messages of an answer to GetDraft; each may take as long as an answer that is no stream."""
+        config, call = self.config, self.stub.GetDraft(request, metadata=self.metadata)
+        try:
+            while (message := await self._within(config.timeout, call.read())) is not grpc.aio.EOF:
+                yield decode_draft_reply(_readable(message, config.server))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise Unsupported(
+                    f"{config.server} is older than this device and hands out no drafts; {UPDATE_SERVER}"
+                ) from error
+            raise _explained(error, config) from error
+        finally:
+            call.cancel()
+
+    async def _within(self, seconds: float, reading: Any) -> Any:
+        """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
+        message = asyncio.ensure_future(reading)
+        try:
+            await asyncio.wait({message}, timeout=seconds)
+            if not message.done():
+                raise Unreachable(f"{self.config.server} sent nothing for {seconds:g} s")
+            return message.result()
+        finally:
+            message.cancel()
+
     def _ended(self, call: Any) -> None:
         self.streams -= 1
 
@@ -124,6 +152,10 @@ class Link:
     async def chat_template(self) -> str:
         reply = await self._ask("GetTokenizer", codec.tokenizer_request())
         return reply.chat_template
+
+    def draft_parts(self, file: str = "", offset: int = 0) -> AsyncGenerator[Reply, None]:
+        """What the first server hands out to this device: its manifest, or a file (by sha256) from that byte on."""
+        return self._home.draft_parts(draft_request(file, offset))
 
     def presence(self) -> AsyncIterator[bool]:
         """Whether the first server can be reached; see `link_presence`."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from edge_client.config import DeviceConfig
+from edge_client.link_config import LinkConfig
 from opensled import discovery, paired
 from opensled.address import host_port
 from opensled.errors import UsageError
 from opensled.logs import tell
 
-Configured = TypeVar("Configured", bound=DeviceConfig)
+Configured = TypeVar("Configured", bound=LinkConfig)
 
 
 def located(config: Configured) -> Configured:
@@ -34,7 +34,7 @@ def located(config: Configured) -> Configured:
     return replace(config, server=address, tls_name=name)
 
 
-def _paired_name(config: DeviceConfig) -> str:
+def _paired_name(config: LinkConfig) -> str:
     """By which name this device was paired with its server, if it is that server's authority that it trusts."""
     server = paired.paired_server()
     own = paired.values({}).get("tls_ca") if server else None

@@ -91,7 +91,8 @@ async def _exchange(
     grant = read_grant(channel.unseal(body[PROOF_BYTES:]))
     if not hmac.compare_digest(fingerprint(grant.authority), authority):
         raise ProtocolError("the server handed over another authority than it named at first; pair again")
-    paired.keep(grant.server, grant.authority_pem, grant.token)
+    signer = f"{grant.name}:{grant.signer}" if grant.signer else ""
+    paired.keep(grant.server, grant.authority_pem, grant.token, signer)
     try:
         writer.write(framed(PairFrame.STORED, channel.seal(STORED)))
         if channel.unseal(await read_frame(reader, PairFrame.DONE)) != DONE:

@@ -37,6 +37,12 @@ class Quantity:
             raise UsageError(f"{key}: name the source")
         return cls(float(typical), float(low), float(high), table["source"])
 
+    def times(self, factor: float) -> Quantity:
+        """The same in a unit that is so much smaller."""
+        return Quantity(
+            factor * self.typical, factor * self.min, factor * self.max, f"{self.source}, times {factor:.3g}"
+        )
+
     def __str__(self) -> str:
         if self.min == self.max:
             return f"{self.typical:g}"
@@ -58,6 +64,14 @@ class DraftSpeed:
     def prefill_s(self, tokens: int) -> float:
         """Seconds to read `tokens` tokens of a prompt."""
         return tokens / self.prefill_per_s.typical
+
+
+@dataclass(frozen=True)
+class HeadSpeed:
+    """What a device achieves while it computes a draft head (hw_profiles/device_head.py)."""
+
+    bandwidth_gb_s: Quantity  # of weights that are read, GB/s
+    gflops: Quantity  # of a few rows at once, GFLOP/s
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,8 @@ class DeviceProfile:
     drafts: Mapping[str, DraftSpeed] = field(default_factory=dict)  # by size of the draft model
     calibrated: Mapping[str, MeasuredDraft] = field(default_factory=dict)  # by "drafter:model"
     servers: Mapping[str, MeasuredLink] = field(default_factory=dict)  # by HOST:PORT
+    # Of draft heads in float32, by ONNX Runtime on the cores; None = not known
+    draft_heads: HeadSpeed | None = None
 
     def draft(self, size: str) -> DraftSpeed:
         """The speed of a draft model of `size`; raises UsageError naming the sizes known."""

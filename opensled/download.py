@@ -4,13 +4,15 @@ import errno
 import hashlib
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO
 
 from opensled.errors import ModelError, OpenSledError, Unreachable
+from opensled.files import lock_alone
 from opensled.hub_client import HubClient
 from opensled.hub_listing import HubFile
 
@@ -154,3 +156,15 @@ def no_room(folder: Path, needed: int, error: OSError | None = None) -> OpenSled
         f"no room for {needed / 1e6:.0f} MB: the disk of {folder} has {free / 1e6:.0f} MB free; make room, or name a "
         "folder on another disk in OPENSLED_CACHE_DIR"
     )
+
+
+@contextmanager
+def locked_folder(folder: Path, command: str = "opensled pull") -> Iterator[None]:
+    """While inside, the folder is there and no other `command` writes into it. Raises ModelError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            lock_alone(lock.fileno(), folder, command)
+            yield
+    except OSError as error:
+        raise no_room(folder, 0, error) from error

@@ -77,6 +77,10 @@ class VocabularyMismatch(ModelError):
     code = "vocabulary_mismatch"  # draft and target do not share a vocabulary
 
 
+class DraftRefused(ModelError):
+    code = "draft_refused"  # what was handed out is of another key or tenant, older, or no draft
+
+
 class EngineError(OpenSledError):
     code = "engine"  # a step failed on the server
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from opensled.bounds import MAX_POSITIONS
 from opensled.errors import InvalidRequest
-from opensled.features import INT8, NEWEST, FeatureRows, check_rows, layers_of, names_of
+from opensled.features import INT8, LARGEST_SCALE, NEWEST, FeatureRows, check_rows, layers_of, names_of
 from opensled.v1 import verify_pb2 as pb
 
 
@@ -39,7 +39,7 @@ def _decode_rows(message: Any) -> FeatureRows:
         raise InvalidRequest(f"features of {message.dtype[:20]!r}, shape {list(shape)[:4]}", "features")
     if len(scales) != shape[0] * shape[1] or len(message.data) != math.prod(shape):
         raise InvalidRequest("features whose data or scales do not fit their shape", "features")
-    if not all(0 <= scale < math.inf for scale in scales):
+    if not all(0 <= scale <= LARGEST_SCALE for scale in scales):
         raise InvalidRequest("a scale of features is no number that one can have", "features")
     if message.first + shape[0] > MAX_POSITIONS:
         raise InvalidRequest(f"features behind position {MAX_POSITIONS}", "features")

@@ -22,6 +22,7 @@ MAX_LAYERS = 8  # hidden states of one position
 NEWEST = 128  # positions of which rows are kept and sent, at most
 MAX_BYTES = 1 << 21  # of the rows of one verdict
 SCALE_BYTES = 4
+LARGEST_SCALE = 1e30  # no hidden state is so large; 127 times this is a float32
 
 
 class FeatureRows(NamedTuple):
@@ -71,9 +72,9 @@ def _layer(name: str) -> int:
     return int(number)
 
 
-def most_rows(layers: int, size: int) -> int:
-    """Positions whose rows one verdict may carry."""
-    return max(1, min(NEWEST, MAX_BYTES // (layers * (size + SCALE_BYTES))))
+def most_rows(layers: int, size: int, asked: int = 0) -> int:
+    """Positions whose rows one verdict may carry; `asked`: at most so many, 0 = the device wants all."""
+    return max(1, min(asked or NEWEST, NEWEST, MAX_BYTES // (layers * (size + SCALE_BYTES))))
 
 
 def check_rows(runs: Sequence[FeatureRows]) -> None:

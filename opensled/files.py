@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opensled.errors import NotFound, UsageError
+from opensled.errors import ModelError, NotFound, UsageError
 
 
 def read_bytes(path: str | Path, what: str) -> bytes:
@@ -62,6 +62,18 @@ def write_whole(path: Path, content: bytes, private: bool = False) -> None:
         finally:
             with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
                 unfinished.unlink(missing_ok=True)
+
+
+def lock_alone(number: int, folder: Path, command: str) -> None:
+    """Lock an open file, by its number, that stands for a folder; raises ModelError while another process holds it."""
+    try:
+        import fcntl  # not everywhere
+    except ImportError:
+        return
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ModelError(f"another {command} writes into {folder}; wait until it ends") from error
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,12 @@ one stay only with the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.download import Source, fetch, no_room, require_room
+from opensled.download import Source, fetch, locked_folder, require_room
 from opensled.errors import ModelError
 from opensled.hub import Pin, Seen, read_pin, require_pinned, seen, write_pin
 from opensled.hub_client import HubClient
@@ -98,7 +96,7 @@ class _Pull:
     def run(self) -> Pulled:
         source = Source(self.hub, self.repository, self.listing.commit)
         pin = self._same_commit()
-        with _writable(self.folder):
+        with locked_folder(self.folder):
             files = self._named_by_index(source, self.selection.files)
             missing = [file for file in files if not self._is_there(file, pin)]
             self._check(files, pin)
@@ -187,26 +185,3 @@ class _Pull:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
-
-
-@contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    """While inside, the folder is there and no other pull writes into it. Raises ModelError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
-            _lock(lock.fileno(), folder)
-            yield
-    except OSError as error:
-        raise no_room(folder, 0, error) from error
-
-
-def _lock(number: int, folder: Path) -> None:
-    try:
-        import fcntl  # not everywhere
-    except ImportError:
-        return
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ModelError(f"another opensled pull writes into {folder}; wait until it ends") from error

@@ -71,6 +71,7 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         takes_unverified=message.takes_unverified,
         images=tuple([_decode_image(image) for image in message.images]),
         features=layers_of(message.features),
+        feature_rows=message.feature_rows,
     )
 
 

@@ -1,6 +1,6 @@
 """The server that this device was paired with: what `opensled edge --pair` keeps, and the options that follow from it.
 
-Three files in one folder of the user's configuration. `server.json` is written last and removed first: without it the
+Four files in one folder of the user's configuration. `server.json` is written last and removed first: without it the
 others do not count, so no token ever meets the authority of another home.
 """
 
@@ -24,8 +24,9 @@ def paired_folder() -> Path | None:
     return folder and folder / "paired"
 
 
-def keep(server: str, authority: str, token: str) -> Path:
-    """Remember a server (HOST:PORT) with its authority (PEM) and this device's token; the folder.
+def keep(server: str, authority: str, token: str, signer: str = "") -> Path:
+    """Remember a server (HOST:PORT) with its authority (PEM), this device's token, and who signs its drafts ("" =
+    nobody); the folder.
 
     Raises UsageError where nothing can be kept.
     """
@@ -40,10 +41,25 @@ def keep(server: str, authority: str, token: str) -> Path:
         (folder / "server.json").unlink(missing_ok=True)
         write_whole(folder / "ca.pem", authority.encode(), private=True)
         write_whole(folder / "token", f"{token}\n".encode(), private=True)
+        write_whole(folder / "signer", f"{signer}\n".encode(), private=True)
         write_whole(folder / "server.json", json.dumps({"server": server}).encode(), private=True)
     except OSError as error:
         raise UsageError(f"the pairing cannot be kept in {folder}: {error.strerror}") from error
     return folder
+
+
+def signer_of(server: str) -> str:
+    """Who signs drafts for this device, as the paired server said through the channel of the code; "" = it did not, or
+    `server` (HOST:PORT, or mdns for this one) is another one."""
+    from opensled.discovery import MDNS
+
+    folder, own = paired_folder(), paired_server()
+    if folder is None or not own or server.lower() not in (own.lower(), MDNS):
+        return ""
+    try:
+        return (folder / "signer").read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def forget() -> None:

@@ -27,7 +27,7 @@ from opensled.hub_pull import Pulled, pull_repository
 from opensled.logs import tell
 from opensled.model_pairs import PAIRS
 from opensled.progress_bar import ProgressBar
-from opensled.store import FETCHABLE, Fetchable, fetched_folder
+from opensled.store import ADAPTED, FETCHABLE, Fetchable, fetched_folder
 
 CHUNK = 1 << 20  # bytes between two looks at the progress bar
 _ADDRESS = re.compile(r"^(https://)?(huggingface\.co|hf\.co)/")  # of the page of a repository
@@ -84,6 +84,8 @@ def ready(name: str, revision: str = "") -> list[Pulled]:
 
 
 def _from_hub(name: str, revision: str) -> Pulled:
+    if name == ADAPTED:
+        raise NotFound("a draft that a server hands out comes from there: opensled drafts pull", "model")
     parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
     if parsed is None:
         raise NotFound(

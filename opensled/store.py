@@ -40,6 +40,7 @@ FETCHABLE = {
 }
 # Draft models that `opensled pull TARGET` makes: the layers come with OpenSLED, the embedding from the fetched target.
 ASSEMBLED = {"smollm2-draft": "smollm2"}
+ADAPTED = "adapted"  # the draft that this device's server handed out to it (opensled drafts pull)
 
 
 def bundled_folder() -> Path:
@@ -86,6 +87,21 @@ def _ggufs(folder: Path) -> list[str]:
     return [item.relative_to(folder).as_posix() for item in folder.rglob("*.gguf")]
 
 
+def adapted_folder() -> Path:
+    """Where drafts are that were handed out to this device, whether any are there or not."""
+    return cache_folder() / ADAPTED
+
+
+def adapted_path() -> Path | None:
+    """The folder of the one that counts; None = no draft was handed out to this device."""
+    folder = adapted_folder()
+    try:
+        path = folder / (folder / "current").read_text("ascii")
+    except (OSError, ValueError):
+        return None
+    return path if path.is_dir() else None
+
+
 def pulled_models() -> list[HubName]:
     """All models on this machine that were pulled from a hub, by their full names."""
     found = []
@@ -101,7 +117,8 @@ def known_models() -> list[str]:
     """Names of the models on this machine, in alphabetical order: those that come with OpenSLED, and fetched ones."""
     pulled = map(str, pulled_models())
     made = {name for name in ASSEMBLED if fetched_folder(name).is_dir()}
-    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *made, *pulled})
+    adapted = {ADAPTED} if adapted_path() else set()
+    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *made, *adapted, *pulled})
 
 
 def is_here(name_or_path: str) -> bool:
@@ -155,6 +172,8 @@ def _place(name_or_path: str) -> Path:
     fetched = fetched_folder(name_or_path)
     if name_or_path in FETCHABLE.keys() | ASSEMBLED.keys() and fetched.is_dir():
         return fetched
+    if name_or_path == ADAPTED and (adapted := adapted_path()):
+        return adapted
     path = Path(name_or_path).expanduser()
     name = hub_name(name_or_path)
     return (pulled_path(name) or path) if name else path
@@ -167,7 +186,7 @@ def hub_name(name: str) -> HubName | None:
 
 def is_name(name_or_path: str) -> bool:
     """Whether it names a model, here or not, and is no path."""
-    own = {*FETCHABLE, *ASSEMBLED, *_bundled()}
+    own = {*FETCHABLE, *ASSEMBLED, ADAPTED, *_bundled()}
     return name_or_path in own or hub_name(name_or_path) is not None
 
 
@@ -188,6 +207,8 @@ def _matches(path: Path, pattern: str) -> list[Path]:
 def missing(name_or_path: str) -> str:
     """That a model is not here, and how to get it."""
     name = hub_name(name_or_path)
+    if name_or_path == ADAPTED:
+        return "no draft was handed out to this device; opensled drafts pull fetches it from its server"
     if name_or_path in FETCHABLE:
         size = FETCHABLE[name_or_path].bytes / 1e6
         return f"no model {name_or_path!r}; fetch it once ({size:.0f} MB): opensled pull {name_or_path}"

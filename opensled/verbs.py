@@ -220,6 +220,43 @@ VERBS = {
         "opensled_training.adapting.config:AdaptConfig",
         "opensled_training.adapting.command:adapt",
     ),
+    "drafts keygen": Verb(
+        "make the key that signs drafts for devices",
+        "opensled drafts keygen --sign-key drafts.key",
+        "verify_server.handout.config:KeygenConfig",
+        "verify_server.handout.command:keygen",
+    ),
+    "drafts publish": Verb(
+        "hand out an adapted draft to a tenant's devices",
+        "opensled drafts publish drafts/mine --store handout/ \\\n"
+        "      --tenant kitchen --sign-key drafts.key",
+        "verify_server.handout.config:PublishConfig",
+        "verify_server.handout.command:publish",
+    ),
+    "drafts list": Verb(
+        "list the drafts that are handed out",
+        "opensled drafts list --store handout/",
+        "verify_server.handout.config:DraftListConfig",
+        "verify_server.handout.command:list_drafts",
+    ),
+    "drafts rollback": Verb(
+        "hand out an earlier draft of a tenant again",
+        "opensled drafts rollback kitchen --store handout/ --sign-key drafts.key",
+        "verify_server.handout.config:RollbackConfig",
+        "verify_server.handout.command:rollback",
+    ),
+    "drafts delete": Verb(
+        "delete the drafts of a tenant",
+        "opensled drafts delete kitchen --store handout/",
+        "verify_server.handout.config:DraftDeleteConfig",
+        "verify_server.handout.command:delete_drafts",
+    ),
+    "drafts pull": Verb(
+        "fetch the draft that the server hands out to this device",
+        "opensled drafts pull --signer kitchen:7c9e4a1f...",
+        "edge_client.adapted.config:DraftPullConfig",
+        "edge_client.adapted.command:pull_draft",
+    ),
     "pull": Verb(
         "fetch a model by its name, or from Hugging Face",
         "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",

@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from hw_profiles import catalog
+from hw_profiles.device_head import DeviceHeadCost
 from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
@@ -96,7 +97,9 @@ def simulate_users(
     for number in users:
         index = groups[number]
         asked = hubs[number % len(hubs)] if hubs and not fleet.groups[index].direct else server
-        device = _device(fleet.groups[index], speeds[index], events, asked, number, _seed(load, number))
+        group = fleet.groups[index]
+        head = group.head_cost(fleet.server)
+        device = _device(group, speeds[index], head, events, asked, number, _seed(load, number))
         members[number] = SimulatedUser(number, index, device, items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
@@ -126,7 +129,10 @@ def _server(
     law = _law(server)
     planner = policy or make_policy(server.policy, _options(server))
     drafter = SimulatedDrafter(law, traces.items) if law.drafting else None
-    return SimulatedServer(events, law, planner, server.sessions_that_fit, overhead, drafter=drafter)
+    hidden_size = server.cost.target.hidden_size
+    return SimulatedServer(
+        events, law, planner, server.sessions_that_fit, overhead, drafter=drafter, hidden_size=hidden_size
+    )
 
 
 def _options(server: Server) -> PolicyOptions:
@@ -174,7 +180,13 @@ def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:
 
 
 def _device(
-    group: Group, speed: DraftSpeed | None, events: Events, server: Answers, number: int, seed: int
+    group: Group,
+    speed: DraftSpeed | None,
+    head: DeviceHeadCost | None,
+    events: Events,
+    server: Answers,
+    number: int,
+    seed: int,
 ) -> Asks:
     if group.drafter == "alone" and speed is not None:
         return AloneDevice(events, speed)
@@ -183,5 +195,5 @@ def _device(
     if group.drafter == "none":  # all blocks are empty
         group = replace(group, draft_length=0, stop="fixed")
     rule = rule_of(group, lambda: events.now)
-    drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
+    drafts = SimulatedDrafts(events, speed, rule, looks_ahead, head)
     return SimulatedDevice(events, server, ways(group.link, seed), drafts, user, group.wish(number))

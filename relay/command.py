@@ -16,6 +16,7 @@ from relay.manager import RelayManager
 from relay.uplink import Upstream
 from verify_server.command import clients, describe, make_loop, run, serve_sequences, session_limits
 from verify_server.engine import ENGINES
+from verify_server.handout.hand_out import store_of
 from verify_server.security import Tenants, Tls
 from verify_server.target import Target
 
@@ -24,6 +25,7 @@ def relay(config: RelayConfig) -> int:
     """Serve until SIGTERM; returns the exit status. Raises Unreachable if the server above does not answer."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     serving, endpoint = config.serving, _endpoint(config)
+    store_of(serving)
     tls, tenants = clients(serving, config.listen)
     info = asyncio.run(_described(endpoint))
     target = ENGINES.get(config.engine)(serving)

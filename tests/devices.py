@@ -3,6 +3,7 @@
 from contextlib import aclosing, asynccontextmanager
 
 from edge_client.device import Device
+from edge_client.drafters.base import DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from opensled.answer import Task
 from opensled.store import model_path
@@ -13,7 +14,7 @@ from tests.serving import GREEDY, PROMPT, linked
 TOKENIZER = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
 
 
-class OracleFactory:
+class OracleFactory(DrafterFactory):
     """Each of its drafters guesses four tokens of five right, not all of them the same."""
 
     name, features = "oracle", ()

@@ -94,6 +94,7 @@ HOMES = {
     ),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": (
+        "opensled/handout/signature.py",
         "opensled/pairing/channel.py",
         "verify_server/pairing/authority.py",
         "verify_server/certificates.py",
@@ -108,7 +109,7 @@ HOMES = {
     "sklearn": ("benchmarks/traffic_attack.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
-        "edge_client/drafters/head.py",
+        "edge_client/drafters/head_parts.py",
         "opensled_training/distil/agreement.py",
     ),
     "google.protobuf": ("opensled/codec.py",),
@@ -116,6 +117,7 @@ HOMES = {
         "opensled/codec.py",
         "opensled/open_codec.py",
         "opensled/feature_codec.py",
+        "opensled/handout/draft_codec.py",
         *(BARE_ROUNDS, ATTACKERS),
     ),
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.cluster.placement import Heartbeat
@@ -127,7 +127,7 @@ class Cluster:
         return replica
 
     async def open_gateway(self, port=0):
-        config = ServeConfig(listen=f"127.0.0.1:{port}", proxy=self.config.proxy)
+        config = replace(self.config, listen=f"127.0.0.1:{port}")
         self.serving = await gateway.start(self, config, self.tenants, self.tls, self.key)
 
     async def restart_gateway(self):

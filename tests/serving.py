@@ -34,15 +34,21 @@ async def serving(
     port=0,
     beside=lambda service, manager: nullcontext(),
     manager_of=SessionManager,
+    drafts=None,
 ):
     """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does;
-    `manager_of`: loop, target and limits -> manager."""
+    `manager_of`: loop, target and limits -> manager; `drafts`: what is handed out."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
     manager = manager_of(loop, target, limits)
     size = message_bytes(manager.sequence_limits.context_length, manager.inputs.vocab_size)
     face = service.VerifyService(
-        manager, describe(manager, target), target.text, tenants, replace(client_limits, message_bytes=size)
+        manager,
+        describe(manager, target),
+        target.text,
+        tenants,
+        replace(client_limits, message_bytes=size),
+        drafts,
     )
     server, port = await service.start(face, f"127.0.0.1:{port}", tls)
     running = asyncio.ensure_future(loop.run())

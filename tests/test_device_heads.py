@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,20 +40,31 @@ from verify_server.heads import attach
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import load
+from verify_server.heads.step_drafter import StepDrafter
 from verify_server.heads.target_parts import TargetParts
 from verify_server.session_manager import SessionLimits
 from verify_server.text.hf_text import HFText
 
-KINDS: dict[str, type[HeadDrafter]] = {"ctc": FrameDrafter, "specformer": PlaceDrafter}
+KINDS: dict[str, type[HeadDrafter]] = {"ctc": FrameDrafter, "specformer": PlaceDrafter, "owl": StepDrafter}
 KEY = noise_key(7)
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Callable[[str], Path]:
+    """The head of a kind that comes with OpenSLED, as a device loads it."""
+
+    @cache
+    def made(kind: str) -> Path:
+        out = tmp_path_factory.mktemp("heads") / kind
+        assert export_head(ExportHeadConfig("tiny", kind, str(out))) == 0
+        return out
+
+    return made
+
+
 @pytest.fixture(scope="module", params=KINDS)
-def folder(request, tmp_path_factory) -> Path:
-    """The head that comes with OpenSLED, as a device loads it."""
-    out = tmp_path_factory.mktemp("heads") / request.param
-    assert export_head(ExportHeadConfig("tiny", request.param, str(out))) == 0
-    return out
+def folder(request, exported: Callable[[str], Path]) -> Path:
+    return exported(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +191,8 @@ def test_answers_stay_and_a_step_writes_more(
                     [ChatMessage(turn["role"], turn["content"]) for turn in task["messages"]]
                 )
                 plain = await ask(network, prompt, factory.create(), params)
-                headed = await ask(network, prompt, factory.create(), params, features=factory.features)
+                wanted = {"features": factory.features, "feature_rows": factory.feature_rows}
+                headed = await ask(network, prompt, factory.create(), params, **wanted)
                 assert headed.tokens == plain.tokens and not plain.rounds, "without rows there is no draft"
                 tokens, steps = tokens + len(headed.tokens), steps + len(headed.commits)
         return tokens, steps
@@ -277,6 +290,7 @@ def test_a_device_makes_it_by_name_alone_and_in_a_chain(folder: Path) -> None:
     assert made(config, config.drafter, config.draft_model).features == HeadFactory(str(folder)).features
     chain = ChainFactory("lookup,head", str(folder))
     assert chain.features and chain.create() is not None
+    assert chain.feature_rows == (folder.name == "owl")
     with pytest.raises(UsageError, match="--draft-model FOLDER"):
         HeadFactory()
 
@@ -297,7 +311,8 @@ def test_files_that_are_missing_or_damaged_are_named(folder: Path, tmp_path: Pat
     "changes",
     [
         {"taps": []}, {"taps": [-1]}, {"taps": list(range(9))}, {"size": 0}, {"length": "5"}, {"target": 3},
-        {"format": 2}, {"more": 1},
+        {"format": 2}, {"more": 1}, {"by_steps": 1}, {"by_steps": True, "taps": [1, 2]},
+        {"by_steps": True, "has_blank": True}, {"size": 1 << 20}, {"length": 10_000}, {"has_blank": "yes"},
     ],
 )  # fmt: skip
 def test_a_description_that_cannot_be_is_refused(folder: Path, tmp_path: Path, changes: dict) -> None:
@@ -318,7 +333,9 @@ def test_the_doctor_knows_heads(folder: Path) -> None:
     about = HeadFactory(str(folder)).about
     facts = {"model_id": "tiny", "vocab_size": 9, "fingerprint": about.vocabulary}
     found = check_head(str(folder), facts)
-    assert found.status == "ok" and f"{len(about.taps) * (about.size + 4):,} bytes" in found.detail
+    often = "round" if about.kind == "owl" else "token of the answer"
+    assert found.status == "ok"
+    assert f"{len(about.taps) * (about.size + 4):,} bytes for each {often}" in found.detail
     assert check_head(str(folder), None).status == "ok"
     assert check_head(str(folder), facts | {"fingerprint": "another"}).status == "fail"
     assert check_head(str(folder.parent), facts).status == check_head("", facts).status == "fail"

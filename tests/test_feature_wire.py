@@ -28,6 +28,27 @@ def test_rows_survive_the_wire() -> None:
     assert ROWS.states().tolist() == [[[0.5, -0.5], [0.5, -0.5]], [[0.0, 0.0], [127.0, -127.0]]]
 
 
+def test_how_many_rows_are_wanted_survives_the_wire_and_has_known_bytes() -> None:
+    plain = Open((1,), SamplingParams(max_tokens=1), features=(4,))
+    newest = Open((1,), SamplingParams(max_tokens=1), features=(4,), feature_rows=1)
+    sent = codec.encode_client(newest).SerializeToString()
+    assert codec.client_message(sent) == newest
+    assert codec.encode_client(newest).open.SerializeToString().endswith(bytes.fromhex("a00101"))
+    assert not codec.encode_client(plain).open.feature_rows, "what is not said takes no bytes"
+    for rows in (NEWEST + 1, 2**32 - 1):
+        message = codec.encode_client(plain)
+        message.open.feature_rows = rows
+        with pytest.raises(InvalidRequest, match="from 0 to 128") as caught:
+            codec.client_message(message.SerializeToString())
+        assert caught.value.field == "feature_rows"
+
+
+def test_one_row_travels_in_a_few_bytes_more_than_it_has() -> None:
+    row = FeatureRows(900, 256, (0.5,), bytes(256), (5,))
+    with_row, plain = (codec.server_bytes(Verdict(901, (5, 6), features=rows)) for rows in ((row,), ()))
+    assert len(with_row) - len(plain) == 256 + 4 + 34
+
+
 def test_the_bytes_of_rows_are_known() -> None:
     sent = codec.server_bytes(Verdict(7, (5, 6), features=(ROWS,)))
     assert sent == bytes.fromhex(
@@ -68,6 +89,7 @@ def changed(**fields: object) -> pb.Feature:
         [changed(scales=(1.0,) * 3)],
         [changed(scales=(1.0, 1.0, 1.0, float("nan")))],
         [changed(scales=(1.0, 1.0, 1.0, -1.0))],
+        [changed(scales=(1.0, 1.0, 1.0, 1e31))],
         [changed(first=2**32 - 1)],
         [FEATURE, FEATURE],
         [changed(first=7 + 2 * place) for place in range(NEWEST)],

@@ -298,7 +298,7 @@ def test_on_a_new_stream_what_may_be_lost_is_sent_once_more() -> None:
 
 def test_a_wish_of_an_earlier_stream_is_left(caplog) -> None:
     log = FeatureLog((1,), 4, known=3)
-    log.take(FeatureWish((2,), 0, rows=[None]))
+    log.take(FeatureWish((2,), 0, 1, rows=[None]))
     assert log.tell() == ()
 
 

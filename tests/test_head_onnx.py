@@ -20,9 +20,11 @@ from opensled_training.heads.window_attention import WindowAttention
 from verify_server.heads import HEADS
 from verify_server.heads.base import HeadShape
 from verify_server.heads.head_file import HeadFile
+from verify_server.heads.owl import OwlHead
 from verify_server.heads.target_parts import TargetParts
 
-TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,)}
+TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,), "owl": (4,)}
+ONE_PASS = ("specformer", "ctc")
 IDS = np.arange(3, 103, dtype=np.int32)
 
 
@@ -52,7 +54,7 @@ def network_of(is_tied: bool) -> PreTrainedModel:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 40])
 @pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "apart"])
-@pytest.mark.parametrize("kind", TAPS)
+@pytest.mark.parametrize("kind", ONE_PASS)
 def test_onnx_runtime_computes_the_same(tmp_path: Path, kind: str, is_tied: bool, rows: int) -> None:
     found, network = head_of(kind), network_of(is_tied)
     write_onnx(found, network, tmp_path)
@@ -72,6 +74,27 @@ def test_onnx_runtime_computes_the_same(tmp_path: Path, kind: str, is_tied: bool
     assert np.allclose(outputs, expected[0], atol=1e-4)
     given["newest"] += 1
     assert not np.allclose(draft.run(None, {**given, "keys": keys, "values": values})[0], outputs, atol=1e-3)
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "apart"])
+def test_onnx_runtime_takes_the_same_steps(tmp_path: Path, is_tied: bool) -> None:
+    found, network = head_of("owl"), network_of(is_tied)
+    write_onnx(found, network, tmp_path)
+    read, draft = (onnxruntime.InferenceSession(tmp_path / name) for name in (READ, DRAFT))
+    assert [given.name for given in read.get_inputs()] == ["hidden"]
+    hidden, tokens = torch.randn(1, 1, 64), (7, 0, 99, 7)
+    state, cell = read.run(None, {"hidden": hidden.numpy()})
+    head, parts = found.head, TargetParts(network, torch.from_numpy(IDS.astype(np.int64)))
+    assert isinstance(head, OwlHead)
+    with torch.inference_mode():
+        inputs = head.read(hidden, torch.zeros(1)).inputs
+        expected = parts.logits(
+            parts.normed(head.along(inputs, parts.embedded(parts.draft_ids[list(tokens)])[None]))
+        )
+    for place, token in enumerate(tokens):
+        given = {"state": state, "cell": cell, "newest": np.array([token])}
+        outputs, state, cell = draft.run(None, given)
+        assert np.allclose(outputs, expected[:, place], atol=1e-4)
 
 
 def test_the_bias_between_neighbours_goes_along(tmp_path: Path) -> None:

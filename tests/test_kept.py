@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import UsageError
-from opensled.messages import Guide, SamplingParams
+from opensled.messages import DraftToken, Guide, SamplingParams, TreeNode
 from opensled_training.distil.shard_batches import batch_of, read_shard
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
@@ -159,6 +161,61 @@ def test_accepted_drafts_have_the_rows_that_plain_decoding_has(tmp_path: Path, t
     assert one.ids.tolist() == other.ids.tolist()
     assert np.array_equal(one.top_ids[:, :3], other.top_ids[:, :3])
     assert np.allclose(one.top_log_probs, other.top_log_probs, atol=0.02)
+
+
+class KnowingTree(OracleDrafter):
+    """Knows the answer, and hides its tokens among branches that the target rejects, each with tokens behind it."""
+
+    def __init__(self, known: list[int]) -> None:
+        super().__init__(1.0)
+        self._known = known
+
+    def propose_tree(self) -> Iterator[TreeNode]:
+        parent, count, place = -1, 0, len(self.truth)
+        while True:
+            right = self._known[place]
+            wrong = [(right + 1 + offset) % 2000 for offset in (place % 7, 11 + place % 5)]
+            # Here before the right one, there behind it; now and then the right one is not there at all.
+            for id in (wrong[0], right, wrong[1]) if place % 6 else wrong:
+                yield TreeNode(DraftToken(id, 0.5), parent)
+                at, count = count, count + 1
+                if id == right:
+                    continue
+                yield TreeNode(
+                    DraftToken(self._known[place + 1], 0.5), at
+                )  # what would be right one place on
+                count += 1
+            parent, place = (count - 3 if place % 6 else count - 4), place + 1
+
+
+def test_of_a_tree_the_rows_of_the_path_that_stands_are_kept(tmp_path: Path, tiny):
+    """Not those of a rejected branch: context ids and probabilities are what plain decoding has."""
+    store = KeptStore(tmp_path / "kept")
+    prompt = tiny.text.encode("import os\n")
+
+    async def main(temperature: float):
+        params = SamplingParams(temperature=temperature, max_tokens=24, seed=3)
+        limits = SessionLimits(linger=0.2, tenants=Tenants(default=TenantLimits(keep=1)))
+        async with running(tiny.engine, limits=limits, text=tiny.text) as network:
+            network.manager.keeper = TextKeeper(store, WORDS)
+            plain = await ask(network, prompt, OracleDrafter(1.0, target=lambda context: 5), params)
+            drafter = KnowingTree([*prompt, *plain.tokens, *[5] * 20])
+            drafted = await ask(
+                network, prompt, drafter, params, device="trees", stop=FixedLength(4, tree=12)
+            )
+            await until(lambda: not network.manager.loop.sessions)
+            network.manager.keeper.close()
+            return plain, drafted
+
+    for temperature in (0.0, 0.8):
+        plain, drafted = asyncio.run(main(temperature))
+        assert drafted.tokens == plain.tokens
+        assert sum(commit.accepted for commit in drafted.rounds) > 8
+        one, other = (read_shard(path)[0] for path in sorted(store.folder_of("local").glob("*.npz")))
+        assert one.ids.tolist() == other.ids.tolist() == [*prompt, *plain.tokens]
+        assert np.array_equal(one.top_ids[:, :3], other.top_ids[:, :3])
+        assert np.allclose(one.top_log_probs, other.top_log_probs, atol=0.02)
+        store.delete("local")
 
 
 def test_a_long_text_is_cut():

@@ -80,6 +80,28 @@ def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
     assert not list(tmp_path.rglob("*.npz"))
 
 
+def test_what_somebody_has_changed_is_listed_expired_and_deleted(tmp_path: Path):
+    now = [1000.0]
+    store = KeptStore(tmp_path, seconds=100.0, clock=lambda: now[0])
+    store.write(text(), WORDS)
+    folder = store.folder_of("a")
+    (folder / "tenant").write_bytes(b"\xff another one")
+    for name in ("x.npz", "-.npz", "notes"):
+        (folder / name).write_text("")
+    (tmp_path / "another").mkdir()
+    [held] = store.held()
+    assert (held.tenant, held.texts) == ("?", 1)
+    (folder / "tenant").unlink()
+    now[0] = 1200.0
+    store.expire()  # a folder that does not say whose it is
+    assert store.held() == [] and not folder.exists()
+    store.write(text(), WORDS)
+    assert store.delete("a").tenant == "a"
+    for mark in (b"nan", b"", b"\xff"):
+        Path(f"{folder}.deleted").write_bytes(mark)
+        assert not store.write(text(opened=5e9), WORDS), "whenever that was, it was deleted"
+
+
 def test_a_deletion_that_fails_says_so(tmp_path: Path, monkeypatch):
     store = KeptStore(tmp_path)
     store.write(text(), WORDS)

@@ -333,7 +333,7 @@ def test_a_write_to_a_call_that_its_peer_has_ended_leaves_no_traceback(caplog):
             raise grpc.aio.InternalError("the write failed")  # as gRPC does, until it has told of the end
 
         server = grpc.aio.server()
-        service.take_calls(server, None, None, sequence)
+        service.take_calls(server, None, None, sequence, None)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -201,6 +201,21 @@ def test_a_false_server_tests_one_guess_in_a_try_and_gets_no_further():
         guessed.unseal(channel.seal(b"{}"))
 
 
+def test_who_signs_drafts_comes_with_the_pairing_if_the_home_names_one(folder):
+    async def scenario():
+        for key in ("", "cd" * 32):
+            if key:
+                Home(folder).name_signer(key)
+            async with desk(folder) as (_, port):
+                grant = await device(port)
+                assert grant.signer == key
+                wanted = f"{grant.name}:{key}" if key else ""
+                assert paired.signer_of(f"{HERE}:7411") == wanted and paired.signer_of("other:7411") == ""
+
+    asyncio.run(scenario())
+    assert stat.S_IMODE((paired.paired_folder() / "signer").stat().st_mode) == 0o600
+
+
 def test_a_message_sent_back_is_no_message():
     end = DeviceEnd("48210937")
     with pytest.raises(ProtocolError):

@@ -52,11 +52,15 @@ GOOD = {"server": "hub:7411", "authority": "", "token": "ab" * 32, "name": "kitc
         {"authority": "nothing"},
         {"authority": 5},
         {"token": None},
+        {"signer": "ab"},
+        {"signer": 5},
+        {"signer": "X" * 64},
     ],
 )
 def test_a_grant_is_checked_field_by_field(tmp_path, changed):
     good = GOOD | {"authority": Home(tmp_path).authority.pem.decode()}
     assert read_grant(json.dumps(good | {"later": 1}).encode()).name == "kitchen"
+    assert read_grant(json.dumps(good | {"signer": "ab" * 32}).encode()).signer == "ab" * 32
     with pytest.raises(ProtocolError):
         read_grant(json.dumps(good | changed).encode())
     for said in (b"", b"[]", b"\xff", b"[" * 5000, b"null"):

@@ -241,6 +241,27 @@ def test_what_is_read_for_one_tenant_is_unread_for_others(folder) -> None:
     assert rows == [39, 0, 39, 39]
 
 
+def test_two_pictures_with_the_same_placeholders_are_two_texts(folder) -> None:
+    """The same blocks and the same ids, but the target has seen something else there: so has the head."""
+    drafter = loaded(fresh_engine(), folder)
+    context, count = drafter._context, len(LONG) - 1
+    rows = torch.arange(count)
+    one = Ask(1, "a", LONG, 3, SamplingParams(0.0), b"", (0, 1, 2))
+
+    def read_and_drafted(session: int, picture: int) -> tuple[int, torch.Tensor]:
+        hidden = torch.randn(count, 3, 256, dtype=torch.float64, generator=torch.manual_seed(1))
+        hidden[10:] += picture  # what follows a picture depends on it
+        content = {place: 1_000_000 * picture + place for place in range(10, 20)}
+        asked = one._replace(session=session, content=content)
+        with torch.inference_mode():
+            context.read(hidden, rows, rows)
+            return context.catch_up([asked])[0].rows, drafter.drafted([asked])[1]
+
+    found = [read_and_drafted(session, picture) for session, picture in enumerate((1, 1, 2, 1))]
+    assert [count for count, _ in found] == [39, 0, 29, 29], "what is before the picture is known again"
+    assert torch.equal(found[0][1], found[3][1]) and not torch.equal(found[0][1], found[2][1])
+
+
 def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, folder, caplog) -> None:
     engine = fresh_engine()
     drafter = loaded(engine, folder)

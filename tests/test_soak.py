@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hw_profiles import catalog
@@ -23,15 +25,19 @@ from opensled_testbed.soak.__main__ import main
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.check import Damage, damage
 from opensled_testbed.soak.clocks import StepClock
+from opensled_testbed.soak.draft_heads import published
 from opensled_testbed.soak.edge_reader import EdgeLost, _error, _Reply
-from opensled_testbed.soak.faults import FAULTS, Ground, _victim
+from opensled_testbed.soak.faults import FAULTS, Ground, _victim, faults_of
+from opensled_testbed.soak.kept_text import check_kept
 from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
 from opensled_testbed.soak.picture_questions import picture_questions
 from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
-from opensled_testbed.soak.target import Place, private_file
+from opensled_testbed.soak.target import FLEET, Place, private_file
 from opensled_testbed.soak.targets import target_of
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
+from verify_server.kept.kept_store import KeptStore
+from verify_server.kept.trace import KeptText
 
 TRUTH = (5, 6, 7, 8, 9, 10)
 
@@ -115,6 +121,39 @@ def test_a_report_is_right_only_if_all_answers_were():
     account.damages.append(Damage(lost=1))
     report = Report({"one": account}, ["kill"], 1.0)
     assert not report.right and report.as_json()["lost"] == 1 and "kill" in report.table()
+
+
+def test_only_a_target_that_keeps_text_is_told_to_delete_it():
+    keeps = [kind for kind in KINDS if "deletion" in faults_of(kind, FAULTS)]
+    assert keeps == [kind for kind in KINDS if kind.keeps] != []
+    assert any(kind.heads for kind in KINDS) and any(kind.published for kind in KINDS)
+
+
+def test_a_published_head_is_made_for_its_target(tmp_path):
+    from verify_server.heads.speculators_file import load_published
+
+    found = load_published(published("tiny", tmp_path / "head"))
+    assert found.head.shape.target_vocabulary == found.head.shape.vocabulary == 2048
+    assert published("tiny", tmp_path / "head") == tmp_path / "head"
+
+
+@pytest.mark.parametrize(
+    ("ids", "keeps", "said"),
+    [
+        ((1, 2, 3, 4), FLEET, ""),
+        ((1, 2, 3, 9), FLEET, "is no truth"),
+        ((1, 2, 3), "guest", "which did not agree"),
+    ],
+)
+def test_kept_text_is_held_against_the_truth(tmp_path, ids, keeps, said):
+    target = SimpleNamespace(kept=tmp_path)
+    course = SimpleNamespace(truths=[SimpleNamespace(prompt_ids=(1, 2), ids=(3, 4, 5))])
+    rows = np.zeros((len(ids) - 2, 32), np.uint32), np.zeros((len(ids) - 2, 32), np.float16)
+    KeptStore(tmp_path).write(KeptText(keeps, 1.0, ids, 2, *rows), "words")
+    account = Account(Clock())
+    check_kept(target, course, account)
+    assert account.wrongs == [] if not said else said in account.wrongs[0]
+    assert account.notes["texts kept in the end"] == 1
 
 
 def test_an_hour_injects_every_kind_often_enough():

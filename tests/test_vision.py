@@ -11,11 +11,14 @@ from edge_client.remote import RemoteSession
 from edge_client.sent_images import SentImages
 from opensled.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
 from opensled.images import Image
-from opensled.messages import Open, SamplingParams
+from opensled.messages import DraftBlock, Open, SamplingParams
 from tests.fakes import IMPATIENT, FakeEngine, Weather
 from tests.system import running
+from tests.test_head_drafters import FOUR
 from tests.vision_models import PLACEHOLDER, ROWS, picture
 from tests.vision_world import WORDS, answered, expected, fixtures, image, knowing, question
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.written_kv import WrittenKV
 from verify_server.kv.blocks import BlockTable
 
 folder, engine, text, reference = fixtures()
@@ -109,6 +112,38 @@ def test_prefixes_are_shared_by_the_same_picture_alone(engine, text, reference):
     assert hits[0] == hits[2] == hits[3] == 0, (
         "another picture shares nothing, though its placeholders are equal"
     )
+
+
+class Asked(ServerDrafter):
+    """Drafts nothing; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asks: list[Ask] = []
+
+    def propose(self, asks):
+        self.asks += asks
+        return [Proposal(DraftBlock(ask.length)) for ask in asks]
+
+
+def test_a_drafter_beside_the_target_knows_pictures_apart(engine, text):
+    """Its texts have the same ids: what it keeps of one of them must not count as read for the other."""
+    params, drafter = SamplingParams(temperature=0, max_tokens=8), Asked()
+
+    async def asked():
+        async with running(engine, text=text, drafter=drafter, policy=FOUR) as network:
+            for seed in (1, 2):
+                await answered(network, LONG, [seed], params)
+
+    asyncio.run(asked())
+    first, *_, last = drafter.asks
+    shown = [place for place, id in enumerate(first.tokens) if id == PLACEHOLDER]
+    assert len(shown) == ROWS and shown == sorted(first.content) == sorted(last.content)
+    assert not set(first.content.values()) & set(last.content.values())
+    written = WrittenKV(16)
+    written.write(first._replace(blocks=(0, 1, 2, 3)), 0, first.tokens[:-1])
+    again = first._replace(session=7, blocks=(0, 1, 2, 3))
+    assert written.computed(again) == min(64, first.length - 1)
+    assert written.computed(again._replace(session=8, content=last.content)) == shown[0]
 
 
 def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypatch):

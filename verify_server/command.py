@@ -32,6 +32,7 @@ from verify_server.config import ServeConfig
 from verify_server.costs import first_cost, measured, objective, tell_assumption
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
+from verify_server.handout.hand_out import hand_out_of, store_of
 from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.loop import VerifyLoop
 from verify_server.pairing.command import with_home
@@ -62,6 +63,7 @@ def serve(config: ServeConfig) -> int:
     objective(config)
     config = with_home(config)
     require_keepable(config)
+    store_of(config)
     if config.announce:
         discovery.require_reachable(config.listen)
     if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
@@ -176,7 +178,8 @@ async def serve_sequences(
     tell_assumption(config)
     loop = manager.loop
     limits = client_limits(config, manager)
-    frontend = service.VerifyService(manager, info, target.text, tenants, limits)
+    drafts = hand_out_of(config, manager.stats.limited, loop.clock)
+    frontend = service.VerifyService(manager, info, target.text, tenants, limits, drafts)
     readiness = service.Readiness()
     signals, watch = arriving_signals(), ExitWatch()
     # What is loaded stays: else every full collection looks at all of it, some 0.1 s in which no sequence gets on.

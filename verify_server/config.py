@@ -15,13 +15,14 @@ from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.engine import ATTENTION, ENGINES, GRAPHS
 from verify_server.engine.base import MAX_TREE
+from verify_server.handout.config import HandOutConfig
 from verify_server.kept.config import KeepConfig
 
 DEVICE = "orin-nano-super"  # assumed of devices, as in `opensled plan`: no device tells the server its power
 
 
 @dataclass(frozen=True)
-class ServeConfig(KeepConfig, AccessConfig):
+class ServeConfig(HandOutConfig, KeepConfig, AccessConfig):
     """One verification server."""
 
     model: str = option(

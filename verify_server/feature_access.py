@@ -43,11 +43,11 @@ class FeatureAccess:
                 f"the target's last hidden state is {last}; {max(message.features)} was asked for", "features"
             )
 
-    def give(self, session: Session, layers: tuple[int, ...]) -> None:
-        """From now on the session gathers these hidden states; none = none any more."""
+    def give(self, session: Session, layers: tuple[int, ...], rows: int) -> None:
+        """From now on the session gathers these hidden states; none = none any more. `rows`: as Open.feature_rows."""
         log = session.features
         if not layers:
             session.features = None
-        elif log is None or log.layers != layers:
+        elif log is None or (log.layers, log.asked) != (layers, rows):
             size = self._loop.engine.info.hidden_size
-            session.features = FeatureLog(layers, size, len(session.sequence))
+            session.features = FeatureLog(layers, size, len(session.sequence), rows)

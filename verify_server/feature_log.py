@@ -31,24 +31,26 @@ class FeatureWish:
     """Of one step: the engine's thread fills it, the session takes what is in it."""
 
     layers: tuple[int, ...]
-    first: int  # position from which rows are wanted
+    first: int  # position from which rows are wanted,
+    most: int  # and of those that the step computes the newest so many
     rows: Sequence[_Row] = ()
 
 
 class FeatureLog:
     """Of one session; lives on the event loop."""
 
-    def __init__(self, layers: tuple[int, ...], size: int, known: int) -> None:
-        """`size`: elements of a hidden state; `known`: tokens of the text now, of which the newest rows are wanted."""
-        self.layers, self._size = layers, size
-        self._rows: deque[_Row] = deque(maxlen=most_rows(len(layers), size))
-        assert self._rows.maxlen is not None
-        self._next = max(0, known - self._rows.maxlen)  # position of the next row to take
+    def __init__(self, layers: tuple[int, ...], size: int, known: int, asked: int = 0) -> None:
+        """`size`: elements of a hidden state; `known`: tokens of the text now, of which the newest rows are wanted;
+        `asked`: rows of a verdict at most, 0 = as many as it may carry."""
+        self.layers, self.asked, self._size = layers, asked, size
+        self._most = most_rows(len(layers), size, asked)
+        self._rows: deque[_Row] = deque(maxlen=self._most)
+        self._next = max(0, known - self._most)  # position of the next row to take
         self._told = 0  # positions before this one were sent
 
     def wish(self, segment: Segment) -> FeatureWish:
         """Before a step over `segment`."""
-        return FeatureWish(self.layers, max(self._next, segment.start))
+        return FeatureWish(self.layers, max(self._next, segment.start), self._most)
 
     def take(self, wish: FeatureWish) -> None:
         """What a step has computed; rows that are here already stay."""
@@ -109,7 +111,7 @@ def fulfil(
             (position, first_row + index)
             for position, index in _committed(segment, result)
             if position >= wish.first
-        ]
+        ][-wish.most :]
         if places:
             by_layers.setdefault(wish.layers, []).append((wish, places))
     for layers, asked in by_layers.items():

@@ -19,6 +19,7 @@ from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients
+from verify_server.handout.hand_out import SILENT_S, DraftHandOut
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import serve_stream
@@ -64,7 +65,7 @@ class GrpcFrontend(Protocol):
 
 
 class VerifyService:
-    """The three calls of proto/opensled/v1/verify.proto, as bytes: a message's length counts before it is parsed."""
+    """The calls of proto/opensled/v1/verify.proto, as bytes: a message's length counts before it is parsed."""
 
     def __init__(
         self,
@@ -73,13 +74,16 @@ class VerifyService:
         text: TextCodec,
         tenants: Tenants,
         limits: ClientLimits = ClientLimits(),
+        drafts: DraftHandOut | None = None,
     ) -> None:
+        """`drafts`: None = no drafts are handed out."""
         self._manager, self.tenants, self.info = manager, tenants, info
         self._info = codec.encode_info(info).SerializeToString()
         self._tokenizer = codec.tokenizer_reply(text.tokenizer_json, text.chat_template).SerializeToString()
         self.clients = Clients(
             limits, tenants, manager.limits.max_sessions, manager.stats.limited, manager.loop.clock
         )
+        self._drafts = drafts or DraftHandOut(None, 1.0, manager.stats.limited, manager.loop.clock)
 
     async def Describe(self, request: bytes, context: Any) -> bytes:
         await admit_call(context, self.clients, await self._client(context))
@@ -93,6 +97,9 @@ class VerifyService:
         await run_stream(
             self.clients, await self._client(context), context, self._manager.limits.linger, self.serve
         )
+
+    async def GetDraft(self, requests: Any, context: Any) -> None:
+        await run_stream(self.clients, await self._client(context), context, SILENT_S, self._drafts.serve)
 
     async def serve(self, stream: ByteStream) -> None:
         """Serve one call of `Sequence` to its end."""
@@ -128,15 +135,17 @@ class VerifyService:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Take the calls that arrive at `server`."""
-        take_calls(server, self.Describe, self.GetTokenizer, self.Sequence)
+        take_calls(server, self.Describe, self.GetTokenizer, self.Sequence, self.GetDraft)
 
 
-def take_calls(server: grpc.aio.Server, describe: Any, tokenizer: Any, sequence: Any) -> None:
-    """Let these handlers of bytes answer the three calls that arrive at `server`."""
+def take_calls(server: grpc.aio.Server, describe: Any, tokenizer: Any, sequence: Any, draft: Any) -> None:
+    """Let these handlers of bytes answer the calls that arrive at `server`."""
     calls = {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
         "GetTokenizer": grpc.unary_unary_rpc_method_handler(tokenizer),
         "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
+        # One message, then a stream: the same on the wire, and a handler of streams may wait for its reader.
+        "GetDraft": grpc.stream_stream_rpc_method_handler(draft),
     }
     logging.getLogger("grpc._cython.cygrpc").addFilter(_tells_more)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))

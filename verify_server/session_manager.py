@@ -129,7 +129,7 @@ class SessionManager:
             await self._features.require(message, tenant)
             if session is None:
                 session = await self._create(message, prompt_ids, tenant, spent)
-            self._features.give(session, message.features)
+            self._features.give(session, message.features, message.feature_rows)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
         takes = session.limits

@@ -39,13 +39,11 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     for index, outcome in outcomes.items():
         if isinstance(outcome, AcceptanceResult) and outcome.path:
             outcomes[index] = _compact(engine, work[index], outcome)
-    _copy_rows(work, outcomes, scores)
+    give_features(work, outcomes, scores)
     return [outcomes.get(index) for index in range(len(work))]
 
 
-def _copy_rows(
-    work: Sequence[StepItem], outcomes: Mapping[int, AcceptanceResult | OpenSledError], scores: Scores
-) -> None:
+def give_features(work: Sequence[StepItem], outcomes: Mapping[int, Outcome], scores: Scores) -> None:
     """Hidden states for the devices that want them; without them an answer only gets slower."""
     wishes, row = [], 0
     for index, item in enumerate(work):

@@ -17,9 +17,9 @@ CLOSED = 0  # a window: the server cannot send a byte of an answer
 DIVISOR = 99_999_989
 
 
-def unread(count: int, max_tokens: int, peer: Peer, running: Running, tally: Tally) -> None:
+def unread(count: int, message: Callable[[], bytes], peer: Peer, running: Running, tally: Tally) -> None:
     """So many sequences of which not a byte is read, replaced as their streams end."""
-    body = messages.opening(max_tokens=max_tokens)
+    body = message()
     with Connection(peer, running, CLOSED) as connection:
         while running():
             for _ in range(min(50, connection.lacks(count))):
@@ -33,6 +33,12 @@ def unread(count: int, max_tokens: int, peer: Peer, running: Running, tally: Tal
 def sequences(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """So many sequences without a draft, replaced as they end."""
     body = messages.opening()
+    _keep(count, lambda: body, "sequences", peer, running, tally)
+
+
+def asked(count: int, message: Callable[[], bytes], peer: Peer, running: Running, tally: Tally) -> None:
+    """So many sequences with this message, which are read; a new one for each that ends."""
+    body = message()
     _keep(count, lambda: body, "sequences", peer, running, tally)
 
 

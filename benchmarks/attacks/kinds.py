@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.attacks import floods, holds, messages
@@ -24,12 +24,19 @@ class Attack:
     limits: str = "max_sessions=2"  # of the attacker's line in the token file
     readers: int = 1  # of the victim
     front: bool = False  # a flood of streams, which the front has to stop
+    quota: int = 0  # MB of text that the server keeps of the attacker; 0 = none
     before: Work | None = None  # what its tenant asks for in its own right, until the attack begins
 
 
 def _refused(message: Callable[[], bytes], does: str) -> Attack:
     return Attack(partial(floods.refused, message), "messages", does, connections=4)
 
+
+def _asked(count: int, message: Callable[[], bytes], does: str, limits: str = "max_sessions=2") -> Attack:
+    return Attack(partial(holds.asked, count, message), "sequences", does, limits=limits)
+
+
+_SENTENCE = partial(messages.short, max_tokens=48)
 
 ATTACKS: Mapping[str, Attack] = {
     "empty turns": _refused(messages.empty_turns, "chats of 2,000,000 empty turns"),
@@ -70,14 +77,14 @@ ATTACKS: Mapping[str, Attack] = {
         front=True,
     ),
     "unread finished": Attack(
-        partial(holds.unread, 500, 1),
+        partial(holds.unread, 500, messages.short),
         "streams",
         "1,500 answers of one token, unread",
         connections=3,
         front=True,
     ),
     "unread live": Attack(
-        partial(holds.unread, 256, messages.LONG), "streams", "256 answers, unread", limits=""
+        partial(holds.unread, 256, messages.opening), "streams", "256 answers, unread", limits=""
     ),
     "cancel after Failure": Attack(
         floods.failed, "streams", "sequences that fail, cancelled at once", connections=4
@@ -94,5 +101,29 @@ ATTACKS: Mapping[str, Attack] = {
     ),
     "resumed texts": Attack(
         partial(holds.resumed_texts, 32), "texts", "32 long texts at a time under a known resume token"
+    ),
+    # Hidden states, each beside the same attack without them
+    "long prompts": _asked(2, partial(messages.long_prompt, False), "prompts of 900 tokens, two at a time"),
+    "long prompts with features": _asked(
+        2,
+        partial(messages.long_prompt, True),
+        "the same, with all hidden states",
+        "max_sessions=2 features=1",
+    ),
+    "short answers": _asked(8, messages.short, "answers of one token, eight at a time", "max_sessions=8"),
+    "short answers with features": _asked(
+        8, partial(messages.short, True), "the same, with all hidden states", "max_sessions=8 features=1"
+    ),
+    "unread features": Attack(
+        partial(holds.unread, 256, messages.endless_with_features),
+        "streams",
+        "256 answers with all hidden states, unread",
+        limits="features=1",
+    ),
+    # Text that a server keeps, beside the same questions of a tenant of whom nothing is kept
+    "answers": _asked(8, _SENTENCE, "answers of 48 tokens, eight at a time", "max_sessions=8"),
+    "answers that are kept": replace(
+        _asked(8, _SENTENCE, "the same, which the server keeps", "max_sessions=8 keep=1"),
+        quota=1,
     ),
 }

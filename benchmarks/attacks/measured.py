@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.attacks.attacker import attacker
@@ -51,6 +52,7 @@ class Outcome:
     memory_peak: float
     memory_after: float
     record: Record
+    kept_peak: float = 0.0  # MiB of text that the server kept of the attacker at a time
 
     @property
     def share(self) -> float:
@@ -84,7 +86,8 @@ class Outcome:
             "answers broken off": len(self.record.broken),
             "attacker": {key: value for key, value in sorted(self.tally.items()) if key != "ms"},
         }
-        return {name: _short(value) for name, value in facts.items()} | counts
+        kept = {"kept text, most MiB": _short(self.kept_peak)} if attack.quota else {}
+        return {name: _short(value) for name, value in facts.items()} | kept | counts
 
 
 def _short(value: object) -> object:
@@ -101,15 +104,18 @@ def measure(
 ) -> Outcome:
     """Attack a new server of the sources in `checkout`, with these flags besides; through a front on core `front`."""
     with ExitStack() as stack:
-        server = stack.enter_context(served(checkout, SERVER_CORE, ATTACKS[name].limits, *flags))
+        attack = ATTACKS[name]
+        kept = Path(stack.enter_context(TemporaryDirectory())) / "kept" if attack.quota else None
+        keeping = ("--keep-text", str(kept), "--keep-text-mb", str(attack.quota)) if kept else ()
+        server = stack.enter_context(served(checkout, SERVER_CORE, attack.limits, *flags, *keeping))
         honest = Peer(server.address, VICTIM)
         beside: list[int] = []
         if front is not None:
             honest, process = stack.enter_context(fronted(honest, front))
             beside += [process] if front == SERVER_CORE else []
         hostile = replace(honest, token=ATTACKER, source=SOURCE)
-        meter = stack.enter_context(Meter(server.process.pid, beside))
-        reader = stack.enter_context(victim(honest, SERVER_CORE, ATTACKS[name].readers, reference))
+        meter = stack.enter_context(Meter(server.process.pid, beside, kept))
+        reader = stack.enter_context(victim(honest, SERVER_CORE, attack.readers, reference))
         enemy = stack.enter_context(attacker(name, hostile, ATTACK_CORE))
         marks = [(time.monotonic(), meter.cpu())]
         time.sleep(windows.before)
@@ -153,6 +159,7 @@ def _outcome(
         memory_peak=meter.peak(begun, ended),
         memory_after=meter.at(time.monotonic()),
         record=record,
+        kept_peak=meter.kept_peak,
     )
 
 

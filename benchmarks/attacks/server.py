@@ -40,10 +40,14 @@ def served(checkout: Path, core: int, limits: str, *flags: str) -> Iterator[Proc
 
 
 class Meter:
-    """The server's process and its children, looked at ten times a second; `beside`: processes that work for it."""
+    """The server's process and its children, looked at ten times a second.
 
-    def __init__(self, pid: int, beside: Sequence[int] = ()) -> None:
-        self._pid, self._beside, self._done = pid, beside, threading.Event()
+    `beside`: processes that work for it; `kept`: the folder of the text that it keeps, if it keeps any.
+    """
+
+    def __init__(self, pid: int, beside: Sequence[int] = (), kept: Path | None = None) -> None:
+        self._pid, self._beside, self._kept, self._done = pid, beside, kept, threading.Event()
+        self.kept_peak = 0.0  # MiB of files
         self.memory: list[tuple[float, float]] = []  # (time.monotonic(), MiB resident)
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -58,6 +62,7 @@ class Meter:
     def _watch(self) -> None:
         while not self._done.wait(SAMPLE_S):
             self.memory.append((time.monotonic(), self._resident()))
+            self.kept_peak = max(self.kept_peak, _files(self._kept) if self._kept else 0.0)
 
     def _resident(self) -> float:
         return sum(_resident(pid) for pid in _family(self._pid))
@@ -72,6 +77,15 @@ class Meter:
     def cpu(self) -> float:
         """Seconds of processor time so far, of all that serves."""
         return sum(_cpu(pid) for pid in (*_family(self._pid), *self._beside))
+
+
+def _files(folder: Path) -> float:
+    """MiB."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total / 2**20
 
 
 def _family(pid: int) -> Iterator[int]:

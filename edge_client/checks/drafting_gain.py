@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from edge_client.checks.draft import DraftReport, tried
 from edge_client.checks.finding import Finding, ok, warn
-from edge_client.checks.server_checks import ServerReport
+from edge_client.checks.head_gain import check_head_gain
+from edge_client.checks.server_checks import NO_DRAFTS, ServerReport
 from edge_client.checks.trial import GainReport, Prediction, measure
 from edge_client.config import DoctorConfig
 from hw_profiles import catalog
@@ -25,7 +26,6 @@ EXAMPLES = (
     ("dense-8b", "a100-80", "a fast server"),
     ("dense-8b", "agx-orin", "a hub in the house"),
 )
-NO_DRAFTS = "none"  # the --drafter that proposes nothing
 RESTS = "adaptive"  # the --stop that does not draft where drafting does not pay
 SHARED = ", but one at a time: the server shares this machine, and each slows the other down"
 USERS, CONTEXT = 8, 1024  # of such a server: sequences at a time, and positions of each
@@ -48,6 +48,8 @@ async def check_gain(
     else:
         report.findings += [_untold(measured)] if measured else []
         by_law(config, server, draft, report)
+    if server.states and server.usable:
+        report.findings += check_head_gain(config, server, draft, report.prediction)
 
 
 def _untold(why: str) -> Finding:

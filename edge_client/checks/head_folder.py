@@ -25,8 +25,9 @@ def check_head(folder: str, target: Mapping[str, object] | None) -> Finding:
         detail = f"{folder} is a head of {about.target}, whose vocabulary is not that of {target['model_id']}"
         return fail(CHECK, detail, EXPORT, VocabularyMismatch)
     rows = len(about.taps) * (about.size + 4)
+    often = "round" if about.by_steps else "token of the answer"
     return ok(
         CHECK,
         f"{about.kind} of {about.target}; the server must send it hidden states (serve --features), {rows:,} bytes for "
-        "each token of the answer",
+        f"each {often}",
     )

@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -108,6 +108,7 @@ class DrafterFactory(ABC):
     features: tuple[
         int, ...
     ] = ()  # hidden states of the target that its drafters read (opensled/features.py)
+    feature_rows = 0  # newest positions of which they read them; 0 = all
 
     def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
         """Without a model there is nothing to load."""
@@ -117,6 +118,10 @@ class DrafterFactory(ABC):
 
         Ids that come from the target's own sequence always do.
         """
+
+    def opening(self, wanted: bool) -> dict[str, Any]:
+        """Fields of `Open`: the hidden states that its drafters read, where they are `wanted`."""
+        return {"features": self.features, "feature_rows": self.feature_rows} if wanted else {}
 
     @abstractmethod
     def create(self) -> Drafter:

@@ -59,6 +59,8 @@ class ChainFactory(DrafterFactory):
         if len(read) > 1:
             raise UsageError(f"the heads of chain {names!r} read different hidden states; leave one out")
         self.features = next(iter(read), ())
+        rows = [factory.feature_rows for factory in self._factories if factory.features]
+        self.feature_rows = 0 if 0 in rows else max(rows, default=0)
         self._rename()
 
     def _rename(self) -> None:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.drafting.beam import WIDTH, Bias, likeliest_tree
+from opensled.drafting.beam import CANDIDATES, WIDTH, Bias, likeliest_spine, likeliest_tree
 from opensled.drafting.collapse import ROOT, Trie, best_chain, best_trie, ranked
 from opensled.messages import DraftBlock, DraftToken
 from opensled.noise import gumbel
 
 NODES = 24  # of a tree, at most
+NEVER = 1e-300  # chance of what is never drawn: what stands behind it still has a chance of its own
 TOP_K, BEAM = 5, 48  # ids of each frame, and paths of all frames, that are looked at
 
 
@@ -28,6 +29,12 @@ class Drawing(NamedTuple):
     temperature: float
 
 
+def likeliest_of(logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Of logits [..., V] the largest [..., C] and their ids, the best first."""
+    best = np.argsort(-logits, axis=-1, kind="stable")[..., :CANDIDATES]
+    return np.take_along_axis(logits, best, axis=-1), best
+
+
 def place_trie(
     logits: NDArray[np.float32], ids: NDArray[np.int64], newest: int, is_tree: bool, bias: Bias | None
 ) -> Trie:
@@ -36,6 +43,12 @@ def place_trie(
     `newest`: the last token of the text; as all ids here, one of the draft vocabulary.
     """
     return ranked(likeliest_tree(logits, ids, newest, WIDTH if is_tree else 1, bias), NODES)
+
+
+def spine_trie(logits: NDArray[np.float32], ids: NDArray[np.int64], is_tree: bool) -> Trie:
+    """Of steps of a chain, each behind the likeliest id of the one before: `logits` [steps, C] of the likeliest `ids`,
+    noise included. A tree has other likely ids beside that chain, which cost no step."""
+    return ranked(likeliest_spine(logits, ids, WIDTH if is_tree else 1), NODES)
 
 
 def frame_trie(frames: NDArray[np.float32], ids: NDArray[np.int64], drawing: Drawing) -> Trie:
@@ -68,7 +81,7 @@ def _drawn(trie: Trie, ids: NDArray[np.int64], drawing: Drawing) -> Trie:
         for child, chance in zip(children, drawn):
             above = scores[parent] if parent != ROOT else 0.0
             depth[child] = depth[parent] + 1
-            scores[child] = above + float(np.log(min(1.0, chance * together)))
+            scores[child] = above + float(np.log(max(NEVER, min(1.0, chance * together))))
     return trie._replace(scores=scores)
 
 

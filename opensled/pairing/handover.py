@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 import ssl
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from opensled.address import host_port
@@ -57,6 +57,7 @@ class Grant:
     authority: bytes  # certificate, DER
     token: str
     name: str  # of the device, as the server's tenant
+    signer: str = ""  # public key (hex) that signs drafts for the device; "" = none
 
     @property
     def authority_pem(self) -> str:
@@ -82,18 +83,26 @@ def read_grant(text: bytes) -> Grant:
         authority = ssl.PEM_cert_to_DER_cert(said["authority"])
     except (UsageError, ValueError) as error:
         raise ProtocolError("the server sent an address or a certificate that is none") from error
+    signer = said["signer"]
+    if signer and not _TOKEN.fullmatch(signer):
+        raise ProtocolError("the server sent a key for signatures that is none")
     if not (is_host(host) and port and _TOKEN.fullmatch(said["token"]) and _NAME.fullmatch(said["name"])):
         raise ProtocolError("the server sent an address, a token or a name that is none")
-    return Grant(said["server"], authority, said["token"], said["name"])
+    return Grant(said["server"], authority, said["token"], said["name"], signer)
 
 
 def _fields(text: bytes, kind: type[PairRequest] | type[Grant]) -> dict[str, str]:
-    """The fields of `kind`, all of them texts; other fields, of a later release, are left out."""
+    """The fields of `kind`, all of them texts; other fields, of a later release, are left out.
+
+    A field with a default may be missing: an earlier release knows none of that name.
+    """
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
         found = None
+    known = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+    said = {**known, **found} if isinstance(found, dict) else {}
     names = [each.name for each in fields(kind)]
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in names):
+    if not all(isinstance(said.get(name), str) for name in names):
         raise ProtocolError("the other end sent bytes that are no message of a pairing")
-    return {name: found[name] for name in names}
+    return {name: said[name] for name in names}

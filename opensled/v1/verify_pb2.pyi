@@ -90,6 +90,32 @@ class GetTokenizerReply(_message.Message):
     chat_template: str
     def __init__(self, tokenizer_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ...) -> None: ...
 
+class GetDraftRequest(_message.Message):
+    __slots__ = ("file", "offset")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    offset: int
+    def __init__(self, file: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GetDraftReply(_message.Message):
+    __slots__ = ("manifest", "part", "failure")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    manifest: SignedManifest
+    part: bytes
+    failure: Failure
+    def __init__(self, manifest: _Optional[_Union[SignedManifest, _Mapping]] = ..., part: _Optional[bytes] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class SignedManifest(_message.Message):
+    __slots__ = ("manifest", "signature")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    manifest: bytes
+    signature: bytes
+    def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class ClientMessage(_message.Message):
     __slots__ = ("open", "draft", "cancel", "dummy", "padding")
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -135,7 +161,7 @@ class Dummy(_message.Message):
     def __init__(self) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping", "takes_unverified", "images")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping", "takes_unverified", "images", "feature_rows")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +181,7 @@ class Open(_message.Message):
     SHAPING_FIELD_NUMBER: _ClassVar[int]
     TAKES_UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_ROWS_FIELD_NUMBER: _ClassVar[int]
     ids: Ids
     text: str
     chat: Chat
@@ -174,7 +201,8 @@ class Open(_message.Message):
     shaping: Shaping
     takes_unverified: bool
     images: _containers.RepeatedCompositeFieldContainer[Image]
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
+    feature_rows: int
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ..., feature_rows: _Optional[int] = ...) -> None: ...
 
 class Image(_message.Message):
     __slots__ = ("digest", "data")

@@ -50,6 +50,11 @@ class VerifyStub:
                 request_serializer=opensled_dot_v1_dot_verify__pb2.ClientMessage.SerializeToString,
                 response_deserializer=opensled_dot_v1_dot_verify__pb2.ServerMessage.FromString,
                 _registered_method=True)
+        self.GetDraft = channel.unary_stream(
+                '/opensled.v1.Verify/GetDraft',
+                request_serializer=opensled_dot_v1_dot_verify__pb2.GetDraftRequest.SerializeToString,
+                response_deserializer=opensled_dot_v1_dot_verify__pb2.GetDraftReply.FromString,
+                _registered_method=True)
 
 
 class VerifyServicer:
@@ -77,6 +82,13 @@ class VerifyServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDraft(self, request, context):
+        """The draft that the operator hands out to devices of this tenant: its manifest, or one of its files from any byte on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifyServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_VerifyServicer_to_server(servicer, server):
                     servicer.Sequence,
                     request_deserializer=opensled_dot_v1_dot_verify__pb2.ClientMessage.FromString,
                     response_serializer=opensled_dot_v1_dot_verify__pb2.ServerMessage.SerializeToString,
+            ),
+            'GetDraft': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetDraft,
+                    request_deserializer=opensled_dot_v1_dot_verify__pb2.GetDraftRequest.FromString,
+                    response_serializer=opensled_dot_v1_dot_verify__pb2.GetDraftReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class Verify:
             '/opensled.v1.Verify/Sequence',
             opensled_dot_v1_dot_verify__pb2.ClientMessage.SerializeToString,
             opensled_dot_v1_dot_verify__pb2.ServerMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDraft(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/opensled.v1.Verify/GetDraft',
+            opensled_dot_v1_dot_verify__pb2.GetDraftRequest.SerializeToString,
+            opensled_dot_v1_dot_verify__pb2.GetDraftReply.FromString,
             options,
             channel_credentials,
             insecure,

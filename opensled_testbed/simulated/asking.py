@@ -14,7 +14,14 @@ from opensled.protocol import Truth
 from opensled.turns import Turn
 from opensled_testbed.fleet import Wish
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
+from opensled_testbed.simulated.links import (
+    Ways,
+    draft_bytes,
+    feature_bytes,
+    open_bytes,
+    opened_bytes,
+    verdict_bytes,
+)
 from opensled_testbed.simulated.sequences import Script
 from opensled_testbed.simulated.server import Reader
 from verify_server.session import Session
@@ -68,7 +75,8 @@ class Asking(ABC):
     def told(self, message: ServerMessage) -> None:
         """See `Reader`."""
         assert isinstance(message, Verdict), "a simulated server has no failures"
-        self._down(self._hear, message, verdict_bytes(len(message.tokens)))
+        size = verdict_bytes(len(message.tokens)) + feature_bytes(message.features)
+        self._down(self._hear, message, size)
 
     # -- the edge loop ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from edge_client.draft_job import BlockBudget
 from edge_client.draft_work import Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
+from hw_profiles.device_head import DeviceHeadCost
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
@@ -41,9 +42,14 @@ class SimulatedDrafts(ReplayDrafts):
     """What the answers of one device share; it drafts for one of them at a time."""
 
     def __init__(
-        self, events: Events, speed: DraftSpeed | None, lengths: DraftLengthPolicy, looks_ahead: bool
+        self,
+        events: Events,
+        speed: DraftSpeed | None,
+        lengths: DraftLengthPolicy,
+        looks_ahead: bool,
+        head: DeviceHeadCost | None = None,
     ) -> None:
-        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at)
+        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at, head)
         self._waiting = Ready()
         self._counted = 0
         self._answers = 0  # that it has drafted for

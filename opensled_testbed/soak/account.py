@@ -66,6 +66,7 @@ class Account:
     tokens: int = 0  # compared with the truth, those of answers that broke off included
     texts: int = 0  # answers among them that were read as text over a device's API
     resumed: int = 0  # times that an answer under way went on after its stream was lost
+    accepted: Counter[str] = field(default_factory=Counter)  # by drafter: draft tokens of devices that stood
     left: int = 0  # answers whose reader left on purpose
     suspects: list[Suspect] = field(default_factory=list)
     text_suspects: list[TextSuspect] = field(default_factory=list)
@@ -129,6 +130,7 @@ class Account:
             "flips": self.flips,
             "resumed": self.resumed,
             "left": self.left,
+            "accepted": dict(self.accepted),
             "refused": dict(self.refused),
             "broken_off": dict(self.broken),
             "faults": dict(self.faults),

@@ -16,6 +16,9 @@ from opensled.errors import OpenSledError
 from opensled_testbed.soak import floods
 from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
 from opensled_testbed.soak.cluster_target import GATEWAY, REPLICA_ROLE, ROLL, SCHEDULER_ROLE
+from opensled_testbed.soak.draft_strike import hand_out_drafts
+from opensled_testbed.soak.kept_text import delete_kept
+from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.page_strike import use_page
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.target import EDGE, SoakTarget
@@ -146,9 +149,19 @@ async def token_file(ground: Ground, window: Window) -> None:
     await edit_token_file(ground.target)
 
 
+async def deletion(ground: Ground, window: Window) -> None:
+    """The operator deletes what the server keeps of its fleet."""
+    await delete_kept(ground.target)
+
+
 async def page(ground: Ground, window: Window) -> None:
     """An operator watches the page, and switches the drafts of a device off and on."""
     await use_page(ground.target)
+
+
+async def drafts(ground: Ground, window: Window) -> None:
+    """Drafts are published and taken back, while a tenant fetches them greedily."""
+    await hand_out_drafts(ground.target, ground.guest)
 
 
 def _flood(kind: str) -> Strike:
@@ -186,5 +199,12 @@ FAULTS: Mapping[str, Strike] = {
     "memory pressure": memory_pressure,
     "token file": token_file,
     "page": page,
+    "drafts": drafts,
+    "deletion": deletion,
     **{f"flood of {kind}": _flood(kind) for kind in floods.FLOODS},
 }
+
+
+def faults_of(kind: TargetKind, chosen: Mapping[str, Strike]) -> dict[str, Strike]:
+    """Those that can strike such a target."""
+    return {name: strike for name, strike in chosen.items() if strike is not deletion or kind.keeps}

@@ -7,6 +7,8 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from typing import NamedTuple
 
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
@@ -75,25 +77,34 @@ class Reader(ABC):
         return self.heard_at
 
 
+class Asking(NamedTuple):
+    """How a device of a soak asks."""
+
+    name: str
+    drafter: str
+    features: tuple[int, ...]  # hidden states of the target that its drafter reads
+    patience: RetryPolicy
+
+
 class SoakDevice(Reader):
     """A device in this process: the product's own edge loop, with a real drafter in its thread."""
 
     def __init__(
         self,
-        name: str,
+        asking: Asking,
         roads: Roads,
         thread: DraftThread,
-        patience: RetryPolicy,
         course: Course,
         account: Account,
         seed: int,
     ) -> None:
         super().__init__(roads, course, account, seed)
-        self._name, self._thread, self._patience = name, thread, patience
+        self._asking, self._thread = asking, thread
 
     async def _ask(self, number: int) -> None:
         question = self._course.questions[number]
-        session = RemoteSession(self.roads.connect, question.opening(self._name), self._patience)
+        opening = replace(question.opening(self._asking.name), features=self._asking.features)
+        session = RemoteSession(self.roads.connect, opening, self._asking.patience)
         leaves_after = self._random.randint(1, 60) if self._random.random() < LEAVES else None
         told: list[int] = []
         over = False
@@ -101,6 +112,8 @@ class SoakDevice(Reader):
             over = await self._read(session, question, told, leaves_after)
         finally:
             self._account.resumed += session.reopened
+            if session.lacks_features:
+                self._account.wrong("the server refused hidden states that it may send")
             self._settle(number, told, over, session.truth.finish_reason if over else "")
 
     async def _read(
@@ -112,6 +125,7 @@ class SoakDevice(Reader):
         async with aclosing(generate(session, self._thread, question.params)) as commits:
             async for commit in commits:
                 told += commit.tokens
+                self._account.accepted[self._asking.drafter] += commit.accepted
                 latest = self._heard(latest)
                 if leaves_after is not None and len(told) >= leaves_after:
                     break

@@ -14,16 +14,17 @@ from pathlib import Path
 
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.clocks import StepClock
-from opensled_testbed.soak.faults import FAULTS, Ground
+from opensled_testbed.soak.faults import FAULTS, Ground, faults_of
 from opensled_testbed.soak.fleet import fleet_of
 from opensled_testbed.soak.judge import Judge
+from opensled_testbed.soak.kept_text import check_kept
 from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.nemesis import Nemesis, Schedule
 from opensled_testbed.soak.picture_questions import picture_questions
 from opensled_testbed.soak.questions import Course, Question, course_of, questions
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.report import Report
-from opensled_testbed.soak.target import Place, SoakTarget, private_file
+from opensled_testbed.soak.target import FLEET, Place, SoakTarget, private_file
 from opensled_testbed.soak.targets import target_of
 
 log = logging.getLogger(__name__)
@@ -107,22 +108,19 @@ class SoakRun:
     def _target(self, kind: TargetKind) -> SoakTarget:
         folder = self._folder / kind.name
         folder.mkdir()
-        tenants = f"{self._token} fleet\n{self._guest} guest {GUEST_LIMITS}\n"
+        agreed = " keep=1" if kind.keeps else ""
+        tenants = f"{self._token} {FLEET}{agreed}\n{self._guest} guest {GUEST_LIMITS}\n"
         tokens = private_file(folder / "tokens", tenants)
         return target_of(kind, Place(folder, StepClock(folder / "clock"), tokens))
 
     async def _torment(self, fronts: Sequence[Front]) -> None:
         """Readers ask and nemeses strike until the time is over; then the answers under way come to their end."""
-        schedule = Schedule(60 * self._soak.minutes, len(self._kinds))
         end = time.monotonic() + 60 * self._soak.minutes
         asking = [asyncio.ensure_future(reader.run()) for front in fronts for reader in front.readers]
         telling = asyncio.ensure_future(_tell(fronts))
         try:
             await asyncio.gather(
-                *(
-                    Nemesis(front.ground, self._kinds, schedule, number / len(fronts)).run()
-                    for number, front in enumerate(fronts)
-                )
+                *(self._nemesis(front, number / len(fronts)).run() for number, front in enumerate(fronts))
             )
             await asyncio.sleep(max(0.0, end - time.monotonic()))
             await _finish(fronts, asking)
@@ -131,6 +129,10 @@ class SoakRun:
                 task.cancel()
             await asyncio.gather(*asking, telling, return_exceptions=True)
 
+    def _nemesis(self, front: Front, offset: float) -> Nemesis:
+        kinds = faults_of(front.target.kind, self._kinds)
+        return Nemesis(front.ground, kinds, Schedule(60 * self._soak.minutes, len(kinds)), offset)
+
     def _judge(self, fronts: Sequence[Front]) -> None:
         log.info("the reference writes the truths again")
         judges = {kind.model: Judge(kind) for kind in self._soak.targets}
@@ -138,6 +140,8 @@ class SoakRun:
             engine, judge = front.target.kind.engine, judges[front.target.kind.model]
             front.account.wrongs += judge.truths(front.course, engine)
             judge.settle(front.account, front.course, engine)
+            if front.target.kind.keeps:
+                check_kept(front.target, front.course, front.account)
 
 
 async def _finish(fronts: Sequence[Front], asking: Sequence[asyncio.Future[None]]) -> None:

@@ -18,10 +18,14 @@ from opensled.errors import OpenSledError
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S
 from opensled_testbed.soak.clocks import StepClock
+from opensled_testbed.soak.draft_heads import published
 from opensled_testbed.soak.kinds import TargetKind
+from verify_server.handout.draft_store import DraftStore
 
 ANY_PORT = "127.0.0.1:0"
 EDGE = "edge"
+FLEET = "fleet"  # tenant of all devices that mean no harm
+KEPT_MB = 1  # of text that a target keeps of it
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,30 @@ class SoakTarget(ABC):
         self.parts: dict[str, Part] = {}
         self.http = f"127.0.0.1:{free_port()}"  # of its own API
         self.operator = secrets.token_hex(16)  # opens its page
+        self.handout = place.folder / "handout"  # drafts that are handed out, whose owner alone may read them
+        DraftStore(self.handout).make()
         self._operators = private_file(place.folder / "operators", self.operator)
         self._one_at_a_time = threading.RLock()
         self._over = False
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Those of its kind, and of its own API."""
+        """Those of its kind, of its own API, of what it drafts with and keeps, and of the drafts that it hands out."""
         served = ("--http", self.http, "--operator-keys", str(self._operators))
-        return (*self.kind.flags, *(served if self.kind.http else ()))
+        head = self.place.folder / "published"
+        return (
+            *self.kind.flags,
+            *("--drafts", str(self.handout)),
+            *(served if self.kind.http else ()),
+            *(("--features",) if self.kind.heads else ()),
+            *(("--draft-model", str(published(self.kind.model, head))) if self.kind.published else ()),
+            *(("--keep-text", str(self.kept), "--keep-text-mb", str(KEPT_MB)) if self.kind.keeps else ()),
+        )
+
+    @property
+    def kept(self) -> Path:
+        """The folder of the text that it keeps."""
+        return self.place.folder / "kept"
 
     @property
     def name(self) -> str:

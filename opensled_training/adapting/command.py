@@ -56,10 +56,11 @@ def adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:
     learner = DraftLearner(
         copy.deepcopy(pair.draft),
         texts,
-        config.shop / "run",
+        config.run,
         {"pair": json.dumps(fingerprints), "source": config.kept or config.data},
         config.epochs,
-        config.rate,
+        config.highest_rate,
+        config.lora,
     )
     started = time.monotonic()
     learner.run()
@@ -70,6 +71,7 @@ def adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:
         found = gain(before, after, config.least_gain)
         report: dict[str, Any] = {
             "parents": fingerprints,
+            "lora_rank": config.lora,
             "learned": _learned(learner.learned, sum(int((text.roles != GIVEN).sum()) for text in texts)),
             "draft_length": config.length,
             "before": [each.facts() for each in before],
@@ -113,7 +115,8 @@ def said(report: dict[str, Any], config: AdaptConfig) -> str:
             lines.append(f"| {name} | {each['temperature']} | {each['tokens_per_round']:.2f} | {places} |")
     lines.append(
         f"gain: {found['tokens_per_round']:.3f} tokens a round ({found['low']:.3f} to {found['high']:.3f}), wanted at "
-        f"least {found['wanted']:g}; {learned['tokens']:,} tokens in {learned['minutes']:.1f} minutes of training"
+        f"least {found['wanted']:g}; {learned['weights']:,} weights learned from {learned['tokens']:,} tokens in "
+        f"{learned['minutes']:.1f} minutes"
     )
     lines.append(_next_step(bool(found["passes"]), config))
     return "\n".join(lines)

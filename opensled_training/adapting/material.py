@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opensled.errors import NotFound, VocabularyMismatch
+from opensled.errors import NotFound, UsageError, VocabularyMismatch, first_line
 from opensled_training.adapting.config import AdaptConfig
 from opensled_training.adapting.pair import Pair
 from opensled_training.distil.self_prompts import Given
@@ -26,17 +26,19 @@ TEXTS = "texts"  # folder of shards
 ROWS = 96  # texts at once, if so many tokens are wanted
 TOKENS_PER_ROW = 1000  # of few tokens too many would belong to texts that are never ended
 SEED = 31
+MOST_PROBABILITY = 1.01  # of the likeliest tokens together, which are kept in 16 bits
 TOP = 32  # likeliest tokens that are learned from at each position; all others are one outcome
 
 
 def texts_of(pair: Pair, config: AdaptConfig) -> tuple[list[ShardText], list[list[int]]]:
     """The texts to learn from, and the held-out prompts. What is written already is not written again.
 
-    Raises NotFound where there is too little.
+    Raises NotFound where there is too little, VocabularyMismatch, and UsageError for damaged files.
     """
     if config.kept:
-        _require_own(Path(config.kept), pair.draft_text.fingerprint)
-        return _kept(Path(config.kept), config.heldout)
+        folder = Path(config.kept)
+        known = read_kept(folder, pair.draft_text.fingerprint, pair.draft.config.vocab_size)
+        return _kept(folder, known, config.heldout)
     asker = Asker(config.target, pair.source.text, None if config.data == "self" else Path(config.data))
     scripts = [script.parts[0] for script in asker.heldout()]
     prompts = [list(part.ids) for part in scripts if isinstance(part, Given)]
@@ -68,21 +70,55 @@ def _read(paths: list[Path]) -> Iterator[ShardText]:
             yield replace(text, top_ids=top_ids, top_log_probs=top_log_probs, features=none)
 
 
-def _require_own(folder: Path, vocabulary: str) -> None:
-    """Raises VocabularyMismatch for texts that a target of another vocabulary wrote."""
+def read_kept(folder: Path, vocabulary: str, size: int) -> list[ShardText]:
+    """Texts that a server kept of a target whose vocabulary has this fingerprint and so many ids.
+
+    Raises VocabularyMismatch for one of another target, UsageError for one that is damaged.
+    """
+    texts = []
     for path in shards(folder):
-        with np.load(path) as file:
-            if "vocabulary" not in file.files or str(file["vocabulary"]) != vocabulary:
-                raise VocabularyMismatch(
-                    f"{path} was not kept of a target with this vocabulary; name the folder of the target's own texts"
-                )
+        try:
+            with np.load(path) as file:
+                own = "vocabulary" in file.files and str(file["vocabulary"]) == vocabulary
+            found = list(_read([path])) if own else []
+            _check_sound(found, size)
+        # numpy raises what its archives, their compression and their headers raise.
+        except Exception as error:
+            raise UsageError(f"{path} is damaged, remove it: {first_line(error)}") from error
+        if not own:
+            raise VocabularyMismatch(
+                f"{path} was not kept of a target with this vocabulary; name the folder of the target's own texts"
+            )
+        texts += found
+    return texts
 
 
-def _kept(folder: Path, most: int) -> tuple[list[ShardText], list[list[int]]]:
+def _check_sound(texts: list[ShardText], size: int) -> None:
+    """Raises ValueError for what no server keeps: training would fail on it, or learn nonsense."""
+    for text in texts:
+        written, rows = int((text.roles != GIVEN).sum()), (len(text.top_ids), len(text.top_log_probs))
+        if text.ids.ndim != 1 or text.ids.shape != text.roles.shape or text.top_ids.ndim != 2:
+            raise ValueError("arrays of other shapes")
+        if text.roles[0] != GIVEN or rows != (written, written):
+            raise ValueError("rows that are not those of its tokens")
+        if text.top_ids.shape != text.top_log_probs.shape or not 0 < text.top_ids.shape[1] <= size:
+            raise ValueError("ids and probabilities of two shapes")
+        if any(
+            each.dtype.kind not in "ui" or (each >= size).any() or (each < 0).any()
+            for each in (text.ids, text.top_ids)
+        ):
+            raise ValueError(f"ids beyond the {size} of the vocabulary")
+        if text.top_log_probs.dtype.kind != "f" or not np.isfinite(text.top_log_probs).all():
+            raise ValueError("probabilities that are none")
+        if (np.exp(text.top_log_probs.astype(np.float64)).sum(-1) > MOST_PROBABILITY).any():
+            raise ValueError("probabilities that are more than one together")
+
+
+def _kept(folder: Path, found: list[ShardText], most: int) -> tuple[list[ShardText], list[list[int]]]:
     """One prompt in 20 is held out, by its hash: the same ones each time, in all texts that begin with it."""
     texts: list[ShardText] = []
     heldout: dict[bytes, list[int]] = {}
-    for text in _read(shards(folder)):
+    for text in found:
         written = np.flatnonzero(text.roles != GIVEN)
         if not len(written):
             continue

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from hw_profiles.draft_head import KINDS
+from opensled.drafting.head_form import KINDS
 from opensled.errors import UsageError
 from opensled_training.heads import windows
 from opensled_training.heads.batches import tapped_windows

@@ -22,6 +22,7 @@ class Form(NamedTuple):
 FORMS = {
     "specformer": Form("lk", 5, 128),
     "ctc": Form("ctc", 7),
+    "owl": Form("lk", 6),
     "parallel": Form("hard", 5),
     RELEASED: Form("released", 4),
 }
@@ -37,8 +38,9 @@ class TrainHeadConfig:
     )
     head: str = option(
         "specformer",
-        "kind of the head: specformer or ctc; or a baseline to compare, which cannot be served: parallel (the network "
-        "of ctc without blanks) or ctc-released (what the authors of CTC-drafter released; only its curve is kept)",
+        "kind of the head: specformer, ctc or owl; or a baseline to compare, which cannot be served: parallel (the "
+        "network of ctc without blanks) or ctc-released (what the authors of CTC-drafter released; only its curve is "
+        "kept)",
         choices=tuple(FORMS),
         often=True,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from hw_profiles.draft_head import KINDS
+from opensled.drafting.head_form import KINDS
 from opensled.errors import NotFound, UnsupportedModel, UsageError
 from opensled.registry import remedy
 from opensled.store import model_path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hw_profiles.draft_head import KINDS
 from opensled.config import option
+from opensled.drafting.head_form import KINDS
 
 
 @dataclass(frozen=True)

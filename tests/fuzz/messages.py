@@ -145,6 +145,7 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
     else:
         opening.features.extend(choose.some(lambda: choose.pick(("hidden:0", "hidden:1", choose.text())), 3))
+        opening.feature_rows = choose.pick((0, 1, 128, 129, choose.id()))
 
 
 def _images(choose: Choices, opening: pb.Open) -> None:

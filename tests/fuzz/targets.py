@@ -27,7 +27,19 @@ from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE
 from opensled.messages import Guide
 from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
-from tests.fuzz import bodies, drafting, files, heads, messages, pairing, schemas, streams
+from tests.fuzz import (
+    bodies,
+    device_heads,
+    drafting,
+    files,
+    handout,
+    heads,
+    kept,
+    messages,
+    pairing,
+    schemas,
+    streams,
+)
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Counter
 from tests.fuzz.streams import OPEN, RATIO
@@ -274,7 +286,13 @@ TARGETS = {
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
     "published_head": Target(heads.published_head, 1, noise()),
+    "device_rows": Target(device_heads.device_rows, 4, noise()),
+    "device_head": Target(device_heads.device_head, 1, noise()),
+    "kept_text": Target(kept.kept_text, 1, noise()),
     "hub_listing": Target(hub_listing, 4, noise()),
+    "draft_manifest": Target(handout.draft_manifest, 4, noise()),
+    "draft_reply": Target(handout.draft_reply, 2, handout.REPLIED),
+    "draft_asked": Target(handout.draft_asked, 2, (handout.ASKED,)),
     "pairing_server": Target(pairing.pairing_server, 1, noise(8)),
     "pairing_device": Target(pairing.pairing_device, 1, noise(8)),
     "pairing_messages": Target(pairing.pairing_messages, 2, (REQUESTED, GRANTED)),

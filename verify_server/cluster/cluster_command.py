@@ -116,14 +116,15 @@ def _gpus(config: ServeConfig) -> float:
 
 
 def _replica_config(config: ServeConfig) -> ServeConfig:
-    """The configuration of one replica: no metrics port, and absolute paths, because it starts in another folder."""
+    """The configuration of one replica: no metrics port, no drafts, and absolute paths, because it starts in another
+    folder."""
     names: dict[str, Any] = {
         name: str(Path(path).resolve()) for name in FILES if (path := getattr(config, name))
     }
     path = Path(config.model).expanduser()
     if config.model not in known_models() and path.exists():  # else it is a bundled name or a hub id
         names["model"] = str(path.resolve())
-    return replace(config, metrics="", http="", **names)
+    return replace(config, metrics="", http="", drafts="", **names)
 
 
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:

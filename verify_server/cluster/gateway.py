@@ -30,6 +30,8 @@ from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_ca
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.command import client_limits
 from verify_server.config import ServeConfig
+from verify_server.handout.config import HandOutConfig
+from verify_server.handout.hand_out import SILENT_S, hand_out_of
 from verify_server.security import Tenants, Tls
 from verify_server.session_stream import failure_of
 from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derived
@@ -71,9 +73,13 @@ class Gateway:
         *,
         proxy: bool,
         limits: ClientLimits = ClientLimits(),
+        config: HandOutConfig = HandOutConfig(),
     ) -> None:
-        """`key`: the cluster's; `proxy`: pass streams through. Needs a running event loop."""
+        """`key`: the cluster's; `proxy`: pass streams through; `config`: drafts that this gateway itself hands out.
+
+        Needs a running event loop."""
         self.tenants, self.stats = tenants, GatewayStats()
+        self._drafts = hand_out_of(config, self.stats.limited, time.monotonic)
         self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
         self._proxy, self.draining = proxy, False
         self._changed = asyncio.Event()
@@ -85,7 +91,7 @@ class Gateway:
     def add_to(self, server: service.Server) -> None:
         """Take the calls that arrive at `server`."""
         describe, tokenizer = (partial(self._ask, name) for name in CONSTANT_CALLS)
-        service.take_calls(server, describe, tokenizer, self._sequence)
+        service.take_calls(server, describe, tokenizer, self._sequence, self._draft)
 
     async def report(self, readiness: service.Readiness) -> None:
         """Report whether a replica serves, whenever that changes; until cancelled."""
@@ -126,6 +132,10 @@ class Gateway:
         self._count_in()
         client = await self._client(context)
         await run_stream(self.clients, client, context, LINGER, self._serve)
+
+    async def _draft(self, requests: Any, context: Any) -> None:
+        client = await self._client(context)
+        await run_stream(self.clients, client, context, SILENT_S, self._drafts.serve)
 
     async def pass_through(self, stream: ByteStream) -> None:
         """Serve one call of this process, whatever `proxy` says. Raises Overloaded while the gateway drains."""
@@ -268,7 +278,9 @@ async def start(
 
     The gateway's health is *serving* while one replica serves. Raises OpenSledError if the address is taken.
     """
-    gateway = Gateway(directory, tenants, key, proxy=config.proxy, limits=client_limits(config))
+    gateway = Gateway(
+        directory, tenants, key, proxy=config.proxy, limits=client_limits(config), config=config
+    )
     readiness = service.Readiness()
     reporting = asyncio.ensure_future(gateway.report(readiness))
     try:

@@ -25,5 +25,6 @@ def asked_of(item: StepItem) -> Ask | None:
         session.key,
         item.blocks,
         session.emitted,
+        sequence.table.content,
         0 if session.limits.tree_reads else min(session.limits.max_tree, WAYS * most),
     )

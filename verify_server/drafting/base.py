@@ -7,7 +7,7 @@ the text. Called from the engine's thread, when the step is committed and its ve
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
@@ -28,6 +28,8 @@ class Ask(NamedTuple):
     # KV blocks that the session holds; for the draft's positions, too, if the drafter needs that and memory allows
     blocks: tuple[int, ...] = ()
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
+    # By position, what stands for rows of pictures: their placeholders are the same ids in every text
+    content: Mapping[int, int] = {}
     most_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
 
     @property

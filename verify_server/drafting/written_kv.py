@@ -2,7 +2,8 @@
 
 The target's side of a block says nothing of the draft's: a session may adopt blocks of which the draft read nothing,
 lose blocks and get them back, or roll back half of one. So each block is known by its content, which holds for all of
-these: the hash of the text before it, and the ids in it.
+these: the hash of the text before it, and the ids in it. For the rows of a picture stands what `Ask.content` says: its
+placeholders are the same ids in every text.
 
 Hashes begin with whose text it is. A block that one tenant gives back and another one gets may hold the very text that
 the other one asks about; if it counted as read, drafts that come sooner would tell that.
@@ -70,7 +71,8 @@ class WrittenKV:
         """From position `start` of the text on, its blocks hold the ids `fed`, and nothing beyond."""
         size = self._size
         first = start // size
-        ids = [*_ids(ask, first * size, size)[: start - first * size], *fed]
+        named = [ask.content.get(start + index, id) for index, id in enumerate(fed)] if ask.content else fed
+        ids = [*_ids(ask, first * size, size)[: start - first * size], *named]
         before = self._hash(ask, first)
         for number in range(first, len(ask.blocks)):
             own = tuple(ids[(number - first) * size : (number - first + 1) * size])
@@ -100,5 +102,8 @@ def after(before: int, ids: Iterable[int]) -> int:
 
 
 def _ids(ask: Ask, start: int, size: int) -> tuple[int, ...]:
-    """A block's ids of the text."""
-    return tuple(ask.tokens[start : start + size])
+    """A block's ids of the text; of a picture, what stands for its rows."""
+    ids = tuple(ask.tokens[start : start + size])
+    if not ask.content:
+        return ids
+    return tuple([ask.content.get(start + index, id) for index, id in enumerate(ids)])

@@ -1,4 +1,4 @@
-"""Draft heads: small networks that read the target's hidden states and draft several tokens in one pass."""
+"""Draft heads: small networks that read the target's hidden states and draft several tokens."""
 
 from opensled.registry import Registry
 
@@ -9,6 +9,7 @@ HEADS = Registry(
     {
         "specformer": "verify_server.heads.specformer:SpecFormerHead",
         "ctc": "verify_server.heads.ctc:CtcHead",
+        "owl": "verify_server.heads.owl:OwlHead",
         "parallel": "verify_server.heads.ctc:CtcHead",
     },
 )

@@ -1,4 +1,4 @@
-"""Draft heads beside the target as drafters of the server: one pass drafts for all sessions that ask."""
+"""Draft heads beside the target as drafters of the server, for all sessions that ask at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opensled.drafting.head_drafts import Drawing, block_of, frame_trie, place_t
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
-from verify_server.heads.base import DraftHead
+from verify_server.heads.base import DraftHead, OnePassHead
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
 from verify_server.heads.markov import NOT_DRAFTED
@@ -25,7 +25,7 @@ from verify_server.heads.target_parts import TargetParts
 
 
 class HeadDrafter(ServerDrafter):
-    """What all heads share: `hidden`, and how a token is drawn."""
+    """What all heads share: drafts of as many tokens as each session wants, drawn with its own noise."""
 
     reads_blocks: ClassVar[bool] = True
 
@@ -45,6 +45,19 @@ class HeadDrafter(ServerDrafter):
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
         """Of each ask at least as many tokens as it wants, or all that there are; the likeliest first."""
 
+    def _with_noise(self, ask: Ask, logits: Tensor, first: int) -> Tensor:
+        """What is drawn from by taking the largest: of logits [places, V], the first of which is place `first`."""
+        if ask.params.temperature <= 0:
+            return logits
+        noise = [gumbel(ask.key, ask.length + first + place, self._ids) for place in range(len(logits))]
+        return logits / ask.params.temperature + torch.from_numpy(np.array(noise)).to(logits)
+
+
+class OnePassDrafter(HeadDrafter):
+    """Of heads that draft all their tokens at once."""
+
+    _head: OnePassHead
+
     def _hidden(self, asks: Sequence[Ask]) -> Tensor:
         """[B, length, d] as the output layer reads them."""
         device = self._parts.draft_ids.device
@@ -60,7 +73,7 @@ class HeadDrafter(ServerDrafter):
         return self._parts.normed(hidden)
 
 
-class PlaceDrafter(HeadDrafter):
+class PlaceDrafter(OnePassDrafter):
     """`opensled serve --drafter specformer`: each output of the head stands for a place of the draft.
 
     The paper drafts a chain. Where a tree is taken, other likely tokens of each place are there, too.
@@ -75,15 +88,10 @@ class PlaceDrafter(HeadDrafter):
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
         logits = self._parts.logits(self._hidden(asks)).float()
         for place, ask in enumerate(asks):
-            if ask.params.temperature > 0:
-                logits[place] = self._with_noise(ask, logits[place])
+            logits[place] = self._with_noise(ask, logits[place], 0)
         found = logits.topk(min(CANDIDATES, logits.shape[-1]))
         values, ids = found.values.cpu().numpy(), found.indices.cpu().numpy()
         return [self._draft(ask, *own) for ask, *own in zip(asks, values, ids)]
-
-    def _with_noise(self, ask: Ask, logits: Tensor) -> Tensor:
-        noise = [gumbel(ask.key, ask.length + place, self._ids) for place in range(len(logits))]
-        return logits / ask.params.temperature + torch.from_numpy(np.array(noise)).to(logits)
 
     def _draft(self, ask: Ask, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> DraftBlock:
         newest = self._places.get(ask.tokens[-1], NOT_DRAFTED)
@@ -98,7 +106,7 @@ class PlaceDrafter(HeadDrafter):
         return lambda tokens, ids: markov.among(tokens, ids) / temperature
 
 
-class FrameDrafter(HeadDrafter):
+class FrameDrafter(OnePassDrafter):
     """`opensled serve --drafter ctc`: outputs are frames, and a draft is the likeliest of what they collapse to."""
 
     _head: CtcHead

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
 import secrets
 import shutil
 import time
@@ -24,7 +25,10 @@ from verify_server.kept.trace import KeptText
 
 GIVEN, ANSWER = 0, 2  # who wrote a token, as in opensled_training/distil/self_text.py
 NAME, MARK = "tenant", ".deleted"
-PATTERN = "*.npz"
+PATTERN = re.compile(r"\d{17}-[0-9a-f]{8}\.npz")  # of a text: microseconds since 1970, and chance
+FOLDER = re.compile(r"[0-9a-f]{32}")  # of a tenant
+UNKNOWN = "?"  # a tenant whose folder does not say whose it is
+UNFINISHED_S = 60.0  # after which a file that was begun is one of a server that was killed
 ATTEMPTS = 20  # to delete a folder in which a server may just be writing
 
 
@@ -57,14 +61,21 @@ class KeptStore:
         """Keep a text; `vocabulary`: fingerprint of the target's. False: it is larger than the quota, or older than a
         deletion. Raises OSError."""
         folder = self.folder_of(text.tenant)
-        content = _packed(text, vocabulary)
-        if (self._most and len(content) > self._most) or self._deleted_since(text):
+        if self._deleted_since(text):
             return False
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if not (folder / NAME).exists():
-            write_whole(folder / NAME, text.tenant.encode(), private=True)
+        content = _packed(text, vocabulary)
+        if self._most and len(content) > self._most:
+            return False
         path = folder / f"{int(self._clock() * 1e6):017}-{secrets.token_hex(4)}.npz"
-        write_whole(path, content, private=True)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not (folder / NAME).exists():
+                write_whole(folder / NAME, text.tenant.encode(), private=True)
+            write_whole(path, content, private=True)
+        except FileNotFoundError:
+            if self._deleted_since(text):  # with the folder, in the midst of this
+                return False
+            raise
         if self._deleted_since(text):  # meanwhile
             path.unlink(missing_ok=True)
             return False
@@ -83,7 +94,7 @@ class KeptStore:
     def delete(self, tenant: str) -> HeldTexts:
         """Delete all texts of a tenant; returns what there was. Raises UsageError if some cannot be deleted."""
         folder = self.folder_of(tenant)
-        found = self._held(folder) if folder.is_dir() else HeldTexts(tenant, 0, 0, 0.0, 0.0, str(folder))
+        found = self._held(folder)._replace(tenant=tenant)
         write_whole(self._mark(folder), repr(self._clock()).encode(), private=True)
         for _ in range(ATTEMPTS):
             shutil.rmtree(folder, ignore_errors=True)
@@ -92,27 +103,37 @@ class KeptStore:
         raise UsageError(f"{folder} cannot be deleted; run this as the user that the server runs as")
 
     def _folders(self) -> Iterator[Path]:
-        return (path.parent for path in sorted(self.folder.glob(f"*/{NAME}")))
+        return (
+            path for path in sorted(self.folder.glob("*")) if FOLDER.fullmatch(path.name) and path.is_dir()
+        )
 
     def _mark(self, folder: Path) -> Path:
         return folder.with_name(folder.name + MARK)
 
     def _deleted_since(self, text: KeptText) -> bool:
         try:
-            return text.opened <= float(self._mark(self.folder_of(text.tenant)).read_text())
+            return not text.opened > float(self._mark(self.folder_of(text.tenant)).read_text())
         except FileNotFoundError:
             return False
+        except ValueError:  # a damaged mark still is one
+            return True
 
     def _held(self, folder: Path) -> HeldTexts:
         files = _files(folder)
         times = [_time(path) for path, _ in files] or [0.0]
-        tenant = (folder / NAME).read_text()
-        return HeldTexts(
-            tenant, len(files), sum(size for _, size in files), min(times), max(times), str(folder)
-        )
+        total = sum(size for _, size in files)
+        return HeldTexts(self._tenant(folder), len(files), total, min(times), max(times), str(folder))
+
+    def _tenant(self, folder: Path) -> str:
+        try:
+            tenant = (folder / NAME).read_text(errors="replace")
+        except OSError:
+            return UNKNOWN
+        return tenant if self.folder_of(tenant) == folder else UNKNOWN
 
     def _trim(self, folder: Path) -> None:
         """What is too old, then the oldest until the quota holds; an empty folder goes as well."""
+        _remove_unfinished(folder)
         files = _files(folder)
         now, total = self._clock(), sum(size for _, size in files)
         for path, size in files:
@@ -126,10 +147,19 @@ class KeptStore:
 def _files(folder: Path) -> list[tuple[Path, int]]:
     """With their sizes, oldest first; one that is deleted meanwhile is left out."""
     found = []
-    for path in sorted(folder.glob(PATTERN)):
+    for path in sorted(folder.glob("*")):  # nothing, where the folder is deleted meanwhile
         with contextlib.suppress(FileNotFoundError):
-            found.append((path, path.stat().st_size))
+            if PATTERN.fullmatch(path.name):
+                found.append((path, path.stat().st_size))
     return found
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What `write_whole` leaves where a server is killed in it: neither quota nor age would ever reach it."""
+    for path in folder.glob(".*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - UNFINISHED_S:
+                path.unlink()
 
 
 def _time(path: Path) -> float:

@@ -152,7 +152,7 @@ class BlockTable:
         self._pool = pool
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
-        self._content = content or {}
+        self.content = content or {}  # never written
         self._settled = 0  # leading blocks that are never written again, because others may read them
         # Of the leading full blocks; committed text only grows, so that they stay valid
         self._keys: list[bytes] = []
@@ -245,9 +245,9 @@ class BlockTable:
 
     def _named(self, start: int, tokens: Sequence[int]) -> Sequence[int]:
         """What the KV of these tokens follows from: the tokens, and where there is a picture, its content."""
-        if not self._content:
+        if not self.content:
             return tokens
-        return [self._content.get(start + index, token) for index, token in enumerate(tokens)]
+        return [self.content.get(start + index, token) for index, token in enumerate(tokens)]
 
     def _hold(self, key: bytes, found: list[int]) -> bool:
         """Hold the block with this key, if there is one and the budget allows it."""

@@ -51,7 +51,10 @@ async def _pair(config: PairConfig) -> int:
     from verify_server.pairing.home import Home, home_folder
 
     code = new_code()
-    desk = PairingDesk(Home(home_folder(config.folder)), code, config.server_port)
+    home = Home(home_folder(config.folder))
+    if config.draft_key:
+        home.name_signer(config.draft_key)
+    desk = PairingDesk(home, code, config.server_port)
     server = await _listening(desk, config.listen)
     port = server.sockets[0].getsockname()[1]
     try:

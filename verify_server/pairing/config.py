@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from opensled.address import host_port
 from opensled.config import option
+from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.pairing import PAIRING_PORT
 from verify_server.access_config import FOLDER_HELP
+
+
+def public_key(key: str) -> None:
+    """Raises UsageError for what is no key."""
+    if key and not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise UsageError("a public key has 64 hex digits; opensled drafts keygen prints it")
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,14 @@ class PairConfig:
     )
     server_port: int = option(
         7411, "port of opensled serve, for the device to remember", low=1, high=65535, metavar="PORT"
+    )
+    draft_key: str = option(
+        "",
+        "public key that signs drafts for devices (opensled drafts keygen prints it): this device gets it, and so do "
+        "all that are paired later; no configuration file can set it",
+        metavar="KEY",
+        check=public_key,
+        typed=True,
     )
     minutes: float = option(10.0, "time until the code expires", low=0.01, high=1440, metavar="MINUTES")
     announce: bool = option(

@@ -174,7 +174,8 @@ class PairingDesk:
         self.outcome.set_result(Paired(name, address, grant.server, renewed))
 
     def _grant(self, request: PairRequest, name: str, token: str) -> Grant:
-        return Grant(joined(request.host, self._server_port), self._home.authority.der, token, name)
+        server = joined(request.host, self._server_port)
+        return Grant(server, self._home.authority.der, token, name, self._home.signer)
 
     def _fail(self, reason: str) -> None:
         if not self.outcome.done():

@@ -52,6 +52,7 @@ class Home:
         self.folder = folder
         self.ca, self._ca_key = folder / "ca.pem", folder / "ca.key"
         self.cert, self.key, self.tokens = folder / "server.pem", folder / "server.key", folder / "tokens.txt"
+        self._signer = folder / "signer.txt"
         self._make_folder()
         with self.locked():
             self.authority = self._authority()
@@ -59,6 +60,18 @@ class Home:
             if not self.tokens.exists():
                 write_whole(self.tokens, TOKENS_HEAD, private=True)
         self.name_server(())
+
+    @property
+    def signer(self) -> str:
+        """Public key (hex) that signs drafts for the home's devices; "" = none was named."""
+        try:
+            return self._signer.read_text("ascii").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def name_signer(self, key: str) -> None:
+        """Hand this key to all devices that are paired from now on."""
+        write_whole(self._signer, f"{key}\n".encode(), private=True)
 
     def _make_folder(self) -> None:
         try:

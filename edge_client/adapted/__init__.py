@@ -1,0 +1,1 @@
+"""`opensled drafts pull`: the draft that a server hands out to this device."""

@@ -1,0 +1,264 @@
+"""GetDraft over gRPC: each tenant its own, within limits, while answers go on.
+
+Run: pytest tests/test_handout_wire.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from edge_client.adapted import draft_fetch
+from edge_client.adapted.command import pulled
+from opensled import store
+from opensled.codec import SERVICE_NAME
+from opensled.errors import InvalidRequest, NotFound, OpenSledError, Overloaded, Unauthorized, Unsupported
+from opensled.handout.draft_codec import draft_request
+from opensled.handout.signature import Signer
+from tests.fakes import continuation
+from tests.handed_out import KEY, KITCHEN, WEIGHTS, hand_out, handed, manifest, store_with
+from tests.replicas import Cluster
+from tests.serving import GREEDY, PROMPT, finish, linked, serving
+from tests.system import until
+from verify_server import service
+from verify_server.client_limits import ClientLimits
+from verify_server.config import ServeConfig
+from verify_server.handout import hand_out as module
+from verify_server.security import Tenants
+
+TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
+MOST_MB = 60  # of growth under a flood
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(draft_fetch, "PAUSE", 0.01)
+
+
+async def parts(link, file="", offset=0):
+    async with aclosing(link.draft_parts(file, offset)) as replies:
+        return [reply async for reply in replies]
+
+
+def used_mb():
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def test_each_tenant_gets_its_own_or_none(tmp_path):
+    drafts = store_with(tmp_path / "store", manifest(3))
+    other = store_with(tmp_path / "store", manifest(tenant="garage"), content=WEIGHTS[:5])
+    assert other.newest("garage") and drafts.newest("kitchen")
+
+    async def main():
+        async with serving(TENANTS, drafts=hand_out(drafts)) as (_, address):
+            async with linked(address, token="k") as link:
+                kept, fetched = await pulled(link, KITCHEN)
+                assert fetched and kept.draft.serial == 3
+                assert store.model_file("adapted", "*.gguf").read_bytes() == WEIGHTS
+                assert b"".join(await parts(link, handed().sha256, 262_000)) == WEIGHTS[262_000:]
+                with pytest.raises(NotFound, match="no such file"):  # of the other tenant
+                    await parts(link, handed(WEIGHTS[:5]).sha256)
+                with pytest.raises(InvalidRequest, match="262144 bytes"):
+                    await parts(link, handed().sha256, 262_145)
+                with pytest.raises(InvalidRequest, match="sent whole"):
+                    await parts(link, "", 5)
+                with pytest.raises(InvalidRequest, match="64 hex"):
+                    await parts(link, "../../../etc/passwd")
+            async with linked(address, token="g") as link:
+                with pytest.raises(OpenSledError, match="for devices of 'garage'"):
+                    await pulled(link, KITCHEN)
+                with pytest.raises(NotFound, match="no such file"):
+                    await parts(link, handed().sha256)
+                kept, _ = await pulled(link, replace(KITCHEN, tenant="garage"))
+                assert kept.draft.tenant == "garage"
+            async with linked(address, token="x") as link:
+                with pytest.raises(Unauthorized):
+                    await parts(link)
+
+    asyncio.run(main())
+
+
+def test_a_gateway_hands_out_what_it_has_itself(tmp_path):
+    drafts = store_with(tmp_path / "store", manifest())
+
+    async def main():
+        one = Cluster(ServeConfig(drafts=str(drafts.folder)), TENANTS)
+        await one.open_gateway()
+        try:
+            async with linked(one.address, token="k") as link:
+                assert b"".join(await parts(link, handed().sha256)) == WEIGHTS
+            async with linked(one.address, token="g") as link:
+                with pytest.raises(NotFound, match="device's tenant"):
+                    await parts(link)
+        finally:
+            await one.serving.stop()
+
+    asyncio.run(main())
+
+
+def test_without_drafts_the_answer_says_so(tmp_path):
+    async def main(drafts, said):
+        async with serving(TENANTS, drafts=drafts) as (_, address), linked(address, token="g") as link:
+            with pytest.raises(NotFound, match=said):
+                await pulled(link, Signer("garage", KEY.public))
+
+    asyncio.run(main(None, "hands out no drafts"))
+    asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())), "device's tenant"))
+
+
+def test_what_is_published_while_a_server_runs_is_handed_out(tmp_path):
+    drafts = store_with(tmp_path / "store")
+
+    async def main():
+        async with (
+            serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
+            linked(address, token="k") as link,
+        ):
+            with pytest.raises(NotFound):
+                await pulled(link, KITCHEN)
+            store_with(tmp_path / "store", manifest())
+            assert (await pulled(link, KITCHEN))[1]
+            drafts.delete("kitchen")
+            with pytest.raises(NotFound):
+                await parts(link)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("content", [WEIGHTS[:100_000], None])
+def test_a_file_that_is_damaged_on_the_server(tmp_path, content):
+    drafts = store_with(tmp_path / "store", manifest())
+    [file] = (drafts.folder / "files").iterdir()
+    file.write_bytes(content) if content else file.unlink()
+
+    async def main():
+        async with (
+            serving(TENANTS, drafts=hand_out(drafts)) as (_, address),
+            linked(address, token="k") as link,
+        ):
+            with pytest.raises(NotFound, match="missing or damaged on the server"):
+                await pulled(link, KITCHEN)
+            assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
+
+    asyncio.run(main())
+
+
+def test_all_transfers_share_one_rate(tmp_path):
+    drafts = store_with(tmp_path / "store", manifest())
+
+    async def main():
+        rate = 4e5
+        async with (
+            serving(TENANTS, drafts=hand_out(drafts, rate)) as (_, address),
+            linked(address, token="k") as one,
+            linked(address, token="k") as two,
+        ):
+            began = time.monotonic()
+            await asyncio.gather(parts(one, handed().sha256), parts(two, handed().sha256))
+            # A quarter of a second of it may come at once
+            assert time.monotonic() - began > (2 * len(WEIGHTS) - rate / 4) / rate * 0.9
+
+    asyncio.run(main())
+
+
+def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path):
+    drafts = store_with(tmp_path / "store", manifest())
+
+    async def main():
+        out = hand_out(drafts, 1000.0)
+        async with serving(TENANTS, drafts=out) as (_, address), AsyncExitStack() as stack:
+            links = [await stack.enter_async_context(linked(address, token="k")) for _ in range(5)]
+            running = [asyncio.ensure_future(parts(link, handed().sha256)) for link in links[1:]]
+            await until(lambda: out._transfers[""] == module.MOST_OF_CLIENT)
+            with pytest.raises(Overloaded, match="too many transfers") as refused:
+                await parts(links[0])
+            assert refused.value.retry_after == module.RETRY_S and out._met["drafts"] == 1
+            for task in running:
+                task.cancel()
+            await until(lambda: not out._transfers)
+            assert await parts(links[0])
+
+    asyncio.run(main())
+
+
+def test_an_older_server_is_named(monkeypatch):
+    def without(face, server):
+        calls = {"Describe": grpc.unary_unary_rpc_method_handler(face.Describe)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, calls),))
+
+    monkeypatch.setattr(service.VerifyService, "add_to", without)
+
+    async def main():
+        async with serving() as (_, address), linked(address) as link:
+            with pytest.raises(Unsupported, match="older than this device"):
+                await pulled(link, KITCHEN)
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def flooding(clients, address):
+    """While inside, all of them run."""
+    tasks = [asyncio.ensure_future(client(address)) for client in clients]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeypatch):
+    """Devices that fetch in a loop, some that never read, some that are refused: answers of another tenant go on."""
+    monkeypatch.setattr(service, "SILENT_S", 0.5)
+    content = WEIGHTS * 32  # 8 MB
+    drafts = store_with(tmp_path / "store", manifest(), manifest(tenant="unread"), content=content)
+    file = handed(content).sha256
+
+    async def greedy(address):
+        async with linked(address, token="k") as link:
+            while True:
+                try:
+                    await parts(link, file)
+                except OpenSledError:
+                    await asyncio.sleep(0.02)
+
+    async def unread(address):
+        """On a connection of its own that takes 64 KiB, and no more when others of this process read fast."""
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            ask = channel.unary_stream(f"/{SERVICE_NAME}/GetDraft")
+            asked = draft_request(file).SerializeToString()
+            calls = [ask(asked, metadata=(("authorization", "Bearer u"),)) for _ in range(8)]
+            await asyncio.sleep(60)
+            assert calls
+
+    async def main():
+        limits = ClientLimits(farewell_s=0.5, by_address=False)
+        async with (
+            serving(TENANTS, drafts=hand_out(drafts, 2e7), client_limits=limits) as (manager, address),
+            linked(address, token="g") as link,
+        ):
+            await finish(link)
+            before = used_mb()
+            async with flooding([*[greedy] * 12, *[unread] * 4], address):
+                await asyncio.sleep(0.3)
+                began, count = time.monotonic(), 0
+                while time.monotonic() - began < 1.5:
+                    assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
+                    count += 1
+                grown = used_mb() - before
+                await until(lambda: manager.stats.limited["silence"])
+        return count, grown
+
+    count, grown = asyncio.run(main())
+    assert count >= 3 and grown < MOST_MB, (count, grown)

@@ -1,0 +1,156 @@
+"""A tenant floods a server that keeps its text: the quota holds, old text goes, and no answer waits for a disk.
+
+Run: pytest tests/test_kept_floods.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from opensled.messages import Open, Opened
+from opensled_training.distil.shard_batches import read_shard
+from tests.fakes import continuation
+from tests.serving import GREEDY, PROMPT, finish, linked, serving
+from tests.system import until
+from tests.test_kept import AGREED, keeping
+from verify_server.kept.kept_store import KeptStore
+from verify_server.session_manager import SessionLimits
+
+QUOTA = 12_000  # bytes; a text of these answers has about 800
+FLOODING = 8  # streams at the same time
+ENOUGH = 100  # answers of a flood
+
+
+class Flooded:
+    """A server that keeps the text of tenant `a`, who asks without end, while `b` reads."""
+
+    def __init__(self, store: KeptStore) -> None:
+        self.store, self.answers, self.read = store, 0, 0
+        self.most = 0  # bytes seen on disk
+
+    async def run(self, until_answers: int = ENOUGH) -> None:
+        limits = SessionLimits(max_sessions=32, max_draft=8, linger=0.05, tenants=AGREED)
+        async with serving(AGREED, limits=limits, manager_of=keeping(self.store)) as (manager, address):
+            async with linked(address, token="token-a") as hostile, linked(address, token="token-b") as link:
+                flood = [asyncio.ensure_future(self._ask_on(hostile)) for _ in range(FLOODING)]
+                while self.answers < until_answers:
+                    assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
+                    self.read += 1
+                    self.most = max(self.most, self.bytes)
+                for task in flood:
+                    task.cancel()
+                await asyncio.gather(*flood, return_exceptions=True)
+            await until(lambda: not manager.loop.sessions)
+            manager.keeper.close()
+            self.counts = manager.keeper.counts
+
+    async def _ask_on(self, link) -> None:
+        while True:
+            await finish(link)
+            self.answers += 1
+
+    @property
+    def bytes(self) -> int:
+        return sum(held.bytes for held in self.store.held())
+
+
+def test_the_quota_holds_and_the_neighbour_reads_on(tmp_path: Path) -> None:
+    flooded = Flooded(KeptStore(tmp_path / "kept", QUOTA))
+    asyncio.run(flooded.run())
+    # Between a write and the look at the quota there is one text more.
+    assert flooded.counts["kept"] > 40 and flooded.most <= QUOTA + 2_000
+    assert 0 < flooded.bytes <= QUOTA
+    assert flooded.read > 5
+
+
+def test_old_text_goes_while_new_text_comes(tmp_path: Path) -> None:
+    store = KeptStore(tmp_path / "kept", seconds=0.2)
+    flooded = Flooded(store)
+    asyncio.run(flooded.run())
+    time.sleep(0.25)
+    store.expire()
+    assert flooded.counts["kept"] > 40 and store.held() == []
+
+
+def test_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch) -> None:
+    """It is full, has room for a moment, and is full again."""
+    writes = []
+
+    def some(path: Path, content: bytes, private: bool = False) -> None:
+        writes.append(path)
+        if len(writes) % 10:
+            raise OSError(28, "No space left on device")
+        path.write_bytes(content)
+
+    monkeypatch.setattr("verify_server.kept.kept_store.write_whole", some)
+    flooded = Flooded(KeptStore(tmp_path / "kept", QUOTA))
+    asyncio.run(flooded.run())
+    assert flooded.counts["failed"] > 40 and flooded.read > 5
+
+
+def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path: Path) -> None:
+    store, flooded = KeptStore(tmp_path / "kept"), Flooded(KeptStore(tmp_path / "kept"))
+    outlived: list[float] = []
+    over = threading.Event()
+
+    def delete() -> int:
+        found = 0
+        while not over.wait(0.05):
+            moment = time.time()
+            found += store.delete("a").texts
+            time.sleep(0.05)  # a text that was just written goes at once
+            outlived.extend(held.oldest for held in store.held() if held.texts and held.oldest < moment)
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        deleting = pool.submit(delete)
+        try:
+            asyncio.run(flooded.run())
+        finally:
+            over.set()
+        assert deleting.result() > 3 and not outlived
+    assert flooded.counts["refused"] > 0 and flooded.counts["failed"] == 0
+    store.delete("a")
+    assert not list(store.folder.rglob("*.npz"))
+
+
+def test_what_a_killed_server_had_begun_goes(tmp_path: Path) -> None:
+    """It is a part of a text: neither a list nor a quota would ever count it."""
+    store = KeptStore(tmp_path / "kept")
+    asyncio.run(Flooded(store).run(1))
+    begun = store.folder_of("a") / ".00000000000000001-00000000.npz-abcdefgh"
+    begun.write_bytes(b"a part")
+    store.expire()
+    assert begun.exists(), "it may just be written"
+    os.utime(begun, (1, 1))
+    store.expire()
+    assert not begun.exists()
+
+
+def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
+    """A flood of openings whose answers nobody waits for: what the target wrote of them is kept, and no more."""
+    store = KeptStore(tmp_path / "kept", QUOTA)
+
+    async def main() -> None:
+        limits = SessionLimits(max_sessions=32, max_draft=8, linger=0.05, tenants=AGREED)
+        async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
+            async with linked(address, token="token-a") as link:
+                for _ in range(60):
+                    stream = link.connect()
+                    await stream.send(Open(PROMPT, GREEDY))
+                    assert isinstance(await stream.receive(), Opened)
+                    await stream.close()
+            await until(lambda: not manager.loop.sessions)
+            manager.keeper.close()
+
+    asyncio.run(main())
+    truth = (*PROMPT, *continuation(PROMPT, GREEDY.max_tokens))
+    assert sum(held.bytes for held in store.held()) <= QUOTA
+    for path in store.folder_of("a").glob("*.npz"):
+        [kept] = read_shard(path)
+        assert tuple(kept.ids) == truth[: len(kept.ids)]

@@ -1,0 +1,1 @@
+"""Drafts that this server hands out to the devices of a tenant."""
