@@ -7,15 +7,21 @@ Short memory fails no session, and no session recomputes without progress:
   a long one for ever.
 - A draft tree beyond the longest chain gets free memory only, after all other sessions of the step.
 - Work that is computed ahead, before a reader waits for it, gets free blocks only.
+- Where there is host memory (verify_server/kv/host_tier.py), a session that must go moves there if that is cheaper than
+  to compute its KV again; whoever needs its blocks waits until they are copied.
 - A session whose next block another one computes in this step waits for it (verify_server/kv/twins.py).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.plan import Slice
-from verify_server.kv.blocks import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.host_tier import HostTier
+from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.tending import has_blocks, is_away, leaving_order
 from verify_server.kv.twins import StepBlocks
 from verify_server.session import Session
 from verify_server.step_item import StepItem
@@ -29,8 +35,21 @@ ROUND_SECONDS = 2.0
 class KVPreemptor:
     """Turns the slices of one plan into work for the engine."""
 
-    def __init__(self, sessions: Mapping[int, Session], pool: BlockPool, now: float) -> None:
+    def __init__(
+        self,
+        sessions: Mapping[int, Session],
+        pool: BlockPool,
+        now: float,
+        tier: HostTier | None = None,
+        profile: HardwareProfile = HardwareProfile(),
+    ) -> None:
+        """`tier`: host memory, if there is any; `profile`: what it costs to compute KV again."""
         self._sessions, self._pool, self._now = sessions, pool, now
+        self._tier, self._profile = tier, profile
+        self._short: set[int] = set()  # sessions without memory, also those whose KV is on its way
+        self._claimed: Counter[str] = (
+            Counter()
+        )  # blocks that copies under way free, and sessions wait for, by tenant
         self._waiting: dict[int, Slice] = {}  # slices that are not tried yet
         self._refused: dict[int, Slice] = {}  # slices without memory
         self._spared: dict[int, Slice] = {}  # slices whose next block is computed for another session
@@ -42,6 +61,11 @@ class KVPreemptor:
         """Sessions with a slice that a reader waits for, but without KV memory."""
         return frozenset(number for number, piece in self._refused.items() if not piece.ahead)
 
+    @property
+    def short(self) -> frozenset[int]:
+        """Of those that are left out, the sessions that lack free blocks."""
+        return self.left_out & self._short
+
     def fit(self, slices: Sequence[Slice], first: frozenset[int]) -> list[StepItem]:
         """The work of those `slices` that fit; `first`: the sessions that were left out of the last step."""
         if any(map(self._has_tree, slices)):
@@ -49,8 +73,14 @@ class KVPreemptor:
         if first:
             slices = sorted(slices, key=lambda piece: _precedence(piece.session, first))
         self._waiting = {piece.session: piece for piece in slices}
+        try:
+            return self._fitting()
+        finally:
+            self._pool.spoken_for = 0
+
+    def _fitting(self) -> list[StepItem]:
         work = self._work(last_resort=False)
-        if not work and self._refused:
+        if not work and self._refused and not (self._tier is not None and self._tier.travelling):
             # Sessions that are older than the planned ones, but not planned, hold all memory.
             self._waiting, self._refused = self._refused, {}
             work = self._work(last_resort=True)
@@ -77,22 +107,53 @@ class KVPreemptor:
     def _plan(self, session: Session, piece: Slice, last_resort: bool) -> StepItem | None:
         while True:
             try:
-                return session.plan(piece, self._now)
+                return session.plan(piece, self._now) if self._is_here(session, piece) else None
             except OutOfBlocks as short:
+                self._short.add(session.id)
+                if self._comes_free(session, short):
+                    return None
                 victim = None if piece.ahead else self._victim(session, short, last_resort)
                 if victim is None:
                     return None
-                victim.forget_kv()
-                self.preempted += 1
+                if not self._moved(victim):
+                    victim.forget_kv()
+                    self.preempted += 1
                 # Its slice continues KV that it has lost: it waits for the next plan.
                 for slices in (self._waiting, self._refused, self._spared):
                     slices.pop(victim.id, None)
 
+    def _is_here(self, session: Session, piece: Slice) -> bool:
+        """Whether its KV is in the engine's blocks; if not, it begins to come back. Raises OutOfBlocks."""
+        if session.sequence.table.swap is None:
+            return True
+        if is_away(session) and not piece.ahead:
+            assert self._tier is not None
+            self._tier.fetch(session)
+        return False
+
+    def _comes_free(self, session: Session, short: OutOfBlocks) -> bool:
+        """Whether copies under way free what it lacks."""
+        if self._tier is None:
+            return False
+        own = session.tenant if isinstance(short, OverBudget) else None
+        claimed = self._claimed.total() if own is None else self._claimed[own]
+        if self._tier.becoming_free(own) - claimed < short.missing:
+            return False
+        self._claimed[session.tenant] += short.missing
+        if own is None:  # newer sessions leave it what is free
+            self._pool.spoken_for = self._pool.num_free
+        return True
+
+    def _moved(self, victim: Session) -> bool:
+        """Whether it moves to host memory, as that is cheaper than to compute its KV again."""
+        tier = self._tier
+        if tier is None or not tier.pays(victim, self._profile):
+            return False
+        return tier.park(victim, must=not self._is_resting(victim))
+
     def _victim(self, needy: Session, short: OutOfBlocks, last_resort: bool) -> Session | None:
         """The session to preempt, preferably of a tenant above its share; of the own tenant if it is at its budget."""
-        holders = [
-            s for s in self._sessions.values() if s is not needy and s.sequence.table.blocks and not s.in_step
-        ]
+        holders = [s for s in self._sessions.values() if s is not needy and has_blocks(s) and not s.in_step]
         if isinstance(short, OverBudget):
             holders = [session for session in holders if session.tenant == needy.tenant]
         resting = [session for session in holders if self._is_resting(session)]
@@ -115,6 +176,9 @@ class KVPreemptor:
 
     def _preemption_order(self, session: Session) -> tuple[bool, bool, float, int]:
         """Of the resting sessions, the one with the smallest value is preempted first."""
+        if self._tier is not None and self._tier.pays(session, self._profile):
+            greedy, expected, newest = leaving_order(session, self._pool, self._now)
+            return greedy, False, expected, newest
         in_round = session.has_reader and self._now - session.timing.waiting_since <= ROUND_SECONDS
         used = 0.0 if in_round else session.timing.waiting_since
         return not self._is_over_share(session), in_round, used, -session.id
