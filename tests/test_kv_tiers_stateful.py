@@ -17,6 +17,7 @@ from tests.test_stateful_session import BLOCK_SIZE, BLOCKS, CONTEXT, Sessions, s
 from tests.tiered import HeldCopies, TieredEngine, host_memory
 from verify_server.kv.swap import Stage
 from verify_server.loop import VerifyLoop
+from verify_server.session import Session
 
 HOST = 18  # blocks
 
@@ -50,13 +51,34 @@ class TieredSessions(Sessions):
 
     # -- what the tier may do at any time -----------------------------------------------------------------
 
-    @precondition(lambda self: self.readers)
+    @precondition(lambda self: self.loop.sessions and not self.work)
+    @rule(data=st.data())
+    def begin_step(self, data: st.DataObject) -> None:
+        """Before it, some leave; before that, and after it, some copies end."""
+        self._end_some(data)
+        for session in self.loop.sessions.values():
+            if data.draw(st.booleans()):
+                self._leave(session, must=data.draw(st.booleans()))
+        self._end_some(data)
+        super().begin_step(data)
+        self._end_some(data)
+
+    def _end_some(self, data: st.DataObject) -> None:
+        while self.tier.travelling and (kind := data.draw(st.sampled_from(["out", "in", "fails", "", ""]))):
+            error = RuntimeError("this copy fails") if kind == "fails" else None
+            self._end(int(kind == "in"), error)
+            self.tier._resumes = 0.0
+
+    def _leave(self, session: Session, must: bool) -> None:
+        table = session.sequence.table
+        if not session.in_step and table.swap is None and table.blocks:
+            self.tier.park(session, must)
+
+    @precondition(lambda self: self.loop.sessions)
     @rule(index=small, must=st.booleans())
     def leave_for_the_host(self, index: int, must: bool) -> None:
-        session = self._any(index).session
-        table = session.sequence.table
-        if not session.in_step and not session.closed and table.swap is None and table.blocks:
-            self.tier.park(session, must)
+        live = list(self.loop.sessions.values())
+        self._leave(live[index % len(live)], must)
 
     @rule()
     def tend(self) -> None:
@@ -104,4 +126,4 @@ class TieredSessions(Sessions):
             assert self.tier.pool.num_free == HOST and self.loop.pool.num_free == BLOCKS
 
 
-TestTieredSessions = bounded(TieredSessions, examples=120, steps=60)
+TestTieredSessions = bounded(TieredSessions, examples=60, steps=60)
