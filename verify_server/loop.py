@@ -182,7 +182,7 @@ class VerifyLoop:
     def _tend(self) -> None:
         """Begin what copies of KV there should be between the engine's memory and the host's."""
         if self.tier is not None:
-            tend(self.tier, self.sessions.values(), min(self.short, default=None), self.profile, self.clock())
+            tend(self.tier, self.sessions, self.short, self.profile, self.clock())
 
     def _landed(self) -> None:
         """A copy has ended."""

@@ -15,11 +15,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
 from hw_profiles.swap_cost import SwapCost, recompute_s
-from verify_server.engine.base import TargetEngine
 from verify_server.kv.blocks import BlockTable
 from verify_server.kv.copies import Copier, CopyThread, SwapStats
 from verify_server.kv.pool import BlockPool, OutOfBlocks
@@ -28,7 +27,18 @@ from verify_server.session import Session
 
 log = logging.getLogger(__name__)
 
+# Seconds of copies that wait their turn to leave, at most: who waits there can do nothing, and is wanted again soon.
+# Chosen: some steps of a large target.
+QUEUE_S = 0.05
 RETRY_S = 5.0  # after a copy that failed nothing leaves for so long (chosen)
+
+
+class Swapping(Protocol):
+    """What of a `TargetEngine` the tier needs."""
+
+    def swap_out(self, blocks: Sequence[int], host: Sequence[int]) -> Callable[[], None]: ...
+
+    def swap_in(self, host: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]: ...
 
 
 class HostMemory(NamedTuple):
@@ -56,7 +66,7 @@ class HostTier:
 
     def __init__(
         self,
-        engine: TargetEngine,
+        engine: Swapping,
         pool: BlockPool,
         memory: HostMemory,
         clock: Callable[[], float],
@@ -81,6 +91,11 @@ class HostTier:
         """Copies under way."""
         return len(self._leaving) + len(self._coming)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether so much is leaving that nothing more should."""
+        return self.out.seconds(sum([trip.blocks for trip in self._leaving])) > QUEUE_S
+
     def becoming_free(self, tenant: str | None = None) -> int:
         """Of the engine's blocks, those that copies under way will free; `tenant`: of this one alone."""
         return sum([trip.free for trip in self._leaving if tenant in (None, trip.session.tenant)])
@@ -91,9 +106,8 @@ class HostTier:
         """Whether to copy a session's KV out and back takes less time than to compute it again."""
         table, computed = session.sequence.table, session.sequence.computed
         stays = self._shared(table)
-        waiting = sum([trip.blocks for trip in self._leaving])
         copied = len(table.blocks) - len(self._known(table))
-        move_s = self.out.seconds(copied + waiting) + self.back.seconds(len(table.blocks) - stays)
+        move_s = self.out.seconds(copied) + self.back.seconds(len(table.blocks) - stays)
         return move_s < recompute_s(profile, stays * self.own.block_size, computed)
 
     def park(self, session: Session, must: bool = False) -> bool:
@@ -223,8 +237,8 @@ class HostTier:
 
     def _shared(self, table: BlockTable) -> int:
         """Leading blocks that other sessions hold as well."""
-        alone = [number for number, block in enumerate(table.blocks) if self.own.holders(block) == 1]
-        return alone[0] if alone else len(table.blocks)
+        numbered = enumerate(table.blocks)
+        return next((number for number, block in numbered if self.own.holders(block) == 1), len(table.blocks))
 
     def _over_budget(self, table: BlockTable, more: int) -> bool:
         """A tenant has in host memory at most as much as it may have in the engine's."""

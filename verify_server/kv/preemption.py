@@ -21,7 +21,7 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.plan import Slice
 from verify_server.kv.host_tier import HostTier
 from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
-from verify_server.kv.tending import has_blocks, is_away, leaving_order
+from verify_server.kv.tending import has_blocks, is_away, leaving_order, turn
 from verify_server.kv.twins import StepBlocks
 from verify_server.session import Session
 from verify_server.step_item import StepItem
@@ -47,6 +47,7 @@ class KVPreemptor:
         self._sessions, self._pool, self._now = sessions, pool, now
         self._tier, self._profile = tier, profile
         self._short: set[int] = set()  # sessions without memory, also those whose KV is on its way
+        self._all_wait = False  # nothing more can leave now
         self._claimed: Counter[str] = (
             Counter()
         )  # blocks that copies under way free, and sessions wait for, by tenant
@@ -71,7 +72,7 @@ class KVPreemptor:
         if any(map(self._has_tree, slices)):
             slices = sorted(slices, key=lambda piece: (piece.ahead, self._has_tree(piece)))
         if first:
-            slices = sorted(slices, key=lambda piece: _precedence(piece.session, first))
+            slices = self._in_turn(slices, first)
         self._waiting = {piece.session: piece for piece in slices}
         try:
             return self._fitting()
@@ -85,6 +86,21 @@ class KVPreemptor:
             self._waiting, self._refused = self._refused, {}
             work = self._work(last_resort=True)
         return work
+
+    def _in_turn(self, slices: Sequence[Slice], first: frozenset[int]) -> list[Slice]:
+        """With host memory, drafts and prompts that were left out come first, in the order in which they came: where
+        copies are what is short, newer sessions would else never have theirs."""
+        came: dict[int, float] = {}
+        if self._tier is not None:
+            turns = {id: turn(self._sessions[id]) for id in first if id in self._sessions}
+            came = {id: since for id, (by_age, since) in turns.items() if not by_age}
+        others = first.difference(came)
+
+        def order(piece: Slice) -> tuple[float, float]:
+            since = came.get(piece.session)
+            return _precedence(piece.session, others) if since is None else (-1, since)
+
+        return sorted(slices, key=order)
 
     def _has_tree(self, piece: Slice) -> bool:
         pending = self._sessions[piece.session].pending
@@ -110,14 +126,19 @@ class KVPreemptor:
                 return session.plan(piece, self._now) if self._is_here(session, piece) else None
             except OutOfBlocks as short:
                 self._short.add(session.id)
-                if self._comes_free(session, short):
+                if self._all_wait or self._comes_free(session, short):
                     return None
                 victim = None if piece.ahead else self._victim(session, short, last_resort)
                 if victim is None:
                     return None
-                if not self._moved(victim):
-                    victim.forget_kv()
-                    self.preempted += 1
+                if self._moves(victim):
+                    if self._tier is not None and self._tier.is_busy:
+                        self._all_wait = True
+                        self._wait_for_all()
+                        return None
+                    self._park(victim)
+                else:
+                    self._drop(victim)
                 # Its slice continues KV that it has lost: it waits for the next plan.
                 for slices in (self._waiting, self._refused, self._spared):
                     slices.pop(victim.id, None)
@@ -126,7 +147,9 @@ class KVPreemptor:
         """Whether its KV is in the engine's blocks; if not, it begins to come back. Raises OutOfBlocks."""
         if session.sequence.table.swap is None:
             return True
-        if is_away(session) and not piece.ahead:
+        if self._all_wait:
+            self._short.add(session.id)
+        elif is_away(session) and not piece.ahead:
             assert self._tier is not None
             self._tier.fetch(session)
         return False
@@ -140,16 +163,27 @@ class KVPreemptor:
         if self._tier.becoming_free(own) - claimed < short.missing:
             return False
         self._claimed[session.tenant] += short.missing
-        if own is None:  # newer sessions leave it what is free
-            self._pool.spoken_for = self._pool.num_free
+        if own is None:
+            self._wait_for_all()
         return True
 
-    def _moved(self, victim: Session) -> bool:
-        """Whether it moves to host memory, as that is cheaper than to compute its KV again."""
-        tier = self._tier
-        if tier is None or not tier.pays(victim, self._profile):
-            return False
-        return tier.park(victim, must=not self._is_resting(victim))
+    def _moves(self, victim: Session) -> bool:
+        """Whether it should move to host memory, as that is cheaper than to compute its KV again."""
+        return self._tier is not None and self._tier.pays(victim, self._profile)
+
+    def _park(self, victim: Session) -> None:
+        """Let it leave; if host memory has no room, it loses its KV."""
+        assert self._tier is not None
+        if not self._tier.park(victim, must=not self._is_resting(victim)):
+            self._drop(victim)
+
+    def _drop(self, victim: Session) -> None:
+        victim.forget_kv()
+        self.preempted += 1
+
+    def _wait_for_all(self) -> None:
+        """Nobody who comes later takes the blocks that are free now."""
+        self._pool.spoken_for = self._pool.num_free
 
     def _victim(self, needy: Session, short: OutOfBlocks, last_resort: bool) -> Session | None:
         """The session to preempt, preferably of a tenant above its share; of the own tenant if it is at its budget."""
@@ -160,6 +194,8 @@ class KVPreemptor:
         if resting:
             return min(resting, key=self._preemption_order)
         others = [s for s in holders if s.id > needy.id or (last_resort and not self._is_planned(s))]
+        if self._tier is not None and not last_resort:  # who has a draft or a prompt soon rests again
+            others = [session for session in others if turn(session)[0]]
         return min(others, key=lambda other: (not self._is_over_share(other), -other.id), default=None)
 
     def _is_resting(self, session: Session) -> bool:
@@ -176,7 +212,7 @@ class KVPreemptor:
 
     def _preemption_order(self, session: Session) -> tuple[bool, bool, float, int]:
         """Of the resting sessions, the one with the smallest value is preempted first."""
-        if self._tier is not None and self._tier.pays(session, self._profile):
+        if self._tier is not None:
             greedy, expected, newest = leaving_order(session, self._pool, self._now)
             return greedy, False, expected, newest
         in_round = session.has_reader and self._now - session.timing.waiting_since <= ROUND_SECONDS
@@ -191,4 +227,4 @@ def _precedence(session: int, first: frozenset[int]) -> tuple[int, int]:
     """Sessions older than all of `first`, then `first` by age, then the others; otherwise in the order of the plan."""
     if session in first:
         return 1, session
-    return (0, 0) if session < min(first) else (2, 0)
+    return (0, 0) if not first or session < min(first) else (2, 0)

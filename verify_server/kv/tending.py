@@ -7,7 +7,7 @@ the one that has waited longest: they come back in the order in which they were 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 
 from hw_profiles.step_cost import HardwareProfile
@@ -22,21 +22,26 @@ LATE_S = 2.0  # behind its forecast, a device counts as away; chosen: longer tha
 
 
 def tend(
-    tier: HostTier, sessions: Iterable[Session], first: int | None, profile: HardwareProfile, now: float
+    tier: HostTier,
+    sessions: Mapping[int, Session],
+    short: Collection[int],
+    profile: HardwareProfile,
+    now: float,
 ) -> None:
     """Begin what copies there should be now; called at each plan, when a draft arrives, and when a copy has ended.
 
-    `first`: the oldest session that waits for free blocks; None = none does. Nothing newer takes them.
+    `short`: sessions that wait for free blocks; nobody whose work came later takes them.
     """
-    pool, there = tier.own, [session for session in sessions if not session.in_step]
+    pool, there = tier.own, [session for session in sessions.values() if not session.in_step]
     away = [session for session in there if is_away(session)]
+    first = min([turn(sessions[id]) for id in short if id in sessions], default=None)
     if away:
-        _fetch_wanted(tier, [session for session in away if first is None or session.id <= first])
+        _fetch_wanted(tier, [session for session in away if first is None or turn(session) <= first])
     if away and first is None:
         _fetch_expected(tier, pool, away, now)
-    short = RESERVE * pool.num_blocks - pool.num_free - tier.becoming_free()
-    if short > 0:
-        _park_some(tier, there, short, profile, now)
+    lacking = RESERVE * pool.num_blocks - pool.num_free - tier.becoming_free()
+    if lacking > 0 and not tier.is_busy:
+        _park_some(tier, there, lacking, profile, now)
 
 
 def is_away(session: Session) -> bool:
@@ -65,15 +70,20 @@ def leaving_order(session: Session, pool: BlockPool, now: float) -> tuple[bool, 
 def _fetch_wanted(tier: HostTier, away: Iterable[Session]) -> None:
     """Those with work, in the order in which it came, as far as there is free memory."""
     wanted = [session for session in away if not session.rests]
-    for session in sorted(wanted, key=_ready_since):
+    for session in sorted(wanted, key=turn):
         try:
             tier.fetch(session)
         except OutOfBlocks:
             break
 
 
-def _ready_since(session: Session) -> float:
-    return session.pending.since if session.pending else session.timing.waiting_since
+def turn(session: Session) -> tuple[bool, float]:
+    """Who has the smallest value gets memory first: drafts and prompts in the order in which they came, as their
+    sessions leave again afterwards; then, by age, sessions that the server decodes, which would take it from each other
+    for ever."""
+    if session.pending is not None:
+        return False, session.pending.since
+    return (False, session.timing.waiting_since) if session.sequence.uncomputed > 1 else (True, session.id)
 
 
 def _fetch_expected(tier: HostTier, pool: BlockPool, away: Iterable[Session], now: float) -> None:
@@ -103,7 +113,7 @@ def _park_some(
         soon = now + tier.out.seconds(blocks) + tier.back.seconds(blocks)
         if expected_at(session, now) > soon and tier.pays(session, profile) and tier.park(session):
             short -= tier.becoming_free() - before
-        if short <= 0:
+        if short <= 0 or tier.is_busy:
             break
 
 
