@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
+from benchmarks.program import say
 from hw_profiles import catalog
 from hw_profiles.step_cost import HardwareProfile, TargetCost
 from opensled.messages import Draft, DraftBlock, DraftToken, ServerMessage, Verdict
@@ -35,7 +36,7 @@ ACCEPTANCE = 0.75  # of each draft token
 DRAFT = 4  # tokens of a draft at most; the policy may ask for fewer
 AWAY_S = 0.5  # from a verdict that leaves to the draft that follows
 STEP_TOKENS = 2048
-WINDOW_S = 20.0  # that is measured, after all prompts are read and SETTLE_S more
+WINDOW_S = 12.0  # that is measured, after all prompts are read and SETTLE_S more
 SETTLE_S = 5.0
 POLICIES: dict[str, SchedulingPolicy] = {"fcfs": Fcfs(inf), "goodput": Goodput(AWAY_S)}
 HELD = 0.95  # share of the sessions that must have the pace
@@ -106,14 +107,13 @@ def target() -> TargetCost:
     return TargetCost(catalog.accelerator(ACCELERATOR), catalog.target(TARGET))
 
 
-def run(users: int, memory: Memory, policy: str = "fcfs", pace: float = 0.0) -> dict[str, Any]:
+def run(users: int, memory: Memory, policy: str, window_s: float) -> dict[str, Any]:
     """What so many sessions get of a server with that memory."""
     events, law = Events(), StepLaw(target())
     profile = HardwareProfile(STEP_TOKENS, law.cost)
     server = TieredServer(events, memory, law, POLICIES[policy], users, profile=profile)
     devices = [
-        Device(events, server.submit, _script(), random.Random(number), Wish(pace=pace))
-        for number in range(users)
+        Device(events, server.submit, _script(), random.Random(number), Wish()) for number in range(users)
     ]
     read_s = CONTEXT / STEP_TOKENS * profile.cost.verify_s(STEP_TOKENS, CONTEXT / 2, 1)
     for number, device in enumerate(devices):
@@ -121,8 +121,8 @@ def run(users: int, memory: Memory, policy: str = "fcfs", pace: float = 0.0) -> 
     begin = users * 1.5 * read_s + SETTLE_S
     events.run(begin)
     restored, preempted = _moved(server)
-    events.run(begin + WINDOW_S)
-    rates = sorted(device.rate(begin, begin + WINDOW_S) for device in devices)
+    events.run(begin + window_s)
+    rates = sorted(device.rate(begin, begin + window_s) for device in devices)
     return {
         "sessions": users,
         "rate_of_the_slowest_held": round(rates[int((1 - HELD) * users)], 3),
@@ -144,3 +144,48 @@ def held(rows: Sequence[dict[str, Any]], pace: float) -> int:
             break
         most = row["sessions"]
     return most
+
+
+class Contender(NamedTuple):
+    """A server; `bus_gb_s`: of copies each way, 0 = there is no second tier."""
+
+    name: str
+    bus_gb_s: float
+    policy: str = "fcfs"
+
+
+CONTENDERS = (
+    Contender("one tier", 0),
+    Contender("two tiers, 55 GB/s (PCIe 5)", 55),
+    Contender("two tiers, 25 GB/s (PCIe 4)", 25),
+    Contender("two tiers, 6 GB/s", 6),
+    Contender("one tier, goodput", 0, "goodput"),
+    Contender("two tiers, 55 GB/s, goodput", 55, "goodput"),
+)
+PACES = (2.0, 3.0, 5.0)  # tokens/s
+TRIED = (48, 56, 64, 72, 80, 96, 112, 128)  # sessions
+HOST_TOKENS = 256 * CONTEXT  # 274 GB
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Of each contender what its sessions get, up to the number at which they no longer have the least pace."""
+    law = target()
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for contender in CONTENDERS[:2] if quick else CONTENDERS:
+        host = HOST_TOKENS if contender.bus_gb_s else 0
+        memory = Memory(law.kv_positions(), law.kv_bytes, host, contender.bus_gb_s or 1.0)
+        tried = rows[contender.name] = []
+        for users in (2,) if quick else TRIED:
+            tried.append(run(users, memory, contender.policy, 1.0 if quick else WINDOW_S))
+            say(f"{contender.name}: {tried[-1]}")
+            if tried[-1]["rate_of_the_slowest_held"] < PACES[0]:
+                break
+    return {
+        "label": "simulated",
+        "accelerator": ACCELERATOR,
+        "target": TARGET,
+        "context": CONTEXT,
+        "sessions_that_fit": law.sessions_that_fit(CONTEXT),
+        "rows": rows,
+        "held": {name: {f"{pace:g}": held(tried, pace) for pace in PACES} for name, tried in rows.items()},
+    }
