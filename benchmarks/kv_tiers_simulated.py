@@ -36,7 +36,7 @@ ACCEPTANCE = 0.75  # of each draft token
 DRAFT = 4  # tokens of a draft at most; the policy may ask for fewer
 AWAY_S = 0.5  # from a verdict that leaves to the draft that follows
 STEP_TOKENS = 2048
-WINDOW_S = 12.0  # that is measured, after all prompts are read and SETTLE_S more
+WINDOW_S = 10.0  # that is measured, after all prompts are read and SETTLE_S more
 SETTLE_S = 5.0
 POLICIES: dict[str, SchedulingPolicy] = {"fcfs": Fcfs(inf), "goodput": Goodput(AWAY_S)}
 HELD = 0.95  # share of the sessions that must have the pace
@@ -163,7 +163,7 @@ CONTENDERS = (
     Contender("two tiers, 55 GB/s, goodput", 55, "goodput"),
 )
 PACES = (2.0, 3.0, 5.0)  # tokens/s
-TRIED = (48, 56, 64, 72, 80, 96, 112, 128)  # sessions
+TRIED = (48, 56, 64, 80, 96, 112, 128)  # sessions
 HOST_TOKENS = 256 * CONTEXT  # 274 GB
 
 

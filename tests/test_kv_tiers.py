@@ -304,3 +304,23 @@ def test_recomputing_costs_full_steps_and_copies_what_they_showed():
     for _ in range(20):
         cost.observe(10, 0.1)
     assert cost.seconds(10) == pytest.approx(0.1, rel=0.05)
+
+
+def test_drafts_that_lack_a_block_each_do_not_take_it_from_each_other_for_ever():
+    """Everybody is there, has a draft, and needs one block more: the first one gets it from the last one."""
+    tiered = Tiered(
+        [[1 + number] * 12 for number in range(3)], {"num_blocks": 9, "block_size": 4}, prefix_cache=False
+    )
+    for number in range(3):
+        tiered.rest(number)
+    before = [len(session.sequence) for session in tiered.sessions]
+    for number in (2, 0, 1):  # the newest sequence has the oldest draft
+        tiered.draft(tiered.sessions[number], 2)
+        tiered.now += 0.1
+    for _ in range(30):
+        tiered.loop._tend()
+        tiered.step()
+        tiered.end_copies()
+    after = [len(session.sequence) for session in tiered.sessions]
+    assert all(now > was for now, was in zip(after, before))
+    tiered.must_finish(200)

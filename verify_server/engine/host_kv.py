@@ -24,9 +24,8 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 
 log = logging.getLogger(__name__)
 
-MEMORY_SHARE = (
-    0.5  # of the free host memory that KV may take: pinned memory is taken from everybody else (chosen)
-)
+# Of the free host memory that KV may take, chosen: pinned memory is taken from everybody else.
+MEMORY_SHARE = 0.5
 
 Copy = Callable[[Tensor, Tensor, Sequence[tuple[int, int]]], None]
 

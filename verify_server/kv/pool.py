@@ -55,9 +55,7 @@ class BlockPool:
         self._shared = 0  # blocks with several holders
         self._held: Counter[str] = Counter()  # blocks by tenant; a block's holders are all one tenant's
         self.spoken_for = 0  # free blocks that `take` leaves to somebody who waits for more
-        self._kept: list[int] | None = (
-            None  # blocks without holders that nobody may take yet; see `keeping_freed`
-        )
+        self._kept: list[int] | None = None  # blank, but nobody may take them yet; see `keeping_freed`
 
     @property
     def num_free(self) -> int:

@@ -8,7 +8,8 @@ Short memory fails no session, and no session recomputes without progress:
 - A draft tree beyond the longest chain gets free memory only, after all other sessions of the step.
 - Work that is computed ahead, before a reader waits for it, gets free blocks only.
 - Where there is host memory (verify_server/kv/host_tier.py), a session that must go moves there if that is cheaper than
-  to compute its KV again; whoever needs its blocks waits until they are copied.
+  to compute its KV again; whoever needs its blocks waits until they are copied. A session with a draft or a prompt is
+  then not preempted for another one: it rests again soon.
 - A session whose next block another one computes in this step waits for it (verify_server/kv/twins.py).
 """
 
@@ -47,6 +48,7 @@ class KVPreemptor:
         self._sessions, self._pool, self._now = sessions, pool, now
         self._tier, self._profile = tier, profile
         self._short: set[int] = set()  # sessions without memory, also those whose KV is on its way
+        self._head: int | None = None  # the first of them, in the order of the step
         self._all_wait = False  # nothing more can leave now
         self._claimed: Counter[str] = (
             Counter()
@@ -126,6 +128,7 @@ class KVPreemptor:
                 return session.plan(piece, self._now) if self._is_here(session, piece) else None
             except OutOfBlocks as short:
                 self._short.add(session.id)
+                self._head = session.id if self._head is None else self._head
                 if self._all_wait or self._comes_free(session, short):
                     return None
                 victim = None if piece.ahead else self._victim(session, short, last_resort)
@@ -193,10 +196,22 @@ class KVPreemptor:
         resting = [session for session in holders if self._is_resting(session)]
         if resting:
             return min(resting, key=self._preemption_order)
-        others = [s for s in holders if s.id > needy.id or (last_resort and not self._is_planned(s))]
-        if self._tier is not None and not last_resort:  # who has a draft or a prompt soon rests again
-            others = [session for session in others if turn(session)[0]]
+        others = [session for session in holders if self._may_take(needy, session, last_resort)]
         return min(others, key=lambda other: (not self._is_over_share(other), -other.id), default=None)
+
+    def _may_take(self, needy: Session, other: Session, last_resort: bool) -> bool:
+        """Whether one with work must go for another one with work.
+
+        With host memory, who has a draft or a prompt goes only for the first one that lacks memory, in the order in
+        which their work came: it rests again soon, and taking it by age would undo that order for ever.
+        """
+        unplanned = last_resort and not self._is_planned(other)
+        if self._tier is None:
+            return other.id > needy.id or unplanned
+        by_turn = turn(other) > turn(needy)
+        if turn(other)[0]:
+            return other.id > needy.id or unplanned or (last_resort and by_turn)
+        return unplanned or (by_turn and (last_resort or self._head == needy.id))
 
     def _is_resting(self, session: Session) -> bool:
         piece = self._slice(session)
