@@ -324,3 +324,25 @@ def test_drafts_that_lack_a_block_each_do_not_take_it_from_each_other_for_ever()
     after = [len(session.sequence) for session in tiered.sessions]
     assert all(now > was for now, was in zip(after, before))
     tiered.must_finish(200)
+
+
+def test_who_loses_his_place_in_host_memory_in_the_midst_of_a_plan_waits_for_the_next_one():
+    """A tenant above his share has all of host memory; he is planned, too, in the step that takes it from him."""
+    tiered = Tiered([], {"num_blocks": 9, "block_size": 4}, host=9, prefix_cache=False)
+    for kind, tenant in ((1, "greedy"), (2, "greedy"), (3, "greedy"), (4, "other")):
+        tiered.open([kind] * 11, tenant)
+    for number in range(3):
+        tiered.rest(number)
+    tiered.now = 20.0  # nobody is expected
+    for number in range(2):
+        assert tiered.tier.park(tiered.sessions[number])
+        tiered.end_copies()
+    tiered.rest(3)
+    tiered.now = 40.0
+    tiered.open([5] * 20, "new")
+    tiered.draft(tiered.sessions[0], 2)
+    planned = [Slice(4, 20, True), Slice(0, 1, True)]
+    for _ in range(6):
+        tiered.step(*planned)
+        tiered.end_copies()
+    tiered.must_finish(300)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from hw_profiles.step_cost import HardwareProfile
 from hw_profiles.swap_cost import SwapCost, recompute_s
@@ -80,7 +81,7 @@ class HostTier:
         self.out, self.back = memory.out, memory.back
         self._engine, self.own, self._clock, self._landed = engine, pool, clock, landed
         self._copiers = copiers or (CopyThread("kv-out"), CopyThread("kv-in"))
-        self._away: dict[Session, Swap] = {}  # in the order in which they left
+        self._away: WeakKeyDictionary[Session, Swap] = WeakKeyDictionary()  # in the order in which they left
         self._leaving: dict[Trip, None] = {}
         self._coming: dict[Trip, None] = {}
         self.displaced = 0  # sessions that lost what they had in host memory
@@ -219,9 +220,9 @@ class HostTier:
     def _take(self, count: int, tenant: str) -> list[int]:
         """Host blocks; for a session without a reader, or of a tenant above its share, there may be no more room then.
         Raises OutOfBlocks."""
-        self._away = {each: swap for each, swap in self._away.items() if each.sequence.table.swap is swap}
+        away = [session for session, swap in self._away.items() if session.sequence.table.swap is swap]
         greedy = self.pool.is_over_share(tenant)
-        for session in sorted(self._away, key=lambda one: one.has_reader):
+        for session in sorted(away, key=lambda one: one.has_reader):
             if count <= self.pool.num_free:
                 break
             over = self.pool.is_over_share(session.tenant) and not greedy

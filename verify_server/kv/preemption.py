@@ -125,10 +125,12 @@ class KVPreemptor:
     def _plan(self, session: Session, piece: Slice, last_resort: bool) -> StepItem | None:
         while True:
             try:
-                return session.plan(piece, self._now) if self._is_here(session, piece) else None
+                here = self._is_here(session, piece) and _continues(session, piece)
+                return session.plan(piece, self._now) if here else None
             except OutOfBlocks as short:
                 self._short.add(session.id)
-                self._head = session.id if self._head is None else self._head
+                if self._head is None and not piece.ahead:
+                    self._head = session.id
                 if self._all_wait or self._comes_free(session, short):
                     return None
                 victim = None if piece.ahead else self._victim(session, short, last_resort)
@@ -236,6 +238,13 @@ class KVPreemptor:
 
     def _is_over_share(self, session: Session) -> bool:
         return self._pool.is_over_share(session.tenant)
+
+
+def _continues(session: Session, piece: Slice) -> bool:
+    """Whether a slice still goes on from what is computed: a session in host memory may have lost all of that, for
+    another one in the same step."""
+    stop = session.sequence.computed + piece.tokens
+    return piece.decide == (stop == len(session.sequence)) and stop <= len(session.sequence)
 
 
 def _precedence(session: int, first: frozenset[int]) -> tuple[int, int]:
