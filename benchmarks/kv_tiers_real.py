@@ -28,8 +28,8 @@ from opensled_testbed.processes import QUIET, Process, free_port
 PROMPT, ANSWER = 480, 160  # tokens
 FIT = 4  # sessions whose KV fits
 AWAY_S = 1.0  # from a verdict to the draft that follows
-SETTLE_S, WINDOW_S = 6.0, 15.0  # after the last prompt is read, and what is measured then
-TRIED = (4, 6, 8, 12)  # sessions
+SETTLE_S, WINDOW_S = 4.0, 12.0  # after the last prompt is read, and what is measured then
+TRIED = (4, 8, 12, 16)  # sessions
 PACES = (0.5, 1.0, 1.5)  # tokens/s
 BLOCK_BYTES = 16 * 5120  # of the tiny target in float32: 5 layers, 2 heads of 64
 SERVE = (

@@ -16,7 +16,9 @@ REAL = (
 SIMULATED = (
     "Simulated, with the product's own code for blocks, host tier and policy: {target} on {accelerator} by their "
     "profiles, {context:,} tokens in each session, of which {sessions_that_fit} fit. Devices draft 4 tokens, 0.5 s "
-    "after each verdict, and wait for it; copies take what the bus says, each way at once. None of this ran on a GPU."
+    "after each verdict, and wait for it; copies take what the bus says, each way at once. None of this ran on a GPU. "
+    "It does not help where computing is faster than copying (6 GB/s: nothing moves), nor the slowest sessions under "
+    "policy goodput: there the server decodes by itself, hardly a session rests, and older ones keep their memory."
 )
 
 

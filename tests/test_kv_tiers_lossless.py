@@ -15,7 +15,6 @@ from tests.system import read_now
 from tests.tiered import HeldCopies, host_memory
 from tests.tiny_models import VOCABULARY, random_model
 from tests.tree_drafts import grown
-from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockTable
@@ -50,7 +49,6 @@ def engine(request, tmp_path_factory) -> TorchEngine:
     folder = random_model("llama", tmp_path_factory.mktemp("llama"))
     engine = load(str(folder), device="cpu", dtype=request.param, kv_tokens=BLOCKS * BLOCK_SIZE)
     engine.attach(Keeper())
-    engine.forward([Segment((1,), 0, (0,), 1)])  # the reader's memory is there from now on
     own = BLOCK_SIZE * engine._model.memory.bytes_per_token()
     assert engine.reserve_host(HOST) > own, "the reader's memory moves, too"
     return engine

@@ -115,6 +115,8 @@ class TorchEngine(TargetEngine):
 
     def reserve_host(self, num_blocks: int) -> int:
         """See `verify_server.engine.base.TargetEngine`."""
+        if self._reader is not None:
+            self.forward([Segment((0,), 0, (0,), 0)])  # what the reader writes shows what memory it needs
         memories = (self._model.memory, *(self._reader.memories if self._reader is not None else ()))
         self._host = allocated(memories, num_blocks)
         return self._host.block_bytes
