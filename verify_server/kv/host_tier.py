@@ -12,7 +12,7 @@ cancelled or preempted meanwhile: its blocks become free when the copy has ended
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -110,6 +110,13 @@ class HostTier:
         copied = len(table.blocks) - len(self._known(table))
         move_s = self.out.seconds(copied) + self.back.seconds(len(table.blocks) - stays)
         return move_s < recompute_s(profile, stays * self.own.block_size, computed)
+
+    def serves(self, sessions: Iterable[Session], profile: HardwareProfile) -> bool:
+        """Whether anything is in host memory, or should be: if not, all goes on as without it."""
+        if self.travelling or any(each.sequence.table.swap for each in sessions):
+            return True
+        largest = max(sessions, key=lambda each: len(each.sequence.table.blocks), default=None)
+        return largest is not None and self.pays(largest, profile)
 
     def park(self, session: Session, must: bool = False) -> bool:
         """Begin to move a session out; False: host memory has no room for it, or a copy has failed just now.

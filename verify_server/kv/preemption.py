@@ -46,7 +46,8 @@ class KVPreemptor:
     ) -> None:
         """`tier`: host memory, if there is any; `profile`: what it costs to compute KV again."""
         self._sessions, self._pool, self._now = sessions, pool, now
-        self._tier, self._profile = tier, profile
+        self._tier = tier if tier is not None and tier.serves(sessions.values(), profile) else None
+        self._profile = profile
         self._short: set[int] = set()  # sessions without memory, also those whose KV is on its way
         self._head: int | None = None  # the first of them, in the order of the step
         self._all_wait = False  # nothing more can leave now
@@ -95,12 +96,12 @@ class KVPreemptor:
         came: dict[int, float] = {}
         if self._tier is not None:
             turns = {id: turn(self._sessions[id]) for id in first if id in self._sessions}
-            came = {id: since for id, (by_age, since) in turns.items() if not by_age}
+            came = {id: since for id, (by_age, since, _) in turns.items() if not by_age}
         others = first.difference(came)
 
-        def order(piece: Slice) -> tuple[float, float]:
+        def order(piece: Slice) -> tuple[float, float, int]:
             since = came.get(piece.session)
-            return _precedence(piece.session, others) if since is None else (-1, since)
+            return (*_precedence(piece.session, others), 0) if since is None else (-1, since, piece.session)
 
         return sorted(slices, key=order)
 

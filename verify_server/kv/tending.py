@@ -77,13 +77,14 @@ def _fetch_wanted(tier: HostTier, away: Iterable[Session]) -> None:
             break
 
 
-def turn(session: Session) -> tuple[bool, float]:
+def turn(session: Session) -> tuple[bool, float, int]:
     """Who has the smallest value gets memory first: drafts and prompts in the order in which they came, as their
     sessions leave again afterwards; then, by age, sessions that the server decodes, which would take it from each other
     for ever."""
     if session.pending is not None:
-        return False, session.pending.since
-    return (False, session.timing.waiting_since) if session.sequence.uncomputed > 1 else (True, session.id)
+        return False, session.pending.since, session.id
+    by_age = session.sequence.uncomputed <= 1
+    return by_age, 0.0 if by_age else session.timing.waiting_since, session.id
 
 
 def _fetch_expected(tier: HostTier, pool: BlockPool, away: Iterable[Session], now: float) -> None:
