@@ -15,6 +15,7 @@ from benchmarks import (
     hierarchy_agreement,
     hierarchy_capacity,
     hierarchy_view,
+    kv_tiers_view,
     look_ahead_view,
     program,
     real_view,
@@ -37,6 +38,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "hierarchy": hierarchy_view.section,
     "hierarchy_agreement": hierarchy_agreement.section,
     "hierarchy_capacity": hierarchy_capacity.section,
+    "kv_tiers": kv_tiers_view.section,
 }
 HEAD = """# Benchmarks
 

@@ -189,6 +189,13 @@ class ServeConfig(HandOutConfig, KeepConfig, AccessConfig):
     kv_tokens: int = option(
         0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N", group="memory and places"
     )
+    kv_host_tokens: int = option(
+        0,
+        "KV of sequences that wait for their device or reader moves to host memory of so many tokens when the cache is "
+        "short, if that is faster than to compute it again; 0 = never (engine torch)",
+        low=0,
+        metavar="N",
+    )
     prefix_cache: bool = option(
         True,
         "share KV cache between a tenant's texts with the same beginning; no effect for policy static",

@@ -1,143 +1,12 @@
-"""Which fixed-size KV blocks hold a session's computed tokens: bookkeeping only, no tensors.
+"""One session's KV blocks, in order; pool.py says who holds which block."""
 
-Full blocks of committed tokens can be found by their content (verify_server/kv/prefix.py); their holders are all
-sessions whose text begins with it. Such a block is never written again; a session writes only in blocks that no other
-one holds. A block without holders stays findable until its memory is needed: blank blocks are taken first, then the
-least recently used.
-"""
+from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from verify_server.kv.prefix import PrefixIndex, next_key, reusable_blocks, root_key
-
-
-class OutOfBlocks(Exception):
-    """The pool has too few free blocks; the loop frees some or lets the session wait."""
-
-
-class OverBudget(OutOfBlocks):
-    """The tenant is at its KV budget: only its own sessions can be preempted."""
-
-
-class BlockPool:
-    """The KV blocks of one engine, numbered from 0; a block has holders or is free."""
-
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        on_free: Callable[[Sequence[int]], object] | None = None,
-        prefix_key: bytes = b"",
-        most_cached: int | None = None,
-    ) -> None:
-        """Calls `on_free` with blocks whose content is lost, before they can be taken again. `prefix_key`: secret of
-        the prefix keys; b"" = no block is ever shared. `most_cached`: blocks without holders that stay findable, at
-        most; None = all."""
-        self.num_blocks = num_blocks
-        self.block_size = block_size  # tokens
-        self.prefixes = PrefixIndex(prefix_key) if prefix_key else None
-        self.hits = 0  # tokens that were reused instead of computed
-        self.evictions = 0  # blocks that lost content that could be found
-        self._on_free = on_free
-        self._most_cached = num_blocks if most_cached is None else most_cached
-        self._unused = list(range(num_blocks - 1, -1, -1))  # free and blank
-        self._cached: OrderedDict[int, None] = OrderedDict()  # free and findable, least recently used first
-        self._holders = [0] * num_blocks
-        self._shared = 0  # blocks with several holders
-        self._held: Counter[str] = Counter()  # blocks by tenant; a block's holders are all one tenant's
-
-    @property
-    def num_free(self) -> int:
-        """Blocks without holders, findable ones included."""
-        return len(self._unused) + len(self._cached)
-
-    def states(self) -> dict[str, int]:
-        """All blocks, each counted once: blank, free and findable, held by one session, held by several."""
-        free, cached = len(self._unused), len(self._cached)
-        used = self.num_blocks - free - cached - self._shared
-        return {"free": free, "cached": cached, "used": used, "shared": self._shared}
-
-    def blocks_for(self, length: int) -> int:
-        """How many blocks hold `length` tokens."""
-        return -(-length // self.block_size)
-
-    def holders(self, block: int) -> int:
-        return self._holders[block]
-
-    def held(self, tenant: str) -> int:
-        """Blocks that the tenant's sessions hold, shared ones counted once."""
-        return self._held[tenant]
-
-    def is_over_share(self, tenant: str) -> bool:
-        """Whether the tenant holds more than an equal share among the tenants with blocks."""
-        return self._held[tenant] * len(self._held) > self.num_blocks
-
-    def take(self, count: int, tenant: str = "") -> list[int]:
-        """Take `count` free blocks; takes none if it raises OutOfBlocks."""
-        if count > self.num_free:
-            raise OutOfBlocks(f"{count} KV blocks wanted, {self.num_free} free")
-        blocks = [self._unused.pop() if self._unused else self._evict() for _ in range(count)]
-        for block in blocks:
-            self._holders[block] = 1
-        self._held[tenant] += count
-        return blocks
-
-    def share(self, block: int, tenant: str) -> None:
-        """One more session holds a block that can be found."""
-        assert self.prefixes is not None and block in self.prefixes, "only findable blocks are shared"
-        self._holders[block] += 1
-        if self._holders[block] == 1:
-            del self._cached[block]
-            self._held[tenant] += 1
-        elif self._holders[block] == 2:
-            self._shared += 1
-
-    def give_back(self, blocks: Sequence[int], tenant: str = "") -> None:
-        """One holder less for each; the last blocks lose their content first."""
-        left = [block for block in reversed(blocks) if self._leave(block)]
-        self._held[tenant] -= len(left)
-        if not self._held[tenant]:
-            del self._held[tenant]
-        findable = self.prefixes.findable(left) if self.prefixes else []
-        self._cached.update(dict.fromkeys(findable))
-        blank = [block for block in left if block not in self._cached]
-        if self._on_free is not None and blank:
-            self._on_free(tuple(blank))
-        self._unused.extend(blank)
-        while len(self._cached) > self._most_cached:
-            self._unused.append(self._evict())
-
-    def withdraw(self, blocks: Sequence[int]) -> None:
-        """Make the content of these blocks, which have holders, unfindable."""
-        if self.prefixes is None:
-            return
-        for block in self.prefixes.findable(blocks):
-            self.prefixes.drop(block)
-            self.evictions += 1
-
-    def recent_prefixes(self, limit: int = 1024) -> frozenset[bytes]:
-        """Keys (verify_server/kv/prefix.py) of the `limit` findable blocks that were used last."""
-        return self.prefixes.recent(limit) if self.prefixes else frozenset()
-
-    def _evict(self) -> int:
-        """A blank block, from the least recently used findable one."""
-        assert self.prefixes is not None
-        block, _ = self._cached.popitem(last=False)
-        self.prefixes.drop(block)
-        self.evictions += 1
-        if self._on_free is not None:
-            self._on_free((block,))
-        return block
-
-    def _leave(self, block: int) -> bool:
-        """One holder less; returns whether that was the last one."""
-        count = self._holders[block]
-        assert count > 0, "a KV block was given back twice"
-        self._holders[block] = count - 1
-        if count == 2:
-            self._shared -= 1
-        return count == 1
+from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.prefix import next_key, reusable_blocks, root_key
+from verify_server.kv.swap import Swap
 
 
 class BlockTable:
@@ -153,6 +22,7 @@ class BlockTable:
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
         self.content = content or {}  # never written
+        self.swap: Swap | None = None  # None: all that is computed is in `blocks`
         self._settled = 0  # leading blocks that are never written again, because others may read them
         # Of the leading full blocks; committed text only grows, so that they stay valid
         self._keys: list[bytes] = []
@@ -168,18 +38,21 @@ class BlockTable:
             return
         missing = self._pool.blocks_for(length) - len(self.blocks)
         if missing > self._budget_left():
-            raise OverBudget(f"{missing} KV blocks wanted, the tenant's budget leaves {self._budget_left()}")
+            raise self._over_budget(missing)
         self.blocks.extend(self._pool.take(missing, self._tenant))
 
     def reach(self) -> int:
         """Positions [0, reach) that it can cover without a preemption."""
         return (
-            len(self.blocks) + min(self._pool.num_free, max(0, self._budget_left()))
+            len(self.blocks) + min(self._pool.available, max(0, self._budget_left()))
         ) * self._pool.block_size
 
     def truncate(self, length: int) -> None:
         """Give back all blocks beyond `length` tokens. This is the whole rollback."""
         assert length >= self.frozen, "committed tokens are never rolled back"
+        if self.swap is not None:
+            self.swap.truncate(self._pool.blocks_for(length))
+            return
         keep = self._pool.blocks_for(length)
         if keep >= len(self.blocks):  # nearly always
             return
@@ -189,7 +62,10 @@ class BlockTable:
     def clear(self) -> None:
         """Give all blocks back."""
         if self._pool.prefixes is not None:
-            self._pool.prefixes.touch(self._keys[: self._settled])
+            self._pool.prefixes.touch(self.settled_keys)
+        if self.swap is not None:
+            self.swap.give_up(self.blocks)
+            self.swap, self.blocks = None, []
         self._settled = 0
         self.truncate(0)
 
@@ -203,7 +79,7 @@ class BlockTable:
     def publish(self, tokens: Sequence[int], computed: int) -> None:
         """Make the full blocks of positions [0, computed), which hold committed `tokens`, findable."""
         full, index = computed // self._pool.block_size, self._pool.prefixes
-        if index is None or full <= self._settled:
+        if index is None or full <= self._settled or self.swap is not None:
             return
         for number in range(self._settled, full):
             index.add(self.key(number, tokens), self.blocks[number])
@@ -212,7 +88,7 @@ class BlockTable:
     def adopt(self, tokens: Sequence[int], computed: int) -> int:
         """Continue after `computed` positions of the committed `tokens` with findable blocks; returns the number of
         positions that are computed then. Takes free memory only, and never the block of the last token."""
-        if self._pool.prefixes is None:
+        if self._pool.prefixes is None or self.swap is not None:
             return computed
         first = computed // self._pool.block_size
         assert first == self._settled, "computed blocks are published"
@@ -232,6 +108,58 @@ class BlockTable:
     def withdraw(self) -> None:
         """The KV of this session may be wrong: make it unfindable."""
         self._pool.withdraw(self.blocks[: self._settled])
+
+    @property
+    def settled_keys(self) -> Sequence[bytes]:
+        """Of the leading blocks that are never written again."""
+        return self._keys[: self._settled]
+
+    @property
+    def tenant(self) -> str:
+        return self._tenant
+
+    @property
+    def budget(self) -> int:
+        """Blocks that all sessions of the tenant may hold together; 0 = no limit."""
+        return self._budget
+
+    # -- host memory (host_tier.py) -----------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """All of it has been copied: give the blocks back, and know what they held."""
+        if self._pool.prefixes is not None:
+            self._pool.prefixes.touch(self.settled_keys)
+        blocks, self.blocks = self.blocks, []
+        self._pool.give_back(blocks, self._tenant)
+
+    def come_back(self, count: int) -> list[int]:
+        """Take `count` blocks again, those that can still be found with their content; returns the numbers of the
+        others. Changes nothing when it raises OutOfBlocks or OverBudget."""
+        found = {
+            number: block
+            for number, key in enumerate(self.settled_keys)
+            if number < count and (block := self._pool.find(key)) is not None
+        }
+        missing = [number for number in range(count) if number not in found]
+        taken = len(missing) + sum([not self._pool.holders(block) for block in found.values()])
+        if taken > self._budget_left():
+            raise self._over_budget(taken)
+        for block in found.values():
+            self._pool.share(block, self._tenant)
+        try:
+            found.update(zip(missing, self._pool.take(len(missing), self._tenant)))
+        except OutOfBlocks:
+            self._pool.give_back(list(found.values()), self._tenant)
+            raise
+        self.blocks = [found[number] for number in range(count)]
+        return missing
+
+    def stay(self, keep: int) -> None:
+        """The content of all blocks is there, and the first `keep` are needed; what was findable is so again."""
+        self.swap = None
+        for block, key in zip(self.blocks, self.settled_keys):
+            self._pool.publish(block, key)
+        self.truncate(keep * self._pool.block_size)
 
     def key(self, number: int, tokens: Sequence[int]) -> bytes:
         """The key of full block `number` of the committed `tokens`, in a pool that shares blocks."""
@@ -258,6 +186,10 @@ class BlockTable:
         self._pool.share(block, self._tenant)
         found.append(block)
         return True
+
+    def _over_budget(self, missing: int) -> OverBudget:
+        left = self._budget_left()
+        return OverBudget(f"{missing} KV blocks wanted, the tenant's budget leaves {left}", missing - left)
 
     def _budget_left(self) -> int:
         """Blocks that the tenant's budget leaves."""

@@ -7,7 +7,7 @@ very step, and only for a session that is in the step for certain. So it gets on
 waits, and whoever is cancelled, preempted or not planned is waited for by nobody.
 """
 
-from verify_server.kv.blocks import BlockPool
+from verify_server.kv.pool import BlockPool
 from verify_server.kv.prefix import reusable_blocks
 from verify_server.sequence import Sequence
 from verify_server.session import Session
@@ -15,7 +15,8 @@ from verify_server.session import Session
 
 def adopts(session: Session, block_size: int) -> bool:
     """Whether a session takes over what others computed: it has more than a block to compute, for a reader."""
-    return session.has_reader and session.sequence.uncomputed > block_size
+    away = session.sequence.table.swap is not None
+    return session.has_reader and not away and session.sequence.uncomputed > block_size
 
 
 class StepBlocks:
