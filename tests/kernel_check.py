@@ -41,7 +41,7 @@ def cases(count: int, first: int) -> list[dict[str, Any]]:
 
 
 def compiled() -> list[dict[str, Any]]:
-    names = ",".join(str(dtype).removeprefix("torch.") for dtype in DTYPES[1:])
+    names = "bfloat16"  # what targets are served in
     command = [sys.executable, "-m", "tests.triton_compiled", CAPABILITIES, names]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [json.loads(line) for line in said.splitlines()]

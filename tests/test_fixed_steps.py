@@ -16,6 +16,7 @@ from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.fixed_check import check_fixed
 from verify_server.engine.fixed_steps import FixedSteps, uncaptured
+from verify_server.engine.geometry import has_experts
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import Geometry
@@ -111,15 +112,24 @@ def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -
         assert given is not None and expected is not None and torch.equal(given[0], expected[0])
 
 
-def test_two_steps_of_one_bucket_launch_the_same_kernels(network) -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3"])
+def test_two_steps_of_one_bucket_launch_the_same_kernels(family, network) -> None:
     """Nothing of a pass depends on what is in the buffers: only then a graph may stand for it."""
     names = []
     for seed in (1, 2):
         capture = TapeCapture()
         texts = Texts(seed)
-        FixedSteps(model_of(network("llama")), capture).run(texts.step(8)[:1])
+        FixedSteps(model_of(network(family)), capture).run(texts.step(8)[:1])
         names.append(capture.tapes[0].names)
     assert names[0] == names[1]
+
+
+def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network) -> None:
+    """So they get no graph; see `capture_of`."""
+    model = model_of(network("qwen3_moe"))
+    with pytest.raises(AssertionError, match="waits for the device"):
+        FixedSteps(model, TapeCapture()).run([Segment((1, 2), 0, (0,), 1)])
+    assert has_experts(model.network) and not has_experts(network("llama"))
 
 
 def test_a_row_that_is_none_writes_into_no_block(network) -> None:

@@ -104,6 +104,12 @@ def _choices(on_cpu: bool) -> Sequence[tuple[int, int]]:
     return whole[: len(few)] + small + whole[len(few) :] + tiled
 
 
+def has_experts(network: PreTrainedModel) -> bool:
+    """Whether which weights a row meets is decided in the pass."""
+    modules = network.named_modules()
+    return any("expert" in name or "moe" in type(module).__name__.lower() for name, module in modules)
+
+
 def _only_linear(network: PreTrainedModel) -> bool:
     """Whether all matrices are plain linear layers, which can be tried one by one.
 
@@ -111,9 +117,9 @@ def _only_linear(network: PreTrainedModel) -> bool:
     would pass. Quantized layers call themselves linear, and multiply by kernels of their own; what LLM.int8() rounds
     depends on the whole batch.
     """
-    for name, module in network.named_modules():
-        if "expert" in name or "moe" in type(module).__name__.lower():
-            return False
+    if has_experts(network):
+        return False
+    for _, module in network.named_modules():
         matrices = any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
         if matrices and not (is_plain(module) or isinstance(module, nn.Embedding)):
             return False

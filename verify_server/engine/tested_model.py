@@ -63,6 +63,9 @@ def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
         return uncaptured
     if graphs != "auto" or not is_paged or tested.network.device.type != "cuda":
         return None
+    if geometry.has_experts(tested.network):
+        log.info("no CUDA graphs: which experts a row goes to is asked in the middle of a step")
+        return None
     from verify_server.engine.cuda_graphs import GraphCapture
 
     capture = GraphCapture(GRAPH_BUDGET["cuda"])
