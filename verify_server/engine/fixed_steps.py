@@ -78,9 +78,9 @@ class FixedSteps:
         backend = backend_of(model.backend)
         assert isinstance(backend, PagedBackend), "other backends have shapes of their own"
         self._model, self._backend, self._capture, self._taps = model, backend, capture, taps
-        self._rows = [rows for rows in ROWS if padded_rows(rows, model.geometry.rows) == rows]
+        self._keys = _keys(model)
         self._buckets: dict[BucketKey, Bucket | None] = {}
-        most = max(sum(key.table.sizes) + COLUMNS * key.rows for key in self._keys())
+        most = max(sum(key.table.sizes) + COLUMNS * key.rows for key in self._keys)
         pinned = model.network.device.type == "cuda"
         self._host = torch.zeros(most, dtype=torch.int32, pin_memory=pinned)
         self._device = torch.zeros(most, dtype=torch.int32, device=model.network.device)
@@ -103,14 +103,9 @@ class FixedSteps:
         logits = bucket.replay()
         return logits[:wanted], replace(bucket.batch, live=plan.shape.rows, num_wanted=wanted)
 
-    def _keys(self) -> list[BucketKey]:
-        """Of all buckets that this memory can fill."""
-        most = next((blocks for blocks in BLOCKS if blocks >= self._model.memory.num_blocks), BLOCKS[-1])
-        return [BucketKey(rows, blocks) for rows in self._rows for blocks in BLOCKS if blocks <= most]
-
     def _key_of(self, shape: PagedShape) -> BucketKey | None:
         """The smallest bucket with room for such a step."""
-        fits = (key for key in self._keys() if key.rows >= shape.rows and key.blocks >= shape.blocks)
+        fits = (key for key in self._keys if key.rows >= shape.rows and key.blocks >= shape.blocks)
         return next(fits, None)
 
     def _write(self, key: BucketKey, plan: PagedPlan, segments: Sequence[Segment]) -> int:
@@ -164,6 +159,13 @@ class FixedSteps:
             live=key.rows,
         )
         return batch, wide, numbers
+
+
+def _keys(model: PackedModel) -> list[BucketKey]:
+    """Of all buckets that the model's geometry allows and its memory can fill, the smallest first."""
+    most = next((blocks for blocks in BLOCKS if blocks >= model.memory.num_blocks), BLOCKS[-1])
+    sizes = [rows for rows in ROWS if padded_rows(rows, model.geometry.rows) == rows]
+    return [BucketKey(rows, blocks) for rows in sizes for blocks in BLOCKS if blocks <= most]
 
 
 def _columns(host: np.ndarray, key: BucketKey) -> tuple[np.ndarray, np.ndarray]:
