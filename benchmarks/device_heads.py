@@ -106,7 +106,7 @@ def _measured(arguments: Namespace, command: str, out: Path | None) -> dict[str,
     return {
         "figure": NAME,
         "title": "A draft head on the device",
-        "label": "simulated, some cells emulated",
+        "label": "simulated / emulated",
         "provenance": provenance(command),
         "facts": facts(),
         "places": [asdict(place) for place in chosen],

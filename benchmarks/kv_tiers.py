@@ -33,7 +33,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _run(parts: list[str], quick: bool, folder: Path | None) -> int:
     path = folder / "kv_tiers.json" if folder else None
-    document: dict[str, Any] = {"figure": "kv_tiers", "title": "KV in two tiers"}
+    document: dict[str, Any] = {"figure": "kv_tiers", "title": "KV in two tiers", "label": "real / simulated"}
     if path and path.is_file():
         document |= json.loads(path.read_text())
     for part in parts:

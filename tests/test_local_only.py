@@ -35,6 +35,9 @@ class OwnMind:
 
     name, features = "own mind", ()
 
+    def opening(self, wanted):
+        return {}
+
     def create(self):
         return OracleDrafter(0.0)
 

@@ -13,8 +13,9 @@ from scheduler.goodput.objective import MAX_USD, POWERS
 from verify_server.access_config import AccessConfig
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.engine import ATTENTION, ENGINES, GRAPHS
+from verify_server.engine import ENGINES
 from verify_server.engine.base import MAX_TREE
+from verify_server.gpu_config import GpuConfig
 from verify_server.handout.config import HandOutConfig
 from verify_server.kept.config import KeepConfig
 
@@ -22,7 +23,7 @@ DEVICE = "orin-nano-super"  # assumed of devices, as in `opensled plan`: no devi
 
 
 @dataclass(frozen=True)
-class ServeConfig(HandOutConfig, KeepConfig, AccessConfig):
+class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     """One verification server."""
 
     model: str = option(
@@ -68,23 +69,11 @@ class ServeConfig(HandOutConfig, KeepConfig, AccessConfig):
         often=True,
     )
     device: str = option("auto", "what computes the target: auto, cpu, cuda or cuda:1", often=True)
-    shards: int = option(
-        1, "processes with a GPU each, over which the target is cut; 1 = this one", low=1, metavar="N"
-    )
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
     )
     numerics: str = option(
         "auto", "exact: bits do not depend on the batch; fast: any kernel", choices=("auto", "exact", "fast")
-    )
-    attention: str = option(
-        "auto",
-        "how engine torch computes attention: sdpa (torch's own), triton (reads KV where it lies; for GPUs); auto: the "
-        "faster one that passes its test at load",
-        choices=ATTENTION,
-    )
-    graphs: str = option(
-        "auto", "small steps as CUDA graphs; auto: where a GPU and --attention triton are", choices=GRAPHS
     )
     gpu_layers: int = option(
         -1,
@@ -188,13 +177,6 @@ class ServeConfig(HandOutConfig, KeepConfig, AccessConfig):
     max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
     kv_tokens: int = option(
         0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N", group="memory and places"
-    )
-    kv_host_tokens: int = option(
-        0,
-        "KV of sequences that wait for their device or reader moves to host memory of so many tokens when the cache is "
-        "short, if that is faster than to compute it again; 0 = never (engine torch)",
-        low=0,
-        metavar="N",
     )
     prefix_cache: bool = option(
         True,

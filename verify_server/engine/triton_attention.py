@@ -19,10 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from opensled.errors import UsageError
-from verify_server.engine.base import MAX_TREE
-from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.packing import Attend, PackedBatch
-from verify_server.engine.paged_table import CONTEXT, ROW, TILE, TILE_ROWS, PagedBackend, PagedTable
+from verify_server.engine.paged_table import TILE_ROWS, PagedBackend, PagedTable
 from verify_server.engine.triton_kernels import attend_split, join_splits
 
 SPLIT = 512  # places
@@ -80,11 +78,6 @@ def attend_constants(
         "WINDOW": how.window or 0,
         "CAPPED": how.softcap is not None,
         "ARITHMETIC": _TYPES[_arithmetic(dtype)],
-        "TILE_NUMBERS": TILE,
-        "ROW_NUMBERS": ROW,
-        "CONTEXT_NUMBERS": CONTEXT,
-        "NEAR": MAX_TREE,
-        "PAGE": BLOCK_SIZE,
         "WIDEN": INTERPRETED and dtype == torch.bfloat16,
     }
 
@@ -98,7 +91,6 @@ def join_constants(dtype: torch.dtype, folded: int, value_size: int) -> dict[str
         "BLOCK_SIZE_V": _padded(value_size),
         "PLACES": SPLIT,
         "ARITHMETIC": _TYPES[_arithmetic(dtype)],
-        "ROW_NUMBERS": ROW,
     }
 
 

@@ -1,0 +1,34 @@
+"""Options of `opensled serve` for targets on GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opensled.config import option
+from verify_server.engine import ATTENTION, GRAPHS
+
+
+@dataclass(frozen=True)
+class GpuConfig:
+    """How a torch target uses them."""
+
+    attention: str = option(
+        "auto",
+        "how engine torch computes attention: sdpa (torch's own), triton (reads KV where it lies; for GPUs); auto: the "
+        "faster one that passes its test at load",
+        choices=ATTENTION,
+        group="a target on GPUs",
+    )
+    graphs: str = option(
+        "auto", "small steps as CUDA graphs; auto: where a GPU and --attention triton are", choices=GRAPHS
+    )
+    shards: int = option(
+        1, "processes with a GPU each, over which the target is cut; 1 = this one", low=1, metavar="N"
+    )
+    kv_host_tokens: int = option(
+        0,
+        "KV of sequences that wait for their device or reader moves to host memory of so many tokens when the cache is "
+        "short, if that is faster than to compute it again; 0 = never (engine torch)",
+        low=0,
+        metavar="N",
+    )
