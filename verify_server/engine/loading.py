@@ -28,6 +28,7 @@ from opensled.logs import announce
 from opensled.store import model_file
 from verify_server.engine import gguf_config, gguf_model, image_encoder, model_sizes, quantized
 from verify_server.engine.attention import NAME
+from verify_server.engine.quiet_exit import silence_bindings
 from verify_server.engine.shard import ALONE, Shard
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ DTYPES = {
 # transformers brings a log handler of its own; its warnings belong where ours go, in the form ours have.
 transformers.utils.logging.disable_default_handler()
 transformers.utils.logging.enable_propagation()
+silence_bindings()
 # Weights only as safetensors: a pickle runs code when it is opened.
 OTHER_SHAPES = "its weights have other shapes than its config.json states; download both again"
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
