@@ -26,7 +26,7 @@ def paired_folder() -> Path | None:
 
 def keep(server: str, authority: str, token: str, signer: str = "") -> Path:
     """Remember a server (HOST:PORT) with its authority (PEM), this device's token, and who signs its drafts ("" =
-    nobody); the folder.
+    no signer); the folder.
 
     Raises UsageError where nothing can be kept.
     """

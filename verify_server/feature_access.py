@@ -14,7 +14,7 @@ class FeatureAccess:
     """Of one server."""
 
     def __init__(self, loop: VerifyLoop, tenants: Tenants, for_all: bool, never: str = "") -> None:
-        """`for_all`: every tenant may have them; `never`: why nobody may, whatever the operator allows."""
+        """`for_all`: every tenant may have them; `never`: the reason why no tenant may; "" = there is none."""
         self._loop, self._tenants, self._for_all, self._never = loop, tenants, for_all, never
 
     async def require(self, message: Open, tenant: str) -> None:

@@ -120,7 +120,7 @@ ATTACKS: Mapping[str, Attack] = {
         "256 answers with all hidden states, unread",
         limits="features=1",
     ),
-    # Text that a server keeps, beside the same questions of a tenant of whom nothing is kept
+    # The same questions of two tenants: the server keeps the text of one
     "answers": _asked(8, _SENTENCE, "answers of 48 tokens, eight at a time", "max_sessions=8"),
     "answers that are kept": replace(
         _asked(8, _SENTENCE, "the same, which the server keeps", "max_sessions=8 keep=1"),

@@ -49,7 +49,7 @@ async def hand_out_drafts(target: SoakTarget, token: str) -> None:
 
 
 def _published(store: DraftStore, key: SigningKey, number: int) -> DraftManifest:
-    """A draft of some bytes: nobody loads it here."""
+    """A draft of some bytes, which is never loaded here."""
     path = store.folder / ".draft"
     write_whole(path, bytes((number,)) * (MEGABYTES << 20), private=True)
     file = store.keep_file(path, "draft.gguf")

@@ -17,7 +17,7 @@ SCALE = 2.0
 SEED = 5
 
 
-class LowRank(nn.Module):
+class _LowRank(nn.Module):
     """A matrix [out, in] and what was learned beside it: at first nothing."""
 
     def __init__(self, weight: Tensor, rank: int, generator: torch.Generator) -> None:
@@ -36,7 +36,7 @@ def add_low_rank(layers: nn.Module, rank: int) -> None:
     layers.requires_grad_(False)
     for module in list(layers.modules()):
         if isinstance(module, nn.Linear):
-            register_parametrization(module, "weight", LowRank(module.weight, rank, generator))
+            register_parametrization(module, "weight", _LowRank(module.weight, rank, generator))
 
 
 def merge_low_rank(layers: nn.Module) -> None:

@@ -65,7 +65,7 @@ class Pupil:
 
 
 @dataclass(frozen=True)
-class PassPupil(Pupil):
+class _PassPupil(Pupil):
     """Of a head that drafts all its tokens at once."""
 
     head: OnePassHead
@@ -100,7 +100,7 @@ class PassPupil(Pupil):
 
 
 @dataclass(frozen=True)
-class StepPupil(Pupil):
+class _StepPupil(Pupil):
     """Of a recurrent head: in training its steps follow what the target wrote, in a draft what it drafts itself."""
 
     head: OwlHead
@@ -153,7 +153,7 @@ def new_pupil(
     """An untrained head for a target. Raises UsageError and UnsupportedModel."""
     head = HEADS.get(kind)(shape_of(network, kind, len(ids), length, markov))
     parts = TargetParts(network, torch.from_numpy(ids.astype(np.int64)))
-    made = StepPupil if isinstance(head, OwlHead) else PassPupil
+    made = _StepPupil if isinstance(head, OwlHead) else _PassPupil
     return made(head, parts, places_of(ids, network.config.vocab_size), dtype)
 
 

@@ -47,7 +47,7 @@ def uncaptured(compute: Compute) -> Compute:
     return compute
 
 
-class BucketKey(NamedTuple):
+class _BucketKey(NamedTuple):
     """Of a bucket."""
 
     rows: int
@@ -60,7 +60,7 @@ class BucketKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bucket:
+class _Bucket:
     """One fixed shape."""
 
     batch: PackedBatch  # of views of the device's buffer
@@ -79,7 +79,7 @@ class FixedSteps:
         assert isinstance(backend, PagedBackend), "other backends have shapes of their own"
         self._model, self._backend, self._capture, self._taps = model, backend, capture, taps
         self._keys = _keys(model)
-        self._buckets: dict[BucketKey, Bucket | None] = {}
+        self._buckets: dict[_BucketKey, _Bucket | None] = {}
         most = max(sum(key.table.sizes) + COLUMNS * key.rows for key in self._keys)
         pinned = model.network.device.type == "cuda"
         self._host = torch.zeros(most, dtype=torch.int32, pin_memory=pinned)
@@ -88,9 +88,11 @@ class FixedSteps:
 
     def run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch] | None:
         """As `PackedModel.run`; the logits hold until the next step. None: the step fits no bucket."""
+        if sum(len(segment.tokens) for segment in segments) > self._keys[-1].rows:
+            return None
         plan = PagedPlan(segments, self._model.geometry.by_path)
         key = self._key_of(plan.shape)
-        if key is None:
+        if key is None or (key in self._buckets and self._buckets[key] is None):
             return None
         wanted = self._write(key, plan, segments)
         if key not in self._buckets:
@@ -103,12 +105,12 @@ class FixedSteps:
         logits = bucket.replay()
         return logits[:wanted], replace(bucket.batch, live=plan.shape.rows, num_wanted=wanted)
 
-    def _key_of(self, shape: PagedShape) -> BucketKey | None:
+    def _key_of(self, shape: PagedShape) -> _BucketKey | None:
         """The smallest bucket with room for such a step."""
         fits = (key for key in self._keys if key.rows >= shape.rows and key.blocks >= shape.blocks)
         return next(fits, None)
 
-    def _write(self, key: BucketKey, plan: PagedPlan, segments: Sequence[Segment]) -> int:
+    def _write(self, key: _BucketKey, plan: PagedPlan, segments: Sequence[Segment]) -> int:
         """Puts the step into the device's buffer; returns how many rows of logits it wants."""
         if self._sent is not None:
             self._sent.synchronize()  # the copy of the step before has left this memory
@@ -128,7 +130,7 @@ class FixedSteps:
             self._sent.record()
         return len(wanted)
 
-    def _made(self, key: BucketKey) -> Bucket | None:
+    def _made(self, key: _BucketKey) -> _Bucket | None:
         batch, wide, narrow = self._batch(key)
 
         def compute() -> Tensor:
@@ -139,9 +141,9 @@ class FixedSteps:
         if replay is None:
             log.info("no memory for a graph of %d rows and %d KV blocks; such steps run without one", *key)
             return None
-        return Bucket(batch, replay, [dict(tap.held()) for tap in self._taps])
+        return _Bucket(batch, replay, [dict(tap.held()) for tap in self._taps])
 
-    def _batch(self, key: BucketKey) -> tuple[PackedBatch, Tensor, Tensor]:
+    def _batch(self, key: _BucketKey) -> tuple[PackedBatch, Tensor, Tensor]:
         """A batch whose numbers stay where they are, those of its rows as int64, and the same as they arrive."""
         numbers = self._device[: COLUMNS * key.rows].view(COLUMNS, key.rows)
         table = self._device[COLUMNS * key.rows :][: sum(key.table.sizes)]
@@ -161,14 +163,14 @@ class FixedSteps:
         return batch, wide, numbers
 
 
-def _keys(model: PackedModel) -> list[BucketKey]:
+def _keys(model: PackedModel) -> list[_BucketKey]:
     """Of all buckets that the model's geometry allows and its memory can fill, the smallest first."""
     most = next((blocks for blocks in BLOCKS if blocks >= model.memory.num_blocks), BLOCKS[-1])
     sizes = [rows for rows in ROWS if padded_rows(rows, model.geometry.rows) == rows]
-    return [BucketKey(rows, blocks) for rows in sizes for blocks in BLOCKS if blocks <= most]
+    return [_BucketKey(rows, blocks) for rows in sizes for blocks in BLOCKS if blocks <= most]
 
 
-def _columns(host: np.ndarray, key: BucketKey) -> tuple[np.ndarray, np.ndarray]:
+def _columns(host: np.ndarray, key: _BucketKey) -> tuple[np.ndarray, np.ndarray]:
     """[COLUMNS, rows] at the beginning of the buffer, and what follows."""
     count = COLUMNS * key.rows
     return host[:count].reshape(COLUMNS, key.rows), host[count:]

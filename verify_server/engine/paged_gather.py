@@ -15,7 +15,7 @@ from verify_server.engine.packing import Attend, PackedBatch
 from verify_server.engine.paged_table import TILE_ROWS, PagedBackend, PagedTable
 
 
-class GatherBackend(PagedBackend):
+class _GatherBackend(PagedBackend):
     """`--attention gather`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
@@ -77,4 +77,4 @@ def _seen(table: PagedTable, lanes: Tensor, window: int | None) -> Tensor:
     return seen
 
 
-BACKEND = GatherBackend()
+BACKEND = _GatherBackend()

@@ -51,7 +51,7 @@ def method_of(folder: Path) -> Method | None:
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
-        return None  # whoever reads the config next says what is wrong with it
+        return None  # the next reader of the config says what is wrong with it
     text = config.get("text_config") if isinstance(config, dict) else None
     for place in (config, text):
         for key in ("quantization_config", "compression_config"):

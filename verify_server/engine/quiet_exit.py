@@ -1,7 +1,7 @@
 """The end of a process that has Triton in it, which transformers imports where it is installed.
 
 At that end nanobind, by which Triton is bound to Python, lists on the standard error each of Triton's objects that is
-still there. Nobody who runs a server can use that, and logs of one JSON document a line would end with other lines.
+still there. No user of a server needs that list, and it would stand among the lines of a log in JSON.
 """
 
 import atexit

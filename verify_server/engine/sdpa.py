@@ -11,7 +11,7 @@ from verify_server.engine.packing import Attend, AttentionBackend, Geometry, Pac
 from verify_server.engine.sdpa_groups import Group, groups_of
 
 
-class SdpaBackend(AttentionBackend):
+class _SdpaBackend(AttentionBackend):
     """One call per group of equal shape, query heads folded onto their KV head."""
 
     def plan(
@@ -86,4 +86,4 @@ def _mask(group: Group, window: int | None, folded: int, dtype: torch.dtype) -> 
     return group.masks[wanted]
 
 
-BACKEND = SdpaBackend()
+BACKEND = _SdpaBackend()

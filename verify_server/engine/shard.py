@@ -70,7 +70,7 @@ ALONE = Shard()
 
 
 def join(shard: Shard, meeting: Path, device: torch.device) -> None:
-    """Meet the other shards by a file in a folder that nobody else can read; returns when all are there."""
+    """Meet the other shards by a file in a folder that only this user can read; returns when all are there."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(shard.rank)

@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 
 @dataclass
-class OtherShard:
+class _OtherShard:
     """One other shard, as the first one sees it."""
 
     rank: int
@@ -110,7 +110,7 @@ class ShardLinks:
         """Ids of the processes."""
         return [link.process.pid for link in self._links]
 
-    def _start(self, rank: int) -> OtherShard:
+    def _start(self, rank: int) -> _OtherShard:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             os.set_inheritable(theirs.fileno(), True)
@@ -122,7 +122,7 @@ class ShardLinks:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for the first shard alone
             )
-            return OtherShard(rank, process, Connection(ours.detach()), time.monotonic())
+            return _OtherShard(rank, process, Connection(ours.detach()), time.monotonic())
 
     @contextlib.contextmanager
     def call(self, method: str, *arguments: Any) -> Iterator[None]:
@@ -171,7 +171,7 @@ class ShardLinks:
             raise self._lost from cause
 
     def _lose(self, error: EngineLost | OpenSledError) -> None:
-        """A shard is lost, so all end; whoever waits for them in a sum gets an error by that."""
+        """A shard is lost, so all end; a sum that waits for them fails by that."""
         if not self._over.is_set():
             self._lost = error
             log.error("%s", error)
@@ -181,7 +181,7 @@ class ShardLinks:
             self._over.set()
 
     def _watch(self) -> None:
-        by_connection: dict[object, OtherShard] = {link.connection: link for link in self._links}
+        by_connection: dict[object, _OtherShard] = {link.connection: link for link in self._links}
         while not self._over.is_set():
             for connection in wait([link.connection for link in self._links], LOOK):
                 self._hear(by_connection[connection])
@@ -197,7 +197,7 @@ class ShardLinks:
             link.connection.close()
         self._folder.cleanup()
 
-    def _hear(self, link: OtherShard) -> None:
+    def _hear(self, link: _OtherShard) -> None:
         try:
             message = link.connection.recv()
         except (EOFError, OSError):
@@ -213,7 +213,7 @@ class ShardLinks:
             known = not isinstance(error, EngineLost) and message.code != OpenSledError.code
             self._lose(error if known else self._loss(link, f"failed: {message.reason}"))
 
-    def _loss(self, link: OtherShard, what: str) -> EngineLost:
+    def _loss(self, link: _OtherShard, what: str) -> EngineLost:
         return EngineLost(
             f"shard {link.rank} of {self.size} (process {link.process.pid}) {what}; the target is computed by all its "
             "shards or not at all, so this server ends: start it again"

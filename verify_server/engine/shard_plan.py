@@ -13,7 +13,7 @@ SPLIT = "colwise"  # the style of a layer whose output stays with its shard
 KEYS = ("k_proj", "kv_b_proj", "qkv_proj", "query_key_value")
 
 
-class Heads(NamedTuple):
+class _Heads(NamedTuple):
     """Attention heads that one process computes."""
 
     queries: int
@@ -29,15 +29,15 @@ def require_whole(engine: TargetEngine, flag: str) -> None:
         )
 
 
-def heads_of(config: Any, shards: int = 1) -> Heads:
+def heads_of(config: Any, shards: int = 1) -> _Heads:
     """Those of each shard. A plan that gathers the queries of all shards has all heads in each of them."""
     text = config.get_text_config(decoder=True)
-    whole = Heads(
+    whole = _Heads(
         text.num_attention_heads, getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     )
     if shards == 1 or not _splits_heads(text):
         return whole
-    return Heads(whole.queries // shards, whole.keys // shards)
+    return _Heads(whole.queries // shards, whole.keys // shards)
 
 
 def check_plan(config: Any, shards: int) -> None:

@@ -80,7 +80,7 @@ class Follower:
             self._leave(0)
 
     def _leave(self, status: int) -> NoReturn:
-        """At once, and with the folder of the meeting: nobody else may be left to remove it."""
+        """At once, and with the folder of the meeting: no other process may be left to remove it."""
         shutil.rmtree(self._meeting.parent, ignore_errors=True)
         os._exit(status)
 

@@ -31,7 +31,7 @@ WARPS, KEY_BYTES = 8, 64
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
-class TritonBackend(PagedBackend):
+class _TritonBackend(PagedBackend):
     """`--attention triton`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
@@ -107,11 +107,11 @@ def _padded(size: int) -> int:
     return padded
 
 
-def _backend() -> TritonBackend:
+def _backend() -> _TritonBackend:
     """Raises UsageError without a GPU and without the interpreter."""
     if not torch.cuda.is_available() and not INTERPRETED:
         raise UsageError("--attention triton needs a GPU; on a processor use --attention sdpa")
-    return TritonBackend()
+    return _TritonBackend()
 
 
 BACKEND = _backend()

@@ -44,7 +44,7 @@ class KeygenConfig:
 
 @dataclass(frozen=True)
 class PublishConfig:
-    """Which draft, and for whom."""
+    """The draft, and the tenant that may have it."""
 
     draft: str = option(
         "",

@@ -5,7 +5,7 @@
     tenants/HASH/last              highest serial that was ever published
     tenants/HASH/SERIAL.signed     signature (64 bytes), then the manifest
 
-A draft can repeat texts of its tenant, so nobody but the owner may read the folder. The server only reads it; the
+A draft can repeat texts of its tenant, so only the owner may read the folder. The server only reads it; the
 command line writes, a file before the manifest that names it.
 """
 

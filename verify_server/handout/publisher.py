@@ -20,7 +20,7 @@ REPORT = "adapted.json"  # beside the files, of opensled adapt
 GGUF, ONNX = "*.gguf", ("*.onnx", "*.onnx.data", "config.json", "genai_config.json")
 
 
-class Measured(NamedTuple):
+class _Measured(NamedTuple):
     """A draft before it is published."""
 
     name: str
@@ -50,7 +50,7 @@ class Measured(NamedTuple):
             raise UsageError(f"{REPORT} of {self.name} is damaged ({side}); adapt the draft again") from error
 
 
-def candidate(draft: Path, name: str) -> Measured:
+def candidate(draft: Path, name: str) -> _Measured:
     """The draft in a folder or GGUF file; raises NotFound, UnsupportedModel and UsageError."""
     path = draft.expanduser()
     folder = path if path.is_dir() else path.parent
@@ -66,7 +66,7 @@ def candidate(draft: Path, name: str) -> Measured:
     pieces = read_metadata(gguf).get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces:
         raise UsageError(f"{gguf} has no tokenizer, so it drafts for no target")
-    return Measured(name or path.stem, files, _report(folder), fingerprint(pieces))
+    return _Measured(name or path.stem, files, _report(folder), fingerprint(pieces))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -86,7 +86,7 @@ def _report(folder: Path) -> dict[str, Any]:
 
 
 def published(
-    store: DraftStore, key: SigningKey, tenant: str, found: Measured, ungated: bool = False, serial: int = 0
+    store: DraftStore, key: SigningKey, tenant: str, found: _Measured, ungated: bool = False, serial: int = 0
 ) -> DraftManifest:
     """Hand out this draft from now on; raises UsageError for one that may not be. `serial` 0 = the next one."""
     if not (found.passed or ungated):
@@ -121,7 +121,7 @@ def _serial(store: DraftStore, tenant: str, asked: int) -> int:
     return asked or following
 
 
-def _unchanged(found: Measured, files: tuple[HandedFile, ...], ungated: bool) -> bool:
+def _unchanged(found: _Measured, files: tuple[HandedFile, ...], ungated: bool) -> bool:
     """Whether these are the bytes that were measured; raises UsageError if not, unless they are `ungated`."""
     known = found.report.get("files")
     known = known if isinstance(known, dict) else {}
@@ -134,7 +134,7 @@ def _unchanged(found: Measured, files: tuple[HandedFile, ...], ungated: bool) ->
     return not changed
 
 
-def _vocabulary(found: Measured) -> str:
+def _vocabulary(found: _Measured) -> str:
     """Of the target. A draft may have more ids than its target, so what opensled adapt compared counts first."""
     parents = found.report.get("parents")
     known = parents.get("vocabulary") if isinstance(parents, dict) else None

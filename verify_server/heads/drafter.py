@@ -53,7 +53,7 @@ class HeadDrafter(ServerDrafter):
         return logits / ask.params.temperature + torch.from_numpy(np.array(noise)).to(logits)
 
 
-class OnePassDrafter(HeadDrafter):
+class _OnePassDrafter(HeadDrafter):
     """Of heads that draft all their tokens at once."""
 
     _head: OnePassHead
@@ -73,7 +73,7 @@ class OnePassDrafter(HeadDrafter):
         return self._parts.normed(hidden)
 
 
-class PlaceDrafter(OnePassDrafter):
+class PlaceDrafter(_OnePassDrafter):
     """`opensled serve --drafter specformer`: each output of the head stands for a place of the draft.
 
     The paper drafts a chain. Where a tree is taken, other likely tokens of each place are there, too.
@@ -106,7 +106,7 @@ class PlaceDrafter(OnePassDrafter):
         return lambda tokens, ids: markov.among(tokens, ids) / temperature
 
 
-class FrameDrafter(OnePassDrafter):
+class FrameDrafter(_OnePassDrafter):
     """`opensled serve --drafter ctc`: outputs are frames, and a draft is the likeliest of what they collapse to."""
 
     _head: CtcHead

@@ -34,7 +34,7 @@ QUEUE_S = 0.05
 RETRY_S = 5.0  # after a copy that failed nothing leaves for so long (chosen)
 
 
-class Swapping(Protocol):
+class _Swapping(Protocol):
     """What of a `TargetEngine` the tier needs."""
 
     def swap_out(self, blocks: Sequence[int], host: Sequence[int]) -> Callable[[], None]: ...
@@ -51,7 +51,7 @@ class HostMemory(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Trip:
+class _Trip:
     """One copy that travels."""
 
     session: Session
@@ -67,7 +67,7 @@ class HostTier:
 
     def __init__(
         self,
-        engine: Swapping,
+        engine: _Swapping,
         pool: BlockPool,
         memory: HostMemory,
         clock: Callable[[], float],
@@ -82,8 +82,8 @@ class HostTier:
         self._engine, self.own, self._clock, self._landed = engine, pool, clock, landed
         self._copiers = copiers or (CopyThread("kv-out"), CopyThread("kv-in"))
         self._away: WeakKeyDictionary[Session, Swap] = WeakKeyDictionary()  # in the order in which they left
-        self._leaving: dict[Trip, None] = {}
-        self._coming: dict[Trip, None] = {}
+        self._leaving: dict[_Trip, None] = {}
+        self._coming: dict[_Trip, None] = {}
         self.displaced = 0  # sessions that lost what they had in host memory
         self._resumes = float("-inf")  # when something may leave again
 
@@ -139,13 +139,13 @@ class HostTier:
         host = [held.get(number, known.get(number, -1)) for number in range(len(table.blocks))]
         table.swap = Swap(self.pool, table.tenant, host, Stage.LEAVING, len(host))
         free = sum([self.own.holders(block) == 1 for block in table.blocks])
-        trip = Trip(session, table.swap, tuple(table.settled_keys), len(copied), free, must)
+        trip = _Trip(session, table.swap, tuple(table.settled_keys), len(copied), free, must)
         self._leaving[trip] = None
         work = partial(self._engine.swap_out, [table.blocks[number] for number in copied])
         self._start(0, trip, partial(work, [host[number] for number in copied]), self._left)
         return True
 
-    def _left(self, trip: Trip, error: Exception | None, seconds: float) -> None:
+    def _left(self, trip: _Trip, error: Exception | None, seconds: float) -> None:
         del self._leaving[trip]
         swap, table = trip.swap, trip.session.sequence.table
         if error is not None:
@@ -178,12 +178,12 @@ class HostTier:
         missing = table.come_back(len(swap.host))
         swap.stage = Stage.COMING
         self._away.pop(session, None)
-        trip = Trip(session, swap, (), len(missing))
+        trip = _Trip(session, swap, (), len(missing))
         self._coming[trip] = None
         work = partial(self._engine.swap_in, [swap.host[number] for number in missing])
         self._start(1, trip, partial(work, [table.blocks[number] for number in missing]), self._came)
 
-    def _came(self, trip: Trip, error: Exception | None, seconds: float) -> None:
+    def _came(self, trip: _Trip, error: Exception | None, seconds: float) -> None:
         del self._coming[trip]
         swap, session = trip.swap, trip.session
         if error is not None:
@@ -214,9 +214,9 @@ class HostTier:
     def _start(
         self,
         direction: int,
-        trip: Trip,
+        trip: _Trip,
         begin: Callable[[], Callable[[], None]],
-        end: Callable[[Trip, Exception | None, float], None],
+        end: Callable[[_Trip, Exception | None, float], None],
     ) -> None:
         try:
             work = begin() if trip.blocks else _nothing
@@ -252,7 +252,7 @@ class HostTier:
         """A tenant has in host memory at most as much as it may have in the engine's."""
         return bool(table.budget) and self.pool.held(table.tenant) + more > table.budget
 
-    def _count(self, direction: str, trip: Trip, seconds: float) -> None:
+    def _count(self, direction: str, trip: _Trip, seconds: float) -> None:
         if trip.blocks:
             cost = self.out if direction == "out" else self.back
             cost.observe(trip.blocks, seconds)
