@@ -40,13 +40,14 @@ BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED, BARE_SAMPLING = "benchmarks/ragged.py", "benchmarks/sampling.py"
 ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
 BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
+ON_A_GPU = "benchmarks/gpu/"
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
     "opensled_testbed/reference.py",
     "opensled_testbed/gguf_reference.py",
     "opensled_testbed/vision_reference.py",
-    *(BARE_RAGGED, BARE_PAIR, BARE_STEPS),
+    *(BARE_RAGGED, BARE_PAIR, BARE_STEPS, ON_A_GPU),
 )
 HEADS, EXITS, GPU_CHECK = "verify_server/heads/", "verify_server/exits/", "verify_server/gpu_check/"
 TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING)

@@ -71,9 +71,9 @@ class Memory:
                 file.unlink()
 
 
-def memory_of(network: PreTrainedModel, weights: Path, backend: str, most_rows: int) -> Memory:
+def memory_of(network: PreTrainedModel, weights: Path | None, backend: str, most_rows: int) -> Memory:
     """Where the result for this target on this machine is kept. `weights`: a file, or a folder of safetensors."""
-    if network.device.type != "cpu" or network.tp_size:
+    if weights is None or network.device.type != "cpu" or network.tp_size:
         return Memory(None)
     facts = [backend, most_rows, str(network.dtype), *_model(network, weights), *_machine(), *_sources()]
     name = hashlib.blake2b("\n".join(map(str, facts)).encode(), digest_size=16).hexdigest()

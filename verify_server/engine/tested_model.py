@@ -42,7 +42,7 @@ def first_that_works(
     backends: Sequence[str],
     numerics: str,
     most_rows: int,
-    weights: Path,
+    weights: Path | None,
     shard: Shard,
 ) -> tuple[PackedModel, str]:
     """See `_tested`; of the last one the error is raised."""
@@ -78,7 +78,12 @@ def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
 
 
 def _tested(
-    network: PreTrainedModel, attention: str, numerics: str, most_rows: int, weights: Path, shard: Shard
+    network: PreTrainedModel,
+    attention: str,
+    numerics: str,
+    most_rows: int,
+    weights: Path | None,
+    shard: Shard,
 ) -> tuple[PackedModel, str]:
     """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
     if numerics != "fast":

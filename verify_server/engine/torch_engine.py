@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -188,22 +189,58 @@ def load(
     _check_options(numerics, graphs, kv_tokens)
     numerics = shard.numerics(numerics)
     place = loading.pick_device(device)
-    backends = backends_of(attention, place)  # before the weights are read
+    backends_of(attention, place)  # refused before the weights are read
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     width = loading.pick_dtype(dtype, place, weights)
     needed = memory_of(weights, place, width, (kv_tokens, context_length), most_rows, shard)
     needed.require()
     network, eyes = _read(weights, place, width, shard)
+    return around(
+        network,
+        model,
+        lambda kv_token: shard.least(needed.blocks(kv_token)),
+        context_length,
+        attention=attention,
+        numerics=numerics,
+        most_rows=most_rows,
+        graphs=graphs,
+        weights=weights.path,
+        shard=shard,
+        eyes=eyes,
+    )
+
+
+def around(
+    network: PreTrainedModel,
+    model: str,
+    num_blocks: Callable[[int], int],
+    context_length: int,
+    *,
+    attention: str = "auto",
+    numerics: str = "auto",
+    most_rows: int = 512,
+    graphs: str = "auto",
+    weights: Path | None = None,
+    shard: Shard = ALONE,
+    eyes: ImageEncoder | None = None,
+) -> TorchEngine:
+    """Guards and tests a network that is on its device, as `load` does with what it has read.
+
+    `num_blocks`: KV blocks, given the bytes of one token in KV; `weights`: the network's file or folder, None = it was
+    read from none; `eyes`: what looks at pictures for it. Raises UsageError, UnsupportedModel, SelfTestFailed.
+    """
     guards.check_modules(network)
+    place = network.device
     shape = shape_of(network, model)
     reorder(network) if shard.size == 1 else own_parts(network)
     with told_tested():
-        tested, level = first_that_works(network, backends, numerics, most_rows, weights.path, shard)
+        backends = backends_of(attention, place)
+        tested, level = first_that_works(network, backends, numerics, most_rows, weights, shard)
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = _allocated(tested.memory, shard.least(needed.blocks(tested.memory.bytes_per_token())))
+    memory = _allocated(tested.memory, num_blocks(tested.memory.bytes_per_token()))
     info = EngineInfo(
         model_id=model,
         vocab_size=network.config.get_text_config(decoder=True).vocab_size,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from opensled.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.torch_engine import TorchEngine
+
+if TYPE_CHECKING:  # it loads transformers
+    from verify_server.engine.torch_engine import TorchEngine
 
 COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}  # bytes
 SAMPLED = SamplingParams(temperature=0.8)

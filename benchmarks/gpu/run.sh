@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# All that is to be measured on a GPU, in at most nine minutes: see README.md beside this file.
+# A bare checkout is enough: no .venv, no installation, no network. Nothing is written but OUT_FOLDER.
+set -u
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+	echo "usage: bash $0 OUT_FOLDER [SECONDS]    (SECONDS: 540 if left out)" >&2
+	exit 2
+fi
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+python=${PYTHON:-python3}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export PYTHONPATH="$scratch/wheels:$root" PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+export HF_HUB_OFFLINE=1 OPENSLED_CONFIG=off OPENSLED_CACHE_DIR="$scratch/cache" TRITON_CACHE_DIR="$scratch/triton"
+export TMPDIR="$scratch"
+"$python" -m benchmarks.gpu.wheels "$root/build/gpu-wheels" "$scratch/wheels" || exit 2
+"$python" -m benchmarks.gpu "$@"
