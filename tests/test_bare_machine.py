@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,15 +36,28 @@ SERVE = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.
 QUESTION = ("--prompt", "Write a short story about a rabbit.", "--temperature", "0.8", "--seed", "5")
 LONG = Open((3, 1, 4), SamplingParams(temperature=0.8, seed=7, max_tokens=200))
 GUIDED = Open((3, 1, 4), SamplingParams(), guide=Guide(json_schema='{"type": "boolean"}'))
-# One process for many commands: torch takes seconds to start.
-COMMANDS = (
-    "import json, sys, opensled.cli as cli; print([cli.main(each) for each in json.loads(sys.argv[1])])"
-)
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory) -> dict[str, str]:
+def environment(tmp_path_factory) -> dict[str, str]:
     return without(tmp_path_factory.mktemp("bare"), *ABSENT)
+
+
+@pytest.fixture(scope="module")
+def bare(environment, tmp_path_factory):
+    """A process there that ran the self-test, was refused two servers, and serves now; its folder has its log."""
+    folder = tmp_path_factory.mktemp("ran")
+    commands = (
+        ("selftest", "--model", "tiny", "--device", "cpu", "--short", "--out", str(folder / "check.json")),
+        ("serve", "--model", str(model_path("tiny") / "tiny-f16.gguf")),
+        ("serve", "--model", "tiny", "--http", "127.0.0.1:0"),
+        SERVE,
+    )
+    words = list(map(json.dumps, commands))
+    with Process(words, module="tests.many_commands", environment=environment, log=folder / "log") as process:
+        process.wait_ready()
+        yield process, folder
+    assert process.lines[-1] == "ended with 0"
 
 
 @pytest.fixture(scope="module")
@@ -53,43 +67,42 @@ def whole():
         yield server.wait_ready()
 
 
-def run(environment, *arguments: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120
-    )
-
-
-def test_the_self_test_runs_and_what_needs_more_is_refused_by_name(bare, tmp_path):
-    gguf = str(model_path("tiny") / "tiny-f16.gguf")
-    commands = (
-        ("selftest", "--model", "tiny", "--device", "cpu", "--short", "--out", str(tmp_path / "check.json")),
-        ("serve", "--model", gguf),
-        ("serve", "--model", "tiny", "--http", "127.0.0.1:0"),
-    )
-    done = run(bare, "-c", COMMANDS, json.dumps(commands))
-    assert done.stdout.splitlines()[-1] == "[0, 1, 1]", done.stderr
-    assert json.loads((tmp_path / "check.json").read_text())["equality"]["wrong"] == 0
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    for module, error in zip(("gguf", "starlette"), errors, strict=True):
+def test_the_self_test_runs_and_what_needs_more_is_refused_by_name(bare):
+    process, folder = bare
+    assert [line for line in process.lines if line.startswith("ended")] == [
+        f"ended with {code}" for code in (0, 1, 1)
+    ]
+    assert json.loads((folder / "check.json").read_text())["equality"]["wrong"] == 0
+    for module, error in zip(("gguf", "starlette"), lines(folder, "error: "), strict=True):
         assert error.startswith(f"error: No module named '{module}'; run: ") and "pip install" in error
 
 
-def test_a_server_there_writes_what_a_server_with_all_packages_writes(whole, bare, tmp_path, cold_start):
-    log = tmp_path / "log"
-    with Process(SERVE, environment=bare, log=log) as server:
-        asyncio.run(refuses_guides_alone(server.wait_ready(), whole))
-        answers = [answer(server.address, bare, "onnx"), answer(whole, {}, "none")]
-    assert server.process.returncode == 0
-    assert answers[0]["token_ids"] == answers[1]["token_ids"] and answers[0]["accepted"] > 0
-    notes = [line for line in log.read_text().splitlines() if line.startswith("note: ")]
+def test_a_server_there_writes_what_a_server_with_all_packages_writes(bare, whole, environment):
+    process, _ = bare
+    drafted, plain = answer(process.address, environment, "onnx"), answer(whole, {}, "none")
+    assert drafted["token_ids"] == plain["token_ids"] and drafted["accepted"] > 0
+
+
+def test_a_server_there_says_what_it_goes_without(bare):
+    notes = lines(bare[1], "note: ")
     for module, note in zip(("llguidance", "grpc_health", "grpc_reflection"), notes, strict=True):
         assert f"no module {module}; run: " in note and "[server]" in note
 
 
+def test_a_guide_is_refused_there_and_no_other_sequence_notices(bare, whole):
+    asyncio.run(refuses_guides_alone(bare[0].address, whole))
+
+
+def lines(folder: Path, start: str) -> list[str]:
+    return [line for line in (folder / "log").read_text().splitlines() if line.startswith(start)]
+
+
 def answer(address: str, environment: dict[str, str], drafter: str) -> dict:
     flags = ("--server", address, "--drafter", drafter, "--max-tokens", "40", "--threads", "1", "--json")
-    done = run(environment, "-m", "opensled", "generate", *flags, *QUESTION)
+    command = [sys.executable, "-m", "opensled", "generate", *flags, *QUESTION]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
