@@ -72,7 +72,11 @@ PLOT_HOMES = (
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
     "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
-    "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
+    "grpc_health": (
+        "verify_server/service.py",
+        "verify_server/cluster/replica.py",
+        "verify_server/cluster/replica_links.py",
+    ),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,24 +12,18 @@ from opensled.store import heldout_path, model_path
 from opensled_testbed.forcing import follow
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
+from tests.absent import without
 
 # What extra llamacpp does not bring.
-BLOCKER = """
-from importlib.machinery import PathFinder
 ABSENT = ("torch", "transformers", "safetensors", "huggingface_hub", "gguf", "httpx")
-find = PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    return None if name.partition(".")[0] in ABSENT else find(name, path, target)
-PathFinder.find_spec = find_spec
-"""
 BOUND = 0.03  # logits, as in the demo
 
 
 @pytest.fixture
 def without_torch(cold_start, tmp_path, monkeypatch):
     """Python processes from here on import none of the blocked; servers start cold, for a warm one has them already."""
-    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[1]}")
+    for name, value in without(tmp_path, *ABSENT).items():
+        monkeypatch.setenv(name, value)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:

@@ -41,8 +41,9 @@ from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
-from verify_server.startup import tell_ready
+from verify_server.startup import announce_lacking, tell_ready
 from verify_server.target import Target
+from verify_server.text.grammar_compiler import can_guide
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ def serve(config: ServeConfig) -> int:
         raise UsageError(
             "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
         )
+    if config.http:
+        import verify_server.http_front.front  # noqa: F401  a missing library is an error now, not after loading
     if config.replicas or config.ray_address:
         from verify_server.cluster.cluster_command import serve_cluster
 
@@ -138,6 +141,7 @@ def make_manager(
 
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
+    announce_lacking("llguidance")
     limits = session_limits(config, target, tenants)
     if config.features:
         target.engine.tap()  # refused now, not when the first device asks
@@ -179,6 +183,7 @@ async def serve_sequences(
 ) -> int:
     """Serve until SIGTERM; returns the exit status. `info`: the answer to `Describe`."""
     tell_assumption(config)
+    announce_lacking("grpc_health", "grpc_reflection")
     loop = manager.loop
     limits = client_limits(config, manager)
     drafts = hand_out_of(config, manager.stats.limited, loop.clock)
@@ -308,7 +313,7 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=(GUIDE, PENALTIES, SHAPING),
+        capabilities=(GUIDE, PENALTIES, SHAPING) if can_guide() else (PENALTIES, SHAPING),
         shaping=manager.limits.shaping,
         images=engine.info.images,
     )

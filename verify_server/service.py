@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from opensled import codec
 from opensled.bounds import MAX_POSITIONS
@@ -165,15 +164,43 @@ def client_message(data: bytes, positions: int = MAX_POSITIONS) -> ClientMessage
 
 
 class Readiness:
-    """What gRPC's health service says, on all servers that share this object; gateways follow it."""
+    """What gRPC's health service says, on all servers that share this object; gateways follow it.
+
+    Where the package of that service is not installed, nobody is told: `opensled serve` says so at its start.
+    """
 
     def __init__(self) -> None:
-        self.servicer = health.aio.HealthServicer()
+        self._servicer: Any = None
+        if find_spec("grpc_health"):
+            from grpc_health.v1 import health
+
+            self._servicer = health.aio.HealthServicer()
 
     async def set(self, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse
+        if self._servicer is None:
+            return
+        from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+        status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
         for name in ("", codec.SERVICE_NAME):
-            await self.servicer.set(name, status.SERVING if serving else status.NOT_SERVING)
+            await self._servicer.set(name, status)
+
+    def add_to(self, server: grpc.aio.Server) -> tuple[str, ...]:
+        """Answer at `server`; the names of the services that it has by that."""
+        if self._servicer is None:
+            return ()
+        from grpc_health.v1 import health, health_pb2_grpc
+
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        return (str(health.SERVICE_NAME),)
+
+
+def _reflect(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
+    """Describe the services of these names to whoever asks, where the package for that is installed."""
+    if find_spec("grpc_reflection"):
+        from grpc_reflection.v1alpha import reflection
+
+        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
 
 
 async def start(
@@ -188,11 +215,9 @@ async def start(
     if readiness is None:
         readiness = Readiness()
         await readiness.set(True)
-    health_pb2_grpc.add_HealthServicer_to_server(readiness.servicer, server)
+    health = readiness.add_to(server)
     if service.tenants.anonymous:  # else unknown clients learn nothing but its health
-        reflection.enable_server_reflection(
-            (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
+        _reflect(server, (codec.SERVICE_NAME, *health))
     try:
         port = _bind(server, listen, tls)
     except RuntimeError as error:

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from opensled.address import host_port, is_loopback, joined
 from opensled.config import options
-from opensled.logs import tell
+from opensled.logs import announce, tell
+from opensled.registry import remedy
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo
 from verify_server.target import Target
 
 DEFAULT_ADDRESS = next(item.default for item in options(ServeConfig) if item.name == "listen")
+
+# Module -> what a server does not do without it.
+OPTIONAL = {
+    "grpc_health": "gRPC's health service is not served",
+    "grpc_reflection": "gRPC's reflection is not served",
+    "llguidance": "answers cannot be guided (JSON schemas, tools)",
+}
+
+
+def announce_lacking(*modules: str) -> None:
+    """One line for each of these `OPTIONAL` modules that is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            announce(f"{OPTIONAL[module]}: no module {module}{remedy(module)}")
 
 
 def tell_ready(target: Target, context: int, config: ServeConfig, address: str) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+import grpc_health  # noqa: F401  gateways follow the health of a replica: without it none is one
+
 from opensled import logs
 from opensled.address import host_port, joined
 from scheduler.cluster.placement import Heartbeat

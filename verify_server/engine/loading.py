@@ -26,7 +26,7 @@ from opensled.errors import (
 from opensled.hub import pinned
 from opensled.logs import announce
 from opensled.store import model_file
-from verify_server.engine import gguf_config, gguf_model, image_encoder, model_sizes, quantized
+from verify_server.engine import image_encoder, model_sizes, quantized
 from verify_server.engine.attention import NAME
 from verify_server.engine.quiet_exit import silence_bindings
 from verify_server.engine.shard import ALONE, Shard
@@ -148,6 +148,8 @@ def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreac
 def read_config(weights: Weights) -> Any:
     """The model's config. Raises UnsupportedModel for what this transformers does not know."""
     if weights.gguf:
+        from verify_server.engine import gguf_config
+
         return gguf_config.read_config(weights.path)
     try:
         model_sizes.require_sane(weights.folder / "config.json")
@@ -182,6 +184,8 @@ def has_fast_bfloat16() -> bool:
 def _is_wide(weights: Weights) -> bool:
     """Whether the weights have more than 16 bits."""
     if weights.gguf:
+        from verify_server.engine import gguf_model
+
         return gguf_model.is_wide(weights.path)
     dtype = getattr(read_config(weights), "dtype", None)
     return not isinstance(dtype, torch.dtype) or dtype.itemsize > 2
@@ -222,6 +226,8 @@ def capability_of(device: torch.device) -> quantized.Capability:
 
 
 def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
+    from verify_server.engine import gguf_model
+
     with no_init_weights():
         network: PreTrainedModel = AutoModelForCausalLM.from_config(
             read_config(weights), dtype=dtype, attn_implementation=NAME

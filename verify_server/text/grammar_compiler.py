@@ -2,7 +2,11 @@
 
 The compiler takes seconds to minutes and gigabytes for some short schemas, and nothing can interrupt it. So a grammar
 is compiled in a fork first (opensled/fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
+
+llguidance is imported by the first grammar: a server without it serves answers that are not guided.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -10,16 +14,20 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from opensled.answer_text import CALL_TAGS
+from opensled.distribution import GUIDE
 from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.fork_frames import ForkLimits
 from verify_server.text.tool_grammar import Grammar, GrammarPart
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 # The compiler recurses along references, with several KB of stack each: about 700 overflow a thread's usual 8 MB
 # and end the whole server. `MAX_SCHEMA` characters cannot fill this stack; only used pages take memory.
@@ -55,6 +63,8 @@ class GrammarCompiler:
         return _with_large_stack(lambda: self._compile(grammar))
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
         vocabulary = self.read_vocabulary(grammar.field)
         limits = LLParserLimits(verbose_errors=False)  # its errors must not quote the answer
         matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.lark), log_level=0, limits=limits)
@@ -72,6 +82,10 @@ class GrammarCompiler:
         """Raises Unsupported for the request's `field` if no grammar can be kept to with this vocabulary."""
         if not self._eos_ids:
             raise Unsupported("a target without an end token cannot end a guided answer", field)
+        if not can_guide():
+            raise Unsupported(
+                f"this server cannot guide answers: it lacks the package llguidance ({GUIDE})", field
+            )
         with self._lock:
             if self._vocabulary is None:
                 try:
@@ -80,6 +94,11 @@ class GrammarCompiler:
                     cause = f"the tokenizer of this target cannot be guided: {short(str(error))}"
                     raise Unsupported(cause, field) from error
             return self._vocabulary
+
+
+def can_guide() -> bool:
+    """Whether the library that guides answers is installed."""
+    return find_spec("llguidance") is not None
 
 
 def answering(setup: bytes) -> Callable[[bytes], bytes]:
@@ -137,6 +156,8 @@ def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTo
     By itself it takes every added token for a control token, also `<think>`, `<tool_call>` and runs of spaces, and
     excludes them from free text.
     """
+    from llguidance import LLTokenizer, TokenizerWrapper
+
     tokenizer = Tokenizer.from_str(tokenizer_json)
     plain = LLTokenizer(tokenizer_json, slices=[])
     tokens, special = [b""] * width, list(eos_ids)

@@ -4,13 +4,14 @@ The target samples from the masked logits, and drafts are verified against that 
 verify_server/text/tool_grammar.py, the compiler is verify_server/text/grammar_compiler.py, and llguidance matches them.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-
-from llguidance import LLMatcher
+from typing import TYPE_CHECKING
 
 from opensled.errors import EngineError, InvalidRequest, TruthConflict, from_code
 from opensled.fork_server import ForkServer, OverLimit
@@ -18,6 +19,9 @@ from opensled.messages import Guide
 from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
 from verify_server.text.grammar_memory import GrammarMemory
 from verify_server.text.tool_grammar import Grammar, grammar_of
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 MAX_CHECKED = 1024  # grammars that need no second check; chosen
 

@@ -1,0 +1,13 @@
+"""`python -m tests.many_commands ARGUMENTS...`: several `opensled` commands in one process, for torch takes seconds to
+start. Each is a JSON list of its words; prints its exit code when it has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from opensled.cli import main
+
+if __name__ == "__main__":
+    for words in sys.argv[1:]:
+        print("ended with", main(json.loads(words)), flush=True)

@@ -1,0 +1,120 @@
+"""A machine with torch, transformers and gRPC, and little else, from a checkout: what runs there runs whole, and what
+cannot is refused by the name of the module that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opensled.messages import GUIDE, Failure, Guide, Open, SamplingParams
+from opensled.store import model_path
+from opensled_testbed.processes import Process
+from tests.absent import without
+from tests.serving import finish, first_reply, linked
+
+# What the GPU machines at hand do not have (docs/install.md).
+ABSENT = (
+    *(
+        "cryptography",
+        "gguf",
+        "grpc_health",
+        "grpc_reflection",
+        "llama_cpp",
+        "llguidance",
+        "ollama",
+        "openai",
+    ),
+    *("ray", "spake2", "starlette", "uvicorn", "zeroconf"),
+)
+SERVE = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0", "--threads", "1")
+QUESTION = ("--prompt", "Write a short story about a rabbit.", "--temperature", "0.8", "--seed", "5")
+LONG = Open((3, 1, 4), SamplingParams(temperature=0.8, seed=7, max_tokens=200))
+GUIDED = Open((3, 1, 4), SamplingParams(), guide=Guide(json_schema='{"type": "boolean"}'))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> dict[str, str]:
+    return without(tmp_path_factory.mktemp("bare"), *ABSENT)
+
+
+@pytest.fixture(scope="module")
+def bare(environment, tmp_path_factory):
+    """A process there that ran the self-test, was refused two servers, and serves now; its folder has its log."""
+    folder = tmp_path_factory.mktemp("ran")
+    commands = (
+        ("selftest", "--model", "tiny", "--device", "cpu", "--short", "--out", str(folder / "check.json")),
+        ("serve", "--model", str(model_path("tiny") / "tiny-f16.gguf")),
+        ("serve", "--model", "tiny", "--http", "127.0.0.1:0"),
+        SERVE,
+    )
+    words = list(map(json.dumps, commands))
+    with Process(words, module="tests.many_commands", environment=environment, log=folder / "log") as process:
+        process.wait_ready()
+        yield process, folder
+    assert process.lines[-1] == "ended with 0"
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The address of a server with all packages."""
+    with Process(SERVE) as server:
+        yield server.wait_ready()
+
+
+def test_the_self_test_runs_and_what_needs_more_is_refused_by_name(bare):
+    process, folder = bare
+    assert [line for line in process.lines if line.startswith("ended")] == [
+        f"ended with {code}" for code in (0, 1, 1)
+    ]
+    assert json.loads((folder / "check.json").read_text())["equality"]["wrong"] == 0
+    for module, error in zip(("gguf", "starlette"), lines(folder, "error: "), strict=True):
+        assert error.startswith(f"error: No module named '{module}'; run: ") and "pip install" in error
+
+
+def test_a_server_there_writes_what_a_server_with_all_packages_writes(bare, whole, environment):
+    process, _ = bare
+    drafted, plain = answer(process.address, environment, "onnx"), answer(whole, {}, "none")
+    assert drafted["token_ids"] == plain["token_ids"] and drafted["accepted"] > 0
+
+
+def test_a_server_there_says_what_it_goes_without(bare):
+    notes = lines(bare[1], "note: ")
+    for module, note in zip(("llguidance", "grpc_health", "grpc_reflection"), notes, strict=True):
+        assert f"no module {module}; run: " in note and "[server]" in note
+
+
+def test_a_guide_is_refused_there_and_no_other_sequence_notices(bare, whole):
+    asyncio.run(refuses_guides_alone(bare[0].address, whole))
+
+
+def lines(folder: Path, start: str) -> list[str]:
+    return [line for line in (folder / "log").read_text().splitlines() if line.startswith(start)]
+
+
+def answer(address: str, environment: dict[str, str], drafter: str) -> dict:
+    flags = ("--server", address, "--drafter", drafter, "--max-tokens", "40", "--threads", "1", "--json")
+    command = [sys.executable, "-m", "opensled", "generate", *flags, *QUESTION]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+async def refuses_guides_alone(address: str, whole: str) -> None:
+    async with linked(address) as link, linked(whole) as other:
+        assert GUIDE not in (await link.describe()).capabilities
+        assert GUIDE in (await other.describe()).capabilities
+        beside = asyncio.ensure_future(finish(link, LONG))
+        for _ in range(3):
+            refusal = await first_reply(link, GUIDED)
+            assert isinstance(refusal, Failure) and not beside.done()
+            assert (refusal.code, refusal.field) == ("unsupported", "response_format")
+            assert "the package llguidance" in refusal.reason
+        assert (await beside)[1] == (await finish(other, LONG))[1]
