@@ -7,12 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.attention_cases import Shape, Step, error, random_step
+from benchmarks.gpu.attention_cases import TOLERANCE, Shape, Step, error, full_tree, random_step
 from tests.hypothesis_profiles import tried
 from verify_server.engine.attention import backend_of
-from verify_server.engine.base import MAX_TREE, Segment
 
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 0.05, torch.bfloat16: 0.3}
 STEPS = st.builds(random_step, st.integers(0, 2**32))
 
 
@@ -30,9 +28,5 @@ def test_a_backend_computes_what_the_formula_says(name, dtype, step, by_path) ->
 @pytest.mark.parametrize("by_path", [False, True])
 @pytest.mark.parametrize("text", [1, 16, 511, 512, 640])
 def test_the_largest_tree_behind_a_text_that_fills_its_blocks(text, by_path) -> None:
-    parents = tuple([node // 2 - 1 if node > 1 else node - 1 for node in range(MAX_TREE)])
-    count = 1 + MAX_TREE
-    blocks = tuple(range(-(-(text - 1 + count) // 16)))
-    segment = Segment((0,) * count, text - 1, blocks, count, parents)
-    step = Step(Shape(2, 3, 16, 16), [segment], len(blocks))
+    step = full_tree(Shape(2, 3, 16, 16), text)
     assert error(step.by(backend_of("gather"), torch.float64, by_path), step.expected(torch.float64)) < 1e-6
