@@ -86,7 +86,11 @@ HOMES = {
         "verify_server/gpu_check/equality.py",
         "verify_server/text/hf_text.py",
     ),
-    "triton": ("verify_server/engine/triton_attention.py", "verify_server/engine/triton_kernels.py"),
+    "triton": (
+        "verify_server/engine/triton_attention.py",
+        "verify_server/engine/triton_kernels.py",
+        "benchmarks/gpu/interpreter_probe.py",
+    ),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),

@@ -1,4 +1,4 @@
-"""benchmarks/gpu/run.sh without a GPU: every stage in miniature, from a bare checkout, and what a cut-off run leaves."""
+"""benchmarks/gpu/run.sh without a GPU: every stage in miniature from a bare checkout, and what a cut-off run leaves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def test_all_stages_end_in_miniature_and_write_eight_files(tmp_path) -> None:
     assert all(each["state"] == "ended" and each.get("holds", True) for each in found.values())
     assert len(list((tmp_path / "out").iterdir())) == 8
     cells = found["users"]["cells"]
-    assert {cell["policy"] for cell in cells} == {"no drafts", "devices (Orin Nano)", "server", "both (Orin Nano)"}
+    assert {cell["policy"] for cell in cells} == {
+        "no drafts",
+        "devices (Orin Nano)",
+        "server",
+        "both (Orin Nano)",
+    }
     assert all(cell["texts"] and cell["tokens_per_s"] > 0 and not cell["errors"] for cell in cells)
     assert sum(cell["flips"] for cell in cells) == 0  # float32: nothing rounds so that noise would not decide
     steps = [step for target in found["steps"]["targets"] for way in target["ways"] for step in way["steps"]]
@@ -68,7 +73,12 @@ def test_a_stage_that_is_cut_off_keeps_what_it_had(tmp_path) -> None:
     path = tmp_path / "5-users.json"
     path.write_text(json.dumps({"stage": "users", "state": "running", "cells": [1]}))
     runner._close(path, "users", "cut off", 9.04)
-    assert json.loads(path.read_bytes()) == {"stage": "users", "state": "cut off", "cells": [1], "seconds": 9.0}
+    assert json.loads(path.read_bytes()) == {
+        "stage": "users",
+        "state": "cut off",
+        "cells": [1],
+        "seconds": 9.0,
+    }
 
 
 def test_a_summary_of_half_a_document_says_so() -> None:
@@ -77,12 +87,19 @@ def test_a_summary_of_half_a_document_says_so() -> None:
 
 
 def test_only_newer_wheels_are_put_in_front(tmp_path) -> None:
-    for name in ("numpy-1.0-py3-none-any.whl", "numpy-999.0-py3-none-any.whl", "not_there-1.0-py3-none-any.whl"):
+    for name in (
+        "numpy-1.0-py3-none-any.whl",
+        "numpy-999.0-py3-none-any.whl",
+        "not_there-1.0-py3-none-any.whl",
+    ):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr(f"{name.split('-')[0]}_{name.split('-')[1]}.txt", "")
     newer = wheels.unpack_newer(tmp_path, tmp_path / "site")
     assert newer == ["not_there-1.0-py3-none-any.whl", "numpy-999.0-py3-none-any.whl"]
-    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == ["not_there_1.0.txt", "numpy_999.0.txt"]
+    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == [
+        "not_there_1.0.txt",
+        "numpy_999.0.txt",
+    ]
 
 
 RECORDING = Recording(user=4, context=20, text=tuple(range(100, 400)))

@@ -7,6 +7,10 @@ from typing import Any
 
 Document = Mapping[str, Any]
 
+ANSWER_COLUMNS = (
+    *("way", "level", "ready in, s", "answers", "tokens", "flips", "worst gap", "wrong", "differ"),
+    "tokens a step: none, right, mixed, tree",
+)
 COLUMNS = (
     *("context", "right", "streams", "drafts", "tokens/s", "pace, median", "slowest tenth", "p99 gap, ms"),
     *("accepted", "texts", "flips"),
@@ -154,14 +158,69 @@ def _profile(document: Document) -> Iterator[str]:
         yield from ("", "```", document["toml"].rstrip(), "```")
 
 
+def _kernels(document: Document) -> Iterator[str]:
+    if calls := document.get("first_calls", {}).get("calls"):
+        told = ", ".join(f"{each['texts']} x {each['rows']}: {each['call_s']:.2f} s" for each in calls)
+        yield f"First calls, which compile the kernels (texts x rows): {told}."
+        yield ""
+    yield from _checks(document)
+    if times := document.get("times"):
+        yield ""
+        yield "| texts x rows | context | attention of a layer, us | KV read, GB/s |"
+        yield "|---|---|---|---|"
+        for each in times:
+            name = f"| {each['texts']} x {each['rows']} | {each['context']:,} |"
+            if "graph_s" in each:
+                yield f"{name} {1e6 * each['graph_s']:.1f} | {each['kv_bytes_per_s'] / 1e9:,.0f} |"
+            else:
+                yield f"{name} {each.get('error', '')} | |"
+
+
 def _checks(document: Document) -> Iterator[str]:
-    yield "(see the JSON)"
+    """One line for each check, with the numbers that it found."""
+    yield "| check | holds | found |"
+    yield "|---|---|---|"
+    for check in document["checks"]:
+        verdict = "yes" if check["holds"] else "**NO**"
+        yield f"| {check['name']} | {verdict} | {check.get('error') or ', '.join(_numbers(check))} |"
+    if left_out := document.get("left_out"):
+        yield ""
+        yield f"Left out, for the time was over: {'; '.join(left_out)}."
+
+
+def _numbers(check: Document) -> Iterator[str]:
+    for name, value in check.items():
+        if isinstance(value, float):
+            yield f"{name.replace('_', ' ')} {value:.3g}"
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{name.replace('_', ' ')} {value:,}"
+
+
+def _answers(document: Document) -> Iterator[str]:
+    yield "| " + " | ".join(ANSWER_COLUMNS) + " |"
+    yield "|---" * len(ANSWER_COLUMNS) + "|"
+    for way in document["checks"]:
+        if "error" in way:
+            yield f"| {way['name']} | {way['error']} | | | | | | | | |"
+            continue
+        drafts = [
+            way["drafts"].get(kind, {}).get("tokens_per_step") for kind in ("none", "right", "mixed", "tree")
+        ]
+        paces = ", ".join("-" if each is None else f"{each:.2f}" for each in drafts)
+        gap = f"{way['worst_gap']:.3f} of {way['allowed_gap']:.3f}"
+        yield (
+            f"| {way['name']} | {way['level']} | {way['load_s']:.1f} | {way['answers']} | {way['tokens']:,} | "
+            f"{way['flips']} | {gap} | {way['wrong']} | {way['differ']} | {paces} |"
+        )
+    if left_out := document.get("left_out"):
+        yield ""
+        yield f"Left out, for the time was over: {'; '.join(left_out)}."
 
 
 TOLD = {
     "facts": _facts,
-    "kernels": _checks,
-    "answers": _checks,
+    "kernels": _kernels,
+    "answers": _answers,
     "steps": _steps,
     "users": _users,
     "profile": _profile,
