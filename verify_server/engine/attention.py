@@ -1,4 +1,4 @@
-"""Attention over paged KV, called by every transformers layer through `AttentionInterface`.
+"""Attention over paged KV, called by every transformers layer through `AttentionInterface` (loading.py registers it).
 
 Scaling, window and softcap are read from the call, never from a config: they differ between the layers of one model.
 A backend (packing.py) computes one layer's attention for a packed batch; `sdpa` runs on every device.
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from opensled.errors import UnsupportedModel
 from opensled.registry import Registry
@@ -64,9 +63,6 @@ def paged_attention(
     opensled_batch.memory.clear(how.layer, opensled_batch.tails)
     out = opensled_batch.backend.attend(query[0].transpose(0, 1), opensled_batch, how)
     return out[None], None
-
-
-AttentionInterface.register(NAME, paged_attention)
 
 
 def _layer_of(module: torch.nn.Module) -> int:

@@ -10,7 +10,13 @@ import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 from transformers.distributed import DistributedConfig
 from transformers.initialization import no_init_weights
 
@@ -27,7 +33,7 @@ from opensled.hub import pinned
 from opensled.logs import announce
 from opensled.store import model_file
 from verify_server.engine import image_encoder, model_sizes, quantized
-from verify_server.engine.attention import NAME
+from verify_server.engine.attention import NAME, paged_attention
 from verify_server.engine.quiet_exit import silence_bindings
 from verify_server.engine.shard import ALONE, Shard
 
@@ -43,6 +49,7 @@ DTYPES = {
 transformers.utils.logging.disable_default_handler()
 transformers.utils.logging.enable_propagation()
 silence_bindings()
+AttentionInterface.register(NAME, paged_attention)
 # Weights only as safetensors: a pickle runs code when it is opened.
 OTHER_SHAPES = "its weights have other shapes than its config.json states; download both again"
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
