@@ -25,7 +25,7 @@ from opensled_training.distil.shipped_layers import write_layers
 from opensled_training.distil.target_model import load_target
 from verify_server.text.gguf_text import GgufText
 
-TARGET = bundled_folder() / "tiny/tiny-f16.gguf"
+TARGET = model_file("tiny", "*.gguf")
 KEPT = (0, 2, 4)
 
 
