@@ -169,7 +169,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
 
 def _place(name_or_path: str) -> Path:
     if name_or_path in _bundled():
-        return bundled_folder() / name_or_path
+        return _whole(bundled_folder() / name_or_path)
     fetched = fetched_folder(name_or_path)
     if name_or_path in FETCHABLE.keys() | ASSEMBLED.keys() and fetched.is_dir():
         return fetched
@@ -179,19 +179,27 @@ def _place(name_or_path: str) -> Path:
     name = hub_name(name_or_path)
     if name:
         return pulled_path(name) or path
-    _make_shipped(path.parent, path.name)
+    return _whole(path)
+
+
+def _whole(path: Path) -> Path:
+    """The same path: a file that was asked for is made, of a folder its weights are."""
+    if path.is_dir():
+        _make_shipped(path, "*.safetensors")
+    else:
+        _make_shipped(path.parent, path.name)
     return path
 
 
 def _make_shipped(folder: Path, pattern: str) -> None:
-    """Make the file of a shipped model that is asked for, if only what it is made of is shipped (`shipped_gguf`)."""
-    if not (folder / "gguf.json").is_file() or folder.resolve().parent != bundled_folder().resolve():
+    """Make the files of a shipped model that are asked for, where only what they are made of is shipped."""
+    if not any(folder.glob("*.recipe.json")) or folder.resolve().parent != bundled_folder().resolve():
         return
-    from opensled import shipped_gguf  # it imports numpy, which most commands do without
+    from opensled.shipped import made, recipes_in  # with numpy, which most commands do without
 
-    recipe = shipped_gguf.recipe_in(folder)
-    if recipe and recipe.path.match(pattern):
-        shipped_gguf.made(recipe)
+    for recipe in recipes_in(folder):
+        if recipe.path.match(pattern):
+            made(recipe)
 
 
 def hub_name(name: str) -> HubName | None:

@@ -20,7 +20,9 @@ import onnx
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from opensled.shipped_gguf import WeightsFile, write_recipe
+from opensled.shipped import write_recipe
+from opensled.shipped_gguf import first_number
+from opensled.shipped_safetensors import WeightsFile
 
 from .export_gguf import write_gguf
 from .family import DRAFT, END_ID, Recipe
@@ -50,7 +52,7 @@ def export(
         if recipe == DRAFT:
             write_onnx(scratch, scratch / f"{recipe.name}-int8.onnx")
         else:
-            write_recipe(gguf, scratch, [WeightsFile("model.safetensors")])
+            write_recipe(gguf, first_number(gguf), [WeightsFile("model.safetensors")])
 
 
 def write_hf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -21,13 +21,16 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from opensled.shipped_gguf import WeightsFile, write_recipe
+from opensled.shipped import write_recipe
+from opensled.shipped_gguf import first_number
+from opensled.shipped_safetensors import WeightsFile
 from verify_server.engine.image_encoder import decoder_of
 from verify_server.exits.exit_file import ALONE, WEIGHTS, ExitFile
 from verify_server.exits.exit_file import load as load_exit
 from verify_server.heads.head_file import config_digest
 from verify_server.text.hf_text import HFText
 
+from ..eight_bits import NUMBERS
 from ..exits.exit_losses import fused
 from ..exits.exit_model import exit_model
 from ..exits.exit_source import FUSED
@@ -171,5 +174,5 @@ def ship(made: Path, folder: Path) -> None:
         own = f"model.layers.{about.layers}."
         weights = {name: weight for name, weight in load_file(made / WEIGHTS).items() if name.startswith(own)}
         save_file(weights, scratch / ALONE)
-        others = WeightsFile(f"../{about.target}/{WEIGHTS}", "language_model.")
-        write_recipe(gguf, scratch, [WeightsFile(ALONE), others])
+        others = WeightsFile(f"../{about.target}/{NUMBERS}", "language_model.")
+        write_recipe(gguf, first_number(gguf), [WeightsFile(ALONE), others])

@@ -1,6 +1,6 @@
-"""GGUF files that are made of the safetensors beside them: byte by byte what was published, or an error that says why.
+"""Files of models that are made at first use: byte by byte what was published, or an error that says why.
 
-Run: pytest tests/test_shipped_gguf.py
+Run: pytest tests/test_shipped.py
 """
 
 from __future__ import annotations
@@ -9,16 +9,24 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from opensled import shipped_gguf, store
+from opensled import shipped, store
 from opensled.errors import NotFound, UnsupportedModel
 from opensled.gguf_file import read_metadata
-from opensled.shipped_gguf import HEAD, RECIPE, Recipe, WeightsFile, made, recipe_in, write_recipe
+from opensled.shipped import Recipe, head_path, made, recipe_path, recipes_in, write_recipe
+from opensled.shipped_gguf import first_number
+from opensled.shipped_safetensors import WeightsFile
+from opensled_training.eight_bits import NUMBERS, round_weights
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # What was committed before the files were made at first use.
 PUBLISHED = {
@@ -27,6 +35,8 @@ PUBLISHED = {
     "tiny-vision-draft": "7b14e77eacd670c080713646945155537854a69d4a38c8cf3ae7fb36902a3c4a",
 }
 WEIGHTS = "model.safetensors"
+FILE = "tiny-hub-f16.gguf"
+HEAD, RECIPE = head_path(Path(FILE)).name, recipe_path(Path(FILE)).name
 
 
 @pytest.fixture
@@ -40,8 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def recipe_of(folder: Path) -> Recipe:
-    recipe = recipe_in(folder)
-    assert recipe is not None
+    [recipe] = recipes_in(folder)
     return recipe
 
 
@@ -136,7 +145,7 @@ def test_several_at_once_make_one_whole_file(folder: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         paths = set(pool.map(made, [recipe] * 4))
     assert paths == {recipe.path} and digest(recipe.path) == recipe.sha256
-    assert sorted(path.name for path in folder.glob("*f16*")) == [recipe.file]
+    assert sorted(path.name for path in folder.glob("*f16*")) == [recipe.file, HEAD, RECIPE]
 
 
 def test_a_file_of_another_version_is_made_anew(folder: Path) -> None:
@@ -161,7 +170,7 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     def fails(path: Path, content: bytes) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(shipped_gguf, "write_whole", fails)
+    monkeypatch.setattr(shipped, "write_whole", fails)
     with pytest.raises(
         NotFound, match=r"cannot be written: Permission denied; .* opensled models path .*f16.gguf"
     ):
@@ -170,10 +179,59 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
 
 def test_a_recipe_is_written_of_a_file(folder: Path, tmp_path: Path) -> None:
     whole = store.model_file("tiny-hub", "*.gguf")
-    again = tmp_path / "again"
-    again.mkdir()
-    shutil.copy(folder / WEIGHTS, again)
-    write_recipe(whole, again, [WeightsFile(WEIGHTS)])
-    for name in (HEAD, RECIPE):
-        assert (again / name).read_bytes() == (folder / name).read_bytes()
-    assert made(recipe_of(again)).read_bytes() == whole.read_bytes()
+    (tmp_path / "again").mkdir()
+    shutil.copy(folder / WEIGHTS, tmp_path / "again")
+    again = Path(shutil.copy(whole, tmp_path / "again"))
+    write_recipe(again, first_number(again), [WeightsFile(WEIGHTS)])
+    for file in (head_path, recipe_path, Path):
+        assert file(again).read_bytes() == file(whole).read_bytes()
+    again.unlink()
+    assert made(recipe_of(again.parent)).read_bytes() == whole.read_bytes()
+
+
+def test_weights_of_eight_bits(tmp_path: Path) -> None:
+    """They come close, and rounding them again changes nothing."""
+    numbers = np.random.default_rng(1)
+    tensors = {
+        name: (numbers.standard_normal(shape) * 0.1).astype(np.float16)
+        for name, shape in {"a": (6, 64), "b": (6, 40), "c": (7,), "d": (2, 3, 32)}.items()
+    }
+    tensors["a"][2] = 0
+    whole = tmp_path / WEIGHTS
+    save_file(tensors, whole, {"format": "pt"})
+    size = whole.stat().st_size
+    round_weights(tmp_path)
+    found = load_file(whole)
+    assert whole.stat().st_size == size and (tmp_path / NUMBERS).stat().st_mode & 0o777 == 0o644
+    for name, values in tensors.items():
+        assert found[name].dtype == np.float16 and found[name].shape == values.shape
+        assert np.abs(found[name].astype(np.float32) - values).max() < 0.5 / 127
+        assert name in ("a", "d") or np.array_equal(found[name], values)
+    assert (found["a"][2] == 0).all() and not np.array_equal(found["a"], tensors["a"])
+    before = (tmp_path / NUMBERS).read_bytes()
+    whole.unlink()
+    assert load_file(made(recipe_of(tmp_path)))["a"].tobytes() == found["a"].tobytes()
+    assert (tmp_path / NUMBERS).read_bytes() == before
+
+
+def test_the_weights_of_a_shipped_model_are_made_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "models/tiny-vision"
+    shutil.copytree(store.bundled_folder() / "tiny-vision", copy, ignore=shutil.ignore_patterns(WEIGHTS))
+    monkeypatch.setattr(store, "_FOLDERS", (copy.parent,))
+    for name in ("tiny-vision", str(copy)):
+        assert digest(store.model_path(name) / WEIGHTS) == recipe_of(copy).sha256
+        (copy / WEIGHTS).unlink()
+    assert store.model_path(str(copy / WEIGHTS)).is_file()
+
+
+def test_git_carries_sixty_megabytes_at_most() -> None:
+    """And nothing that is made of the rest."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    files = [ROOT / os.fsdecode(name) for name in listed.split(b"\0") if name]
+    assert sum(path.lstat().st_size for path in files if path.is_symlink() or path.exists()) <= 60_000_000
+    recipes = [recipe for folder in (ROOT / "models").iterdir() for recipe in recipes_in(folder)]
+    assert recipes and not {recipe.path for recipe in recipes} & set(files)
