@@ -10,9 +10,10 @@ from pathlib import Path
 from opensled.download import no_room
 from opensled.draft_assembly import assemble_gguf
 from opensled.onnx_assembly import assemble_onnx
+from opensled.packed_gguf import unpack
 from opensled.store import ASSEMBLED, fetched_folder, shipped_layers
 
-LAYERS = "layers.gguf"
+LAYERS = "layers.gguf.z"  # as `packed_gguf` packs them
 OF_LAYERS = "layers.sha256"  # beside a draft model: the digest of the layers that it was made of
 PAPERS = ("LICENSE", "README.md")  # go with the weights
 
@@ -47,7 +48,10 @@ def make_draft(name: str, target: Path) -> bool:
 def _make(name: str, shipped: Path, target: Path, folder: Path) -> None:
     folder.mkdir()
     gguf = folder / f"{name}.Q4_1.gguf"
-    assemble_gguf(shipped / LAYERS, target, gguf)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        layers = Path(scratch) / "layers.gguf"
+        unpack(shipped / LAYERS, layers)
+        assemble_gguf(layers, target, gguf)
     assemble_onnx(shipped, gguf, folder)
     for paper in PAPERS:
         shutil.copyfile(shipped / paper, folder / paper)

@@ -136,6 +136,7 @@ def model_files(name_or_path: str) -> list[Path]:
     path, name = model_path(name_or_path), hub_name(name_or_path)
     if path.is_file():
         return (name and _pulled_files(name)) or [path]
+    _make_shipped(path, "*")
     return [item for item in sorted(path.rglob("*")) if item.is_file() and not item.name.startswith(".")]
 
 
@@ -160,7 +161,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
     path = _place(name_or_path)
     if not name_or_path or not path.exists():
         raise NotFound(missing(name_or_path), "model")
-    if must_have is not None and not _matches(path, must_have):
+    if must_have is not None and not _files(path, must_have):
         lacks = f"is no {must_have} file" if path.is_file() else f"has no {must_have}"
         raise NotFound(f"{path} {lacks}; {_here()}", "model")
     return path
@@ -168,7 +169,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
 
 def _place(name_or_path: str) -> Path:
     if name_or_path in _bundled():
-        return bundled_folder() / name_or_path
+        return _whole(bundled_folder() / name_or_path)
     fetched = fetched_folder(name_or_path)
     if name_or_path in FETCHABLE.keys() | ASSEMBLED.keys() and fetched.is_dir():
         return fetched
@@ -176,7 +177,29 @@ def _place(name_or_path: str) -> Path:
         return adapted
     path = Path(name_or_path).expanduser()
     name = hub_name(name_or_path)
-    return (pulled_path(name) or path) if name else path
+    if name:
+        return pulled_path(name) or path
+    return _whole(path)
+
+
+def _whole(path: Path) -> Path:
+    """The same path: a file that was asked for is made, of a folder its weights are."""
+    if path.is_dir():
+        _make_shipped(path, "*.safetensors")
+    else:
+        _make_shipped(path.parent, path.name)
+    return path
+
+
+def _make_shipped(folder: Path, pattern: str) -> None:
+    """Make the files of a shipped model that are asked for, where only what they are made of is shipped."""
+    if not any(folder.glob("*.recipe.json")) or folder.resolve().parent != bundled_folder().resolve():
+        return
+    from opensled.shipped import made, recipes_in  # with numpy, which most commands do without
+
+    for recipe in recipes_in(folder):
+        if recipe.path.match(pattern):
+            made(recipe)
 
 
 def hub_name(name: str) -> HubName | None:
@@ -192,14 +215,21 @@ def is_name(name_or_path: str) -> bool:
 
 def model_file(name_or_path: str, pattern: str) -> Path:
     """The one file of a model that matches `pattern`, or the path itself if it names a file."""
-    matches = _matches(model_path(name_or_path, pattern), pattern)
+    matches = _files(model_path(name_or_path, pattern), pattern)
     if len(matches) > 1:
         names = ", ".join(item.name for item in matches)
         raise NotFound(f"{matches[0].parent} has several {pattern}; name one by its path: {names}", "model")
     return matches[0]
 
 
-def _matches(path: Path, pattern: str) -> list[Path]:
+def has_file(name_or_path: str, pattern: str) -> bool:
+    """Whether a file of a model matches `pattern`, or the path itself does. Raises NotFound if there is no model."""
+    return bool(_files(model_path(name_or_path), pattern))
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
+    if path.is_dir():
+        _make_shipped(path, pattern)
     candidates = [path] if path.is_file() else sorted(path.iterdir())
     return [item for item in candidates if item.is_file() and item.match(pattern)]
 

@@ -20,6 +20,10 @@ import onnx
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from opensled.shipped import write_recipe
+from opensled.shipped_gguf import first_number
+from opensled.shipped_safetensors import WeightsFile
+
 from .export_gguf import write_gguf
 from .family import DRAFT, END_ID, Recipe
 
@@ -43,9 +47,12 @@ def export(
     with moved_into(folder) as scratch:
         write_hf(model, tokenizer, scratch)
         kind = "Q8_0" if recipe == DRAFT else "F16"  # the target's own precision on disk: the same model
-        write_gguf(scratch, scratch / f"{recipe.name}-{kind.lower()}.gguf", kind)
+        gguf = scratch / f"{recipe.name}-{kind.lower()}.gguf"
+        write_gguf(scratch, gguf, kind)
         if recipe == DRAFT:
             write_onnx(scratch, scratch / f"{recipe.name}-int8.onnx")
+        else:
+            write_recipe(gguf, first_number(gguf), [WeightsFile("model.safetensors")])
 
 
 def write_hf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -13,20 +13,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
+from opensled.shipped_gguf import LAYER_TENSORS, interleaved
+
 from .train_tokenizer import SPECIAL_TOKENS
-
-LAYER_TENSORS = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
 
 # How matrices may be stored -> what the file then says of itself.
 KINDS = {
@@ -107,10 +96,7 @@ def permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> NDA
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
         name.split(".")[-2]
     )
-    if heads is None:
-        return tensor
-    rows, columns = tensor.shape
-    return tensor.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    return tensor if heads is None else interleaved(tensor, heads)
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], kind: str) -> None:

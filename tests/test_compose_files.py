@@ -206,6 +206,7 @@ def test_the_build_context_holds_what_the_wheel_holds():
         "LICENSE",
         "README.md",
         "constraints.txt",
+        "hatch_build.py",
         "pyproject.toml",
         "deploy/docker/healthy.py",
         "deploy/edge",

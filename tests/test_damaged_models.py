@@ -10,7 +10,7 @@ import pytest
 
 from opensled.errors import InvalidRequest, UnsupportedModel
 from opensled.messages import ChatMessage
-from opensled.store import model_path
+from opensled.store import model_file, model_path
 from tests.tiny_models import random_model
 from verify_server.engine import model_sizes
 from verify_server.engine.loading import DTYPES, Weights, load_network, pick_device, read_config
@@ -135,7 +135,7 @@ def test_a_tokenizer_that_is_nested(text, name):
 
 
 def test_the_settings_beside_a_gguf_file_that_are_nested(text):
-    shutil.copy(model_path("tiny") / "tiny-f16.gguf", text)
+    shutil.copy(model_file("tiny", "*.gguf"), text)
     (text / "chat_template.jinja").unlink()
     for content in (DEEP, b"[]"):
         (text / "tokenizer_config.json").write_bytes(content)

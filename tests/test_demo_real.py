@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opensled import cli
-from opensled.store import FETCHABLE, fetched_folder, model_path
+from opensled.store import FETCHABLE, fetched_folder, model_file
 from opensled_testbed import demo_real, demo_tiny
 from opensled_testbed.client import StreamedReply
 from opensled_testbed.config import DemoConfig
@@ -178,7 +178,7 @@ def test_the_whole_demo_on_a_small_model(
 ) -> None:
     """As on the real model, the ONNX draft included."""
     monkeypatch.setattr(demo_real, "DRAFT", "tiny-draft")
-    path = Path(shutil.copy(model_path("tiny") / "tiny-f16.gguf", tmp_path))
+    path = Path(shutil.copy(model_file("tiny", "*.gguf"), tmp_path))
     assert demo_real.demo_real(DemoConfig(max_tokens=12, json=True), path) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["identical"]

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import kl_div
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from opensled.store import bundled_folder
+from opensled.store import model_file
 from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
 from opensled_training.distil.distiller import Distiller, Pace
 from opensled_training.distil.documentation import HELD_OUT_MODULES, passages
@@ -244,7 +244,7 @@ def test_no_passage_of_a_held_out_module_is_read():
 
 @pytest.mark.long
 def test_scripts_are_chats_of_the_targets_own_template():
-    text = GgufText(bundled_folder() / "tiny/tiny-f16.gguf")
+    text = GgufText(model_file("tiny", "*.gguf"))
     frame = Frame(text)
     for long in (False, True):
         for script in itertools.islice(drawn(frame, 1, long), 40):

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from opensled.store import bundled_folder
+from opensled.store import model_file
 from opensled_training.distil import workplace
 from opensled_training.distil.distiller import Pace
 from opensled_training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of
@@ -17,7 +17,7 @@ from opensled_training.distil.workplace import Workplace
 from verify_server.engine.torch_engine import load
 from verify_server.text.gguf_text import GgufText
 
-TARGET = bundled_folder() / "tiny/tiny-f16.gguf"
+TARGET = model_file("tiny", "*.gguf")
 PACE = Pace(rate=1e-3, warming=5, measured=10_000)
 
 

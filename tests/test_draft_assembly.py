@@ -13,9 +13,10 @@ import torch
 from edge_client.drafters.onnx import OnnxFactory
 from opensled import draft_pull, pull, store
 from opensled.draft_assembly import assemble_gguf
-from opensled.errors import UnsupportedModel
+from opensled.errors import NotFound, UnsupportedModel
 from opensled.gguf_file import read_head, read_metadata
 from opensled.onnx_assembly import assemble_onnx, dequantized, quantized
+from opensled.packed_gguf import pack, unpack
 from opensled.pull import PullConfig
 from opensled.store import bundled_folder, fetched_folder, model_file
 from opensled_testbed.plain_llama import plain_llama
@@ -25,8 +26,9 @@ from opensled_training.distil.shipped_layers import write_layers
 from opensled_training.distil.target_model import load_target
 from verify_server.text.gguf_text import GgufText
 
-TARGET = bundled_folder() / "tiny/tiny-f16.gguf"
+TARGET = model_file("tiny", "*.gguf")
 KEPT = (0, 2, 4)
+LAYERS = "layers.gguf"  # not packed
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def shipped(tmp_path_factory) -> Path:
     """What is shipped of a draft with three of the five layers of `tiny`."""
     folder = tmp_path_factory.mktemp("shipped")
     draft = pruned(load_target(TARGET), KEPT)
-    write_layers(draft, folder / draft_pull.LAYERS, "three layers")
+    write_layers(draft, folder / LAYERS, "three layers")
+    pack(folder / LAYERS, folder / draft_pull.LAYERS)
     write_graph(draft, GgufText(TARGET).tokenizer_json, folder)
     (folder / "LICENSE").write_text("a licence")
     (folder / "README.md").write_text("a card")
@@ -44,7 +47,7 @@ def shipped(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def assembled(shipped, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("assembled") / "draft.gguf"
-    assemble_gguf(shipped / draft_pull.LAYERS, TARGET, path)
+    assemble_gguf(shipped / LAYERS, TARGET, path)
     return path
 
 
@@ -114,7 +117,26 @@ def test_layers_of_another_target_are_refused(shipped, tmp_path):
     with pytest.raises(
         UnsupportedModel, match="is not the target that the layers of this draft model were cut from"
     ):
-        assemble_gguf(shipped / draft_pull.LAYERS, other, tmp_path / "wrong.gguf")
+        assemble_gguf(shipped / LAYERS, other, tmp_path / "wrong.gguf")
+
+
+def test_packed_layers_come_out_as_they_were(shipped, tmp_path):
+    unpack(shipped / draft_pull.LAYERS, tmp_path / LAYERS)
+    assert (tmp_path / LAYERS).read_bytes() == (shipped / LAYERS).read_bytes()
+    assert (shipped / draft_pull.LAYERS).stat().st_size < (shipped / LAYERS).stat().st_size
+
+
+@pytest.mark.parametrize("damaged", [b"", b"GGUF", "half", "flipped"])
+def test_damaged_packed_layers_are_refused(shipped, tmp_path, damaged):
+    path, content = tmp_path / draft_pull.LAYERS, (shipped / draft_pull.LAYERS).read_bytes()
+    half = len(content) // 2
+    flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+    path.write_bytes({"half": content[:half], "flipped": flipped}.get(damaged, damaged))
+    with pytest.raises(UnsupportedModel, match=r"is damaged: .*; install OpenSLED again"):
+        unpack(path, tmp_path / LAYERS)
+    path.unlink()
+    with pytest.raises(NotFound, match=r"cannot be read: .*; install OpenSLED again"):
+        unpack(path, tmp_path / LAYERS)
 
 
 # By its name
@@ -160,7 +182,8 @@ def test_other_layers_than_before_make_the_draft_anew(pullable, capsys, monkeypa
     pull.pull(PullConfig("smollm2"))
     newer = tmp_path / "newer"
     shutil.copytree(pullable, newer)
-    write_layers(pruned(load_target(TARGET), (1, 2, 3)), newer / draft_pull.LAYERS, "others")
+    write_layers(pruned(load_target(TARGET), (1, 2, 3)), newer / LAYERS, "others")
+    pack(newer / LAYERS, newer / draft_pull.LAYERS)
     monkeypatch.setattr(draft_pull, "shipped_layers", lambda name: newer)
     capsys.readouterr()
     pull.pull(PullConfig("smollm2"))

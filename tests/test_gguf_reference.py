@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opensled.store import model_path
+from opensled.store import model_file, model_path
 from opensled_testbed.forcing import follow
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.reference import Reference
@@ -20,7 +20,7 @@ def folder() -> Reference:
 
 @pytest.fixture(scope="module")
 def file() -> GgufReference:
-    return GgufReference(model_path("tiny") / "tiny-f16.gguf")
+    return GgufReference(model_file("tiny", "*.gguf"))
 
 
 def test_they_cut_and_spell_texts_alike(folder: Reference, file: GgufReference) -> None:

@@ -17,7 +17,7 @@ from opensled.errors import InvalidRequest, NotFound, Unsupported, UnsupportedMo
 from opensled.gguf_file import read_metadata
 from opensled.llama import LlamaModel
 from opensled.messages import ChatMessage, Tool
-from opensled.store import model_path
+from opensled.store import model_file, model_path
 from tests.tiny_gguf import add_tokenizer, random_gguf, save, sentencepiece_gguf
 from verify_server.text.gguf_text import PROBES, GgufText
 from verify_server.text.gguf_tokenizer import FAMILIES
@@ -57,12 +57,12 @@ def bare(path: Path, template: str | None = None, pre: str = "qwen2") -> Path:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
     """The tiny target's GGUF file without the files that lie beside it."""
-    return Path(shutil.copy(TINY / "tiny-f16.gguf", tmp_path_factory.mktemp("alone")))
+    return Path(shutil.copy(model_file("tiny", "*.gguf"), tmp_path_factory.mktemp("alone")))
 
 
 @pytest.mark.parametrize("place", ["alone", "beside"])
 def test_ids_and_chats_are_those_of_transformers(place, alone):
-    expected, text = HFText(TINY), GgufText(alone if place == "alone" else TINY / "tiny-f16.gguf")
+    expected, text = HFText(TINY), GgufText(alone if place == "alone" else model_file("tiny", "*.gguf"))
     assert (text.fingerprint, text.vocab_size) == (expected.fingerprint, expected.vocab_size)
     assert text.chat_template == expected.chat_template
     for sample in texts():

@@ -28,6 +28,7 @@ from verify_server.heads.base import HeadShape
 from verify_server.heads.head_file import (
     ABOUT,
     DRAFT_IDS,
+    GROUP,
     LARGEST,
     SCALES,
     WEIGHTS,
@@ -80,6 +81,37 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, kind: str) -> None:
             step = wanted[name].abs().amax(-1, keepdim=True) / LARGEST
             assert ((weight - wanted[name]).abs() <= step * 0.5001).all(), name
     assert sorted(path.name for path in tmp_path.iterdir()) == [ABOUT, WEIGHTS]  # no part of a file is left
+
+
+def of_groups(folder: Path) -> HeadFile:
+    """A head of 4 bits, most of whose rows are whole groups."""
+    own = made(folder, replace(SHAPE, size=2 * GROUP, inner=GROUP + 8))
+    save(own, bits=4)
+    return own
+
+
+def test_four_bits_take_half_the_room_and_come_close(tmp_path: Path) -> None:
+    own = of_groups(tmp_path)
+    tensors, found = load_file(tmp_path / WEIGHTS), load(tmp_path).head.state_dict()
+    assert {tensors[name].dtype for name in (A_MATRIX, "inner.up.weight")} == {torch.uint8}
+    assert tensors["inner.down.weight"].dtype == torch.int8  # its rows are of 40
+    for name, weight in own.head.state_dict().items():
+        if tensors[name].dtype != torch.uint8:
+            continue
+        assert tensors[name].numel() * 2 == weight.numel()
+        rows, error = weight.flatten(1), (found[name] - weight).flatten(1)
+        # Of what a float16 scale can tell: others are rows of numbers below 1e-5.
+        large = rows.abs().amax(-1) > 1e-3
+        assert (error.norm(dim=-1) < 0.12 * rows.norm(dim=-1))[large].all(), name
+
+
+@torch.no_grad()
+def test_a_group_of_zeros_is_one_in_four_bits(tmp_path: Path) -> None:
+    own = of_groups(tmp_path)
+    own.head.get_parameter(A_MATRIX)[3] = 0
+    save(own, bits=4)
+    found = load(tmp_path).head.get_parameter(A_MATRIX)
+    assert found[3].eq(0).all() and found[4].ne(0).any()
 
 
 def test_a_loaded_head_is_saved_as_it_was(saved: HeadFile, tmp_path: Path) -> None:
@@ -241,6 +273,32 @@ def test_weights_that_do_not_fit(saved: HeadFile, fault: str) -> None:
     plant(tensors)
     save_file(tensors, path)
     refused(saved.folder, said, WEIGHTS)
+
+
+FALSE_FOURS: dict[str, tuple[Callable[[Tensors], object], str]] = {
+    "scales are missing": (lambda tensors: tensors.pop(A_MATRIX + SCALES), A_MATRIX),
+    "a group is missing": (
+        changed(A_MATRIX, lambda found: found[:, GROUP // 2 :]),
+        "groups",
+    ),
+    "scales of rows": (
+        changed(A_MATRIX + SCALES, lambda found: found[:, 0]),
+        A_MATRIX,
+    ),
+    "no rows": (changed(A_MATRIX + SCALES, lambda found: found[0, 0]), A_MATRIX),
+    "scales of float32": (changed(A_MATRIX + SCALES, Tensor.float), "groups"),
+    "an infinite scale": (with_number(A_MATRIX + SCALES, float("inf")), A_MATRIX),
+}
+
+
+@pytest.mark.parametrize("fault", FALSE_FOURS)
+def test_four_bits_that_do_not_fit(tmp_path: Path, fault: str) -> None:
+    plant, said = FALSE_FOURS[fault]
+    own = of_groups(tmp_path)
+    tensors = {name: tensor.clone() for name, tensor in load_file(own.folder / WEIGHTS).items()}
+    plant(tensors)
+    save_file(tensors, own.folder / WEIGHTS)
+    refused(own.folder, said, WEIGHTS)
 
 
 def test_an_id_that_the_target_does_not_have_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from opensled.drafting.collapse import ROOT, Trie
 from opensled.errors import NotFound, UsageError
 from opensled.messages import ChatMessage
-from opensled.store import bundled_folder
+from opensled.store import model_file
 from opensled_training.heads import capture, command, trainer
 from opensled_training.heads.config import TrainHeadConfig
 from opensled_training.heads.heldout import Walk, agreed, tokens_per_step
@@ -193,7 +193,7 @@ def test_what_of_a_text_is_a_path_of_a_trie(text: list[int], count: int) -> None
 
 @pytest.fixture(scope="module")
 def tiny() -> GgufText:
-    return GgufText(bundled_folder() / "tiny/tiny-f16.gguf")
+    return GgufText(model_file("tiny", "*.gguf"))
 
 
 def prompts(scripts) -> set[tuple[int, ...]]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from opensled.llama import LlamaModel
+from opensled.store import model_file
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from verify_server.engine import llamacpp
@@ -258,5 +259,5 @@ def test_texts_that_are_over_are_let_go_of_beyond_the_limit(engine, monkeypatch)
 
 
 def test_a_small_model_keeps_less_of_what_is_over_than_the_pool_has(engine):
-    info = llamacpp.load(Path("models/tiny/tiny-f16.gguf"), threads=1, kv_tokens=100_000).info
+    info = llamacpp.load(model_file("tiny", "*.gguf"), threads=1, kv_tokens=100_000).info
     assert info.most_cached is not None and 0 < info.most_cached < info.num_blocks

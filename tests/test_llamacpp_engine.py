@@ -14,7 +14,7 @@ import pytest
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel
-from opensled.store import model_path
+from opensled.store import model_file
 from scheduler.fcfs import Fcfs
 from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
 from verify_server.config import ServeConfig
@@ -32,7 +32,7 @@ NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so tha
 BOUND = 0.1
 FIRST, SECOND = 0, 1  # the sequences that an engine takes first
 FAMILIES = ("llama", "gemma2")
-TINY = model_path("tiny") / "tiny-f16.gguf"
+TINY = model_file("tiny", "*.gguf")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from opensled.answer import LOCAL_ONLY, Task
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
 from opensled.noise import noise_key
-from opensled.store import model_path
+from opensled.store import model_file, model_path
 from tests.devices import TOKENIZER, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import POISON, OracleDrafter, continuation, next_token
@@ -166,7 +166,7 @@ def test_texts_and_ids_are_prompts_as_they_are():
 def test_a_chat_is_rendered_as_the_server_would():
     from verify_server.text.gguf_text import GgufText
 
-    server = GgufText(model_path("tiny") / "tiny-f16.gguf")
+    server = GgufText(model_file("tiny", "*.gguf"))
     assert render((*TALK, ChatMessage("user", "2+2?")), TEMPLATE, INFO, TOKENIZER) == server.render(
         (*TALK, ChatMessage("user", "2+2?"))
     )

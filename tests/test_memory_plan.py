@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensled.errors import UnsupportedModel, UsageError
-from opensled.store import model_path
+from opensled.store import model_file, model_path
 from tests.hypothesis_profiles import tried
 from tests.tiny_models import random_model
 from verify_server.engine import loading, memory_facts, torch_engine
@@ -140,7 +140,7 @@ def test_the_weights_are_reckoned_to_the_byte(family: str, tmp_path: Path) -> No
 
 def test_a_gguf_file_is_reckoned_as_it_is_dequantized() -> None:
     cpu = torch.device("cpu")
-    weights = loading.find_weights(str(model_path("tiny") / "tiny-f16.gguf"))
+    weights = loading.find_weights(str(model_file("tiny", "*.gguf")))
     whole = loading.find_weights(str(model_path("tiny")))
     sizes = [
         memory_facts.memory_of(each, cpu, torch.float32, (0, 512), 64, ALONE).demand.weights

@@ -14,6 +14,7 @@ from edge_client.drafters.none import NoneDrafter
 from opensled.messages import ChatMessage, SamplingParams
 from opensled.store import bundled_folder, heldout_path, model_path
 from opensled_testbed.reference import Reference
+from opensled_training.heads.smaller import shrink
 from opensled_training.heldout import read_heldout
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
@@ -43,6 +44,17 @@ def test_a_head_is_whole_and_small(folder: Path) -> None:
     rounded = list(head.training["rounded_tokens_per_step"].values())[-1]
     assert rounded > 0.97 * head.training["heldout_tokens_per_step"] > 0.97
     assert (folder / "curve.jsonl").is_file()
+
+
+@pytest.mark.long
+def test_a_head_is_shipped_in_four_bits(tmp_path: Path) -> None:
+    """The command that made it: what it says of the smaller head is what its file says."""
+    whole = bundled_folder() / "_heads/tiny-owl"
+    found = shrink(head_file.load(whole), tmp_path / "work", tmp_path / "out")
+    smaller = head_file.load(tmp_path / "out")
+    assert smaller.training["rounded_tokens_per_step"] == found["after"] and smaller.training["bits"] == 4
+    assert 0.9 * found["before"]["tree"] < found["after"]["tree"] < found["before"]["tree"]
+    assert (tmp_path / "out" / WEIGHTS).stat().st_size < 0.6 * (whole / WEIGHTS).stat().st_size
 
 
 def test_all_models_together_are_small_and_devices_get_no_head() -> None:

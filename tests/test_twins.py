@@ -14,7 +14,7 @@ import pytest
 
 from opensled.errors import EngineError
 from opensled.messages import SamplingParams
-from opensled.store import model_path
+from opensled.store import model_file, model_path
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.system import ask, running
@@ -117,7 +117,7 @@ def _torch():
 
 
 def _llamacpp():
-    return llamacpp.load(model_path("tiny") / "tiny-f16.gguf", threads=1, kv_tokens=2048)
+    return llamacpp.load(model_file("tiny", "*.gguf"), threads=1, kv_tokens=2048)
 
 
 @pytest.mark.parametrize("load", [_torch, _llamacpp])

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import opensled
+from opensled.child_server import READY
 from opensled_testbed.processes import Process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +46,8 @@ MODELS = {
 }
 
 
+# What files of models are made of: the wheel has the files themselves (hatch_build.py).
+PIECES = (".recipe.json", ".head", ".int8")
 PAGE = "http_api/page/page.html"
 UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("opensled/service/units/*.conf")}
 
@@ -58,6 +61,7 @@ def main() -> None:
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         check_device(device, whole, folder)
+        check_without_torch(whole, folder)
         check_use(install(f"opensled[server,llamacpp,onnx] @ {whole.as_uri()}", folder / "venv"), elsewhere)
         for wheel in (whole, device):
             print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, installed and used")
@@ -76,10 +80,26 @@ def check_contents(wheel: Path) -> None:
     assert PAGE in files, "the wheel lacks the page"
     missing = {model for model in MODELS if f"opensled/_models/{model}" not in files}
     assert not missing, f"the wheel lacks {sorted(missing)}"
+    assert not [name for name in files if name.endswith(PIECES)], "the wheel has pieces of what is in it"
     for form in (".gguf", ".onnx"):
         assert any(
             name.startswith("opensled/_models/tiny-draft/") and name.endswith(form) for name in files
         ), form
+
+
+def check_without_torch(whole: Path, folder: Path) -> None:
+    """A clean environment with extra `llamacpp` serves `tiny`, of the GGUF file in the wheel."""
+    opensled = install(f"opensled[llamacpp] @ {whole.as_uri()}", folder / "without-torch")
+    serve = [str(opensled), "serve", "--model", "tiny", "--engine", "llamacpp", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        serve, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            ready = next(line for line in server.stdout if line.startswith(READY))
+            print(ask(opensled, ready.removeprefix(READY).strip(), folder, "llamacpp"))
+        finally:
+            server.terminate()
 
 
 def check_device(wheel: Path, whole: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ from opensled.exit_watch import ExitWatch
 from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
-from opensled.store import is_hub_id, is_name, missing, model_file, model_path
+from opensled.store import has_file, is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
 from verify_server.model_kind import is_gguf
@@ -155,7 +155,7 @@ def load_llamacpp(config: ServeConfig) -> Target:
 def _gguf_file(model: str) -> Path:
     """The GGUF file of a model. Raises NotFound, or UnsupportedModel for one with safetensors only."""
     path = model_path(model)
-    if path.is_dir() and not any(path.glob("*.gguf")):
+    if path.is_dir() and not has_file(model, "*.gguf"):
         raise UnsupportedModel(
             f"{path} holds safetensors, which need engine torch: {distribution.command('server')}; "
             "engine llamacpp serves GGUF files"

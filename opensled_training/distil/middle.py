@@ -14,7 +14,6 @@ from pathlib import Path
 from transformers import LlamaForCausalLM
 
 from opensled.draft_assembly import assemble_gguf
-from opensled.draft_pull import LAYERS
 from opensled.store import is_here, model_file
 from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
 from opensled_training.distil.distiller import Pace
@@ -92,7 +91,7 @@ def write_middle(middle: LlamaForCausalLM, place: Workplace, kept: tuple[int, ..
     name = f"{place.target.stem.partition('.')[0]}-{len(kept)}-layers"
     path = place.run / f"{name}.gguf"
     with tempfile.TemporaryDirectory(dir=place.run) as scratch:
-        layers, made = Path(scratch) / LAYERS, Path(scratch) / path.name
+        layers, made = Path(scratch) / "layers.gguf", Path(scratch) / path.name
         write_layers(middle, layers, name, KIND)
         assemble_gguf(layers, place.target, made)
         made.replace(path)

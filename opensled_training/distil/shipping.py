@@ -13,6 +13,7 @@ from transformers import LlamaForCausalLM
 from opensled.draft_assembly import assemble_gguf
 from opensled.draft_pull import LAYERS
 from opensled.onnx_assembly import GRAPH, PLAN, assemble_onnx
+from opensled.packed_gguf import pack, unpack
 from opensled_training.distil.agreement import Agreement, Answers, agreement, of_graph, of_model
 from opensled_training.distil.shipped_graph import write_graph
 from opensled_training.distil.shipped_layers import write_layers
@@ -31,7 +32,10 @@ def ship(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder
     """Write layers, graph, curve, licence, and a README.md with the figures to `folder`."""
     folder.mkdir(exist_ok=True)
     shutil.copyfile(LICENCE, folder / "LICENSE")
-    write_layers(draft, folder / LAYERS, NAME)
+    with tempfile.TemporaryDirectory() as scratch:
+        layers = Path(scratch) / "layers.gguf"
+        write_layers(draft, layers, NAME)
+        pack(layers, folder / LAYERS)
     write_graph(draft, GgufText(target).tokenizer_json, folder)
     (folder / CURVE).write_text((run / CURVE).read_text())
     measured = _measured(draft, target, run, heldout, folder)
@@ -43,7 +47,8 @@ def _measured(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, f
     with tempfile.TemporaryDirectory() as name:
         made = Path(name)
         gguf = made / f"{NAME}.gguf"
-        assemble_gguf(folder / LAYERS, target, gguf)
+        unpack(folder / LAYERS, made / "layers.gguf")
+        assemble_gguf(made / "layers.gguf", target, gguf)
         assemble_onnx(folder, gguf, made)
         rows |= {
             "GGUF, as shipped": of_model(load_target(gguf)),

@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from opensled.store import model_path
+
 from ..family import MODELS_DIR
 from .evaluate import evaluate, load, render
 from .exit_draft import NAME, PLAN, make, ship
@@ -29,13 +31,15 @@ def main() -> int:
         maker = RowMaker(VISION, shop.tokenizer, shop.text())
         for layers in map(int, args.layers.split(",")):
             to = args.work / f"exit-{layers}"
-            agreement = make(load(folder), maker, layers, folder, to, replace(PLAN, steps=args.steps))
+            agreement = make(
+                load(model_path(str(folder))), maker, layers, folder, to, replace(PLAN, steps=args.steps)
+            )
             print(f"{to}: says what {VISION.name} says at {agreement:.3f} of the places", flush=True)
     if args.step == "ship":
         ship(args.work / f"exit-{args.layers}", args.models / NAME)
         print(f"exported {args.models / NAME}", flush=True)
     if args.step in ("eval", "all"):
-        scores = evaluate(load(folder), shop.tokenizer, args.items)
+        scores = evaluate(load(model_path(str(folder))), shop.tokenizer, args.items)
         print(json.dumps([asdict(score) for score in scores], indent=2) if args.json else render(scores))
     return 0
 

@@ -21,12 +21,16 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from opensled.shipped import write_recipe
+from opensled.shipped_gguf import first_number
+from opensled.shipped_safetensors import WeightsFile
 from verify_server.engine.image_encoder import decoder_of
 from verify_server.exits.exit_file import ALONE, WEIGHTS, ExitFile
 from verify_server.exits.exit_file import load as load_exit
 from verify_server.heads.head_file import config_digest
 from verify_server.text.hf_text import HFText
 
+from ..eight_bits import NUMBERS
 from ..exits.exit_losses import fused
 from ..exits.exit_model import exit_model
 from ..exits.exit_source import FUSED
@@ -156,14 +160,19 @@ def _write(
 
 
 def ship(made: Path, folder: Path) -> None:
-    """A copy of an exit's folder without what its target has as well: its GGUF file, and the layer by itself."""
-    layers = load_exit(made).layers
+    """A copy of an exit's folder without what its target has as well: what its GGUF file is made of, and the layer.
+
+    The folder of the target must lie beside it.
+    """
+    about = load_exit(made)
     with moved_into(folder) as scratch:
         for path in made.iterdir():
             if path.name not in (WEIGHTS, "config.json", "generation_config.json") and path.suffix != ".gguf":
                 shutil.copy(path, scratch)
         [whole] = made.glob("*.gguf")
-        shutil.copy(whole, scratch / f"{folder.name}-q8_0.gguf")
-        own = f"model.layers.{layers}."
+        gguf = Path(shutil.copy(whole, scratch / f"{folder.name}-q8_0.gguf"))
+        own = f"model.layers.{about.layers}."
         weights = {name: weight for name, weight in load_file(made / WEIGHTS).items() if name.startswith(own)}
         save_file(weights, scratch / ALONE)
+        others = WeightsFile(f"../{about.target}/{NUMBERS}", "language_model.")
+        write_recipe(gguf, first_number(gguf), [WeightsFile(ALONE), others])

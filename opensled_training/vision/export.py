@@ -10,6 +10,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ..eight_bits import round_weights
 from ..export import moved_into, patch_json, write_tokenizer
 from ..family import END_ID
 from .canvas import SIDE
@@ -17,10 +18,11 @@ from .scenes import MEAN, STANDARD_DEVIATION
 
 
 def export(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """float16 on disk for room; the config says float32, so a plain `from_pretrained` computes in that."""
+    """float16 on disk, of numbers of 8 bits; the config says float32, so a plain `from_pretrained` computes in that."""
     with moved_into(folder) as scratch:
         model.generation_config = GenerationConfig(eos_token_id=END_ID, pad_token_id=END_ID)
         model.to(torch.float16).save_pretrained(scratch)
+        round_weights(scratch)
         model.to(torch.float32)
         patch_json(scratch / "config.json", dtype="float32")
         write_tokenizer(tokenizer, scratch)

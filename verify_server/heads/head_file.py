@@ -1,7 +1,8 @@
 """A draft head as two files: `head.json` says what it is and whose, `head.safetensors` has its weights.
 
-Matrices are kept as int8 with a float32 scale for each row of output, vectors as float32, and the draft vocabulary as
-the target's ids. The embedding and the output layer are the target's, and in no file here.
+Matrices are kept as int8 with a float32 scale for each row of output, or as two numbers of 4 bits to a byte with a
+float16 scale for each group of a row; vectors as float32, and the draft vocabulary as the target's ids. The embedding
+and the output layer are the target's, and in no file here.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ ABOUT, WEIGHTS = "head.json", "head.safetensors"
 FORMAT = 1
 DRAFT_IDS, SCALES = "draft_ids", ".scales"
 LARGEST = 127  # of an int8 weight
+GROUP, HALF = 32, 8  # of 4 bits: weights that share a scale; a number q stands for (q - HALF) * scale
+# A group's scale is the best of these parts of the one that keeps its largest weight exact.
+PARTS = [0.75 + 0.025 * step for step in range(19)]
 WIDEST = torch.finfo(torch.float32).max  # base of a rotation
 # What must be the same in the target that a head was trained for.
 OF_TARGET = (
@@ -61,12 +65,15 @@ def config_digest(config: PretrainedConfig) -> str:
     return hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()
 
 
-def save(head: HeadFile) -> None:
-    """Write both files into its folder; each is there as a whole or not at all."""
+def save(head: HeadFile, bits: int = 8) -> None:
+    """Write both files into its folder; each is there as a whole or not at all.
+
+    With 4 `bits`, rows that are not whole groups still take 8.
+    """
     head.folder.mkdir(parents=True, exist_ok=True)
     tensors = {DRAFT_IDS: torch.from_numpy(head.draft_ids)}
     for name, weight in head.head.state_dict().items():
-        tensors |= _packed(name, weight.detach().float())
+        tensors |= _packed(name, weight.detach().float(), bits)
     about = {
         "format": FORMAT,
         "shape": asdict(head.head.shape),
@@ -104,11 +111,30 @@ def load(folder: Path) -> HeadFile:
 _AGAIN = "copy the head's folder again, or train it anew"
 
 
-def _packed(name: str, weight: Tensor) -> dict[str, Tensor]:
+def _packed(name: str, weight: Tensor, bits: int) -> dict[str, Tensor]:
     if weight.ndim < 2:
         return {name: weight.contiguous()}
+    if bits == 4 and weight.shape[-1] % GROUP == 0:
+        numbers, found = _fours(weight.unflatten(-1, (-1, GROUP)))
+        return {name: numbers, name + SCALES: found}
     scales = weight.abs().amax(-1).clamp_min(torch.finfo(torch.float32).tiny * LARGEST) / LARGEST
     return {name: (weight / scales[:, None]).round().to(torch.int8), name + SCALES: scales}
+
+
+def _fours(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers [rows, columns / 2] uint8, the first of a pair in the low half, and scales [rows, groups] float16."""
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    tried = torch.stack([(largest * (part / -HALF)).half() for part in PARTS])
+    errors = torch.stack([(_steps(groups, scale) * scale - groups).square().sum(-1) for scale in tried])
+    scales = tried.gather(0, errors.argmin(0)[None, ..., None])[0]
+    numbers = (_steps(groups, scales) + HALF).to(torch.uint8).flatten(-2)
+    return numbers[..., 0::2] | numbers[..., 1::2] << 4, scales[..., 0].contiguous()
+
+
+def _steps(groups: Tensor, scales: Tensor) -> Tensor:
+    """The whole numbers that come nearest; none where all of a group is 0, or too small for a float16."""
+    steps = groups / scales.float().where(scales != 0, torch.inf)
+    return steps.round().clamp(-HALF, HALF - 1)
 
 
 def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -121,11 +147,28 @@ def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _weight(name: str, tensor: Tensor, scales: Tensor | None) -> Tensor:
+    if tensor.dtype == torch.uint8 and scales is not None:
+        return _of_fours(name, tensor, scales)
     known = torch.float32 if scales is None else torch.int8
     if tensor.dtype != known or (scales is not None and scales.shape != tensor.shape[:-1]):
         raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)} without the scales of its rows")
     # Copied: what is read here lies in the file, which may change under a running server.
-    weight = tensor.clone() if scales is None else tensor.float() * scales[..., None]
+    return _finite(name, tensor.clone() if scales is None else tensor.float() * scales[..., None])
+
+
+def _of_fours(name: str, numbers: Tensor, scales: Tensor) -> Tensor:
+    """Raises ValueError."""
+    groups = numbers.unflatten(
+        -1, (-1, GROUP // 2)
+    )  # a RuntimeError for other sizes, as load_state_dict has it
+    if scales.dtype != torch.float16 or groups.shape[:-1] != scales.shape:
+        raise ValueError(f"{name} is 4 bits {list(numbers.shape)} without the scales of its groups")
+    steps = torch.stack([groups & 15, groups >> 4], -1).flatten(-2)
+    return _finite(name, ((steps.float() - HALF) * scales.float()[..., None]).flatten(-2))
+
+
+def _finite(name: str, weight: Tensor) -> Tensor:
+    """Raises ValueError."""
     if not weight.isfinite().all():
         raise ValueError(f"not all numbers of {name} are finite")
     return weight

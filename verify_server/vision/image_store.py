@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from opensled.errors import InvalidRequest, MissingImage, Overloaded
 from opensled.images import Image, content_ids, digest_of
 from verify_server.tenant_pool import Spent, TenantPool
-from verify_server.vision.decoding import pixels_of
 
 # Bytes of rows: beside those of sessions, and in all. Chosen: 50 pictures of a large target (576 rows of 4,096
 # dimensions in 16 bits), and 200.
@@ -117,6 +116,10 @@ class ImageStore:
     def _look(self, image: Image) -> SeenImage:
         if digest_of(image.data) != image.digest:
             raise InvalidRequest("the digest of an image is not that of its file", "images")
+        from verify_server.vision.decoding import (
+            pixels_of,
+        )  # with Pillow, which a server of texts alone does without
+
         return SeenImage(image, self._see(pixels_of(image.data)))
 
     def _keep(self, tenant: str, seen: SeenImage) -> None:

@@ -1,0 +1,237 @@
+"""Files of models that are made at first use: byte by byte what was published, or an error that says why.
+
+Run: pytest tests/test_shipped.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from opensled import shipped, store
+from opensled.errors import NotFound, UnsupportedModel
+from opensled.gguf_file import read_metadata
+from opensled.shipped import Recipe, head_path, made, recipe_path, recipes_in, write_recipe
+from opensled.shipped_gguf import first_number
+from opensled.shipped_safetensors import WeightsFile
+from opensled_training.eight_bits import NUMBERS, round_weights
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# What was committed before the files were made at first use.
+PUBLISHED = {
+    "tiny": "5f2e26733308b9f88e74f19e31d88f39c863d1a0c88fa3b8ab0a2a45d6dc4d9f",
+    "tiny-hub": "770808735b1914d691a820cdd0c2f973a495e85102bdd5089209e727216490b1",
+    "tiny-vision-draft": "7b14e77eacd670c080713646945155537854a69d4a38c8cf3ae7fb36902a3c4a",
+}
+WEIGHTS = "model.safetensors"
+FILE = "tiny-hub-f16.gguf"
+HEAD, RECIPE = head_path(Path(FILE)).name, recipe_path(Path(FILE)).name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the hub's model, the only one that is shipped; its GGUF file is not made yet."""
+    shipped = store.bundled_folder() / "tiny-hub"
+    copy = tmp_path / "models/tiny-hub"
+    shutil.copytree(shipped, copy, ignore=shutil.ignore_patterns("*.gguf"))
+    monkeypatch.setattr(store, "_FOLDERS", (copy.parent,))
+    return copy
+
+
+def recipe_of(folder: Path) -> Recipe:
+    [recipe] = recipes_in(folder)
+    return recipe
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_made_is_what_was_published(name: str, tmp_path: Path) -> None:
+    recipe = recipe_of(store.bundled_folder() / name)
+    assert recipe.sha256 == PUBLISHED[name]
+    copies = shutil.copytree(recipe.folder, tmp_path / name, ignore=shutil.ignore_patterns("*.gguf"))
+    for source in recipe.sources:
+        path = tmp_path / name / source.file
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(recipe.folder / source.file, path)
+    assert digest(made(recipe_of(copies))) == PUBLISHED[name]
+
+
+def test_it_is_made_when_it_is_asked_for_and_not_before(folder: Path) -> None:
+    path = folder / "tiny-hub-f16.gguf"
+    assert store.model_path("tiny-hub", "*.safetensors") == folder and not path.exists()
+    assert store.model_file("tiny-hub", "*.gguf") == path and path.is_file()
+    path.unlink()
+    assert store.is_here(str(path)) and store.model_path(str(path)) == path
+    path.unlink()
+    assert path in store.model_files("tiny-hub")
+    path.unlink()
+    assert store.has_file("tiny-hub", "*.gguf") and not store.has_file("tiny-hub", "*.onnx")
+    assert read_metadata(path)["general.name"] == "tiny-hub-f16"
+    assert not [item.name for item in folder.iterdir() if item.name.startswith(".")]
+
+
+def test_no_other_folder_makes_a_file(folder: Path, tmp_path: Path) -> None:
+    """What was fetched may say what it likes."""
+    foreign = shutil.copytree(folder, tmp_path / "foreign")
+    with pytest.raises(NotFound, match=r"has no \*\.gguf"):
+        store.model_file(str(foreign), "*.gguf")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("file", [HEAD, WEIGHTS])
+@pytest.mark.parametrize("damage", [cut, flipped, emptied])
+def test_damaged_parts_are_refused(folder: Path, file: str, damage: Callable[[Path], None]) -> None:
+    damage(folder / file)
+    refused(folder, "tiny-hub-f16.gguf cannot be made", UnsupportedModel)
+
+
+@pytest.mark.parametrize("file", [HEAD, WEIGHTS])
+def test_missing_parts_are_named(folder: Path, file: str) -> None:
+    (folder / file).unlink()
+    refused(folder, f"tiny-hub-f16.gguf cannot be made: .*{file}", NotFound)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sources": [3]}', '{"sources": [], "file": "a"}'])
+def test_a_damaged_recipe_is_refused(folder: Path, text: str) -> None:
+    (folder / RECIPE).write_text(text)
+    refused(folder, f"{RECIPE} is damaged", UnsupportedModel)
+
+
+def refused(folder: Path, said: str, error: type[Exception]) -> None:
+    """In one line, with the next step; no file is left."""
+    with pytest.raises(error, match=said) as caught:
+        store.model_file("tiny-hub", "*.gguf")
+    assert f"git checkout -- {folder}" in str(caught.value) and "install OpenSLED again" in str(caught.value)
+    assert "\n" not in str(caught.value) and not list(folder.glob("*gguf-*")) + list(folder.glob("*.gguf"))
+
+
+def test_a_tensor_that_no_weights_hold(folder: Path) -> None:
+    about = json.loads((folder / RECIPE).read_text())
+    (folder / RECIPE).write_text(
+        json.dumps({**about, "sources": [{"file": WEIGHTS, "prefix": "of.another."}]})
+    )
+    refused(folder, "no weights hold model.embed_tokens.weight", UnsupportedModel)
+
+
+def test_several_at_once_make_one_whole_file(folder: Path) -> None:
+    recipe = recipe_of(folder)
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(made, [recipe] * 4))
+    assert paths == {recipe.path} and digest(recipe.path) == recipe.sha256
+    assert sorted(path.name for path in folder.glob("*f16*")) == [recipe.file, HEAD, RECIPE]
+
+
+def test_a_file_of_another_version_is_made_anew(folder: Path) -> None:
+    """As after a checkout of another commit: the file is older than the recipe."""
+    recipe = recipe_of(folder)
+    for content in (b"GGUF", bytes(recipe.bytes)):
+        recipe.path.write_bytes(content)
+        os.utime(recipe.path, ns=(0, 0))
+        assert digest(made(recipe)) == recipe.sha256
+
+
+def test_a_file_that_is_there_is_not_made_again(folder: Path) -> None:
+    """Nor in a wheel, where the installation may write the recipe after it."""
+    recipe = recipe_of(folder)
+    for age in (recipe.folder.stat().st_mtime_ns + 10**12, 0):
+        os.utime(made(recipe), ns=(age, age))
+        before = recipe.path.stat().st_ino
+        assert made(recipe).stat().st_ino == before
+
+
+def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path, content: bytes) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(shipped, "write_whole", fails)
+    with pytest.raises(
+        NotFound, match=r"cannot be written: Permission denied; .* opensled models path .*f16.gguf"
+    ):
+        store.model_file("tiny-hub", "*.gguf")
+
+
+def test_a_recipe_is_written_of_a_file(folder: Path, tmp_path: Path) -> None:
+    whole = store.model_file("tiny-hub", "*.gguf")
+    (tmp_path / "again").mkdir()
+    shutil.copy(folder / WEIGHTS, tmp_path / "again")
+    again = Path(shutil.copy(whole, tmp_path / "again"))
+    write_recipe(again, first_number(again), [WeightsFile(WEIGHTS)])
+    for file in (head_path, recipe_path, Path):
+        assert file(again).read_bytes() == file(whole).read_bytes()
+    again.unlink()
+    assert made(recipe_of(again.parent)).read_bytes() == whole.read_bytes()
+
+
+def test_weights_of_eight_bits(tmp_path: Path) -> None:
+    """They come close, and rounding them again changes nothing."""
+    numbers = np.random.default_rng(1)
+    tensors = {
+        name: (numbers.standard_normal(shape) * 0.1).astype(np.float16)
+        for name, shape in {"a": (6, 64), "b": (6, 40), "c": (7,), "d": (2, 3, 32)}.items()
+    }
+    tensors["a"][2] = 0
+    whole = tmp_path / WEIGHTS
+    save_file(tensors, whole, {"format": "pt"})
+    size = whole.stat().st_size
+    round_weights(tmp_path)
+    found = load_file(whole)
+    assert whole.stat().st_size == size and (tmp_path / NUMBERS).stat().st_mode & 0o777 == 0o644
+    for name, values in tensors.items():
+        assert found[name].dtype == np.float16 and found[name].shape == values.shape
+        assert np.abs(found[name].astype(np.float32) - values).max() < 0.5 / 127
+        assert name in ("a", "d") or np.array_equal(found[name], values)
+    assert (found["a"][2] == 0).all() and not np.array_equal(found["a"], tensors["a"])
+    before = (tmp_path / NUMBERS).read_bytes()
+    whole.unlink()
+    assert load_file(made(recipe_of(tmp_path)))["a"].tobytes() == found["a"].tobytes()
+    assert (tmp_path / NUMBERS).read_bytes() == before
+
+
+def test_the_weights_of_a_shipped_model_are_made_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "models/tiny-vision"
+    shutil.copytree(store.bundled_folder() / "tiny-vision", copy, ignore=shutil.ignore_patterns(WEIGHTS))
+    monkeypatch.setattr(store, "_FOLDERS", (copy.parent,))
+    for name in ("tiny-vision", str(copy)):
+        assert digest(store.model_path(name) / WEIGHTS) == recipe_of(copy).sha256
+        (copy / WEIGHTS).unlink()
+    assert store.model_path(str(copy / WEIGHTS)).is_file()
+
+
+def test_git_carries_sixty_megabytes_at_most() -> None:
+    """And nothing that is made of the rest."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    files = [ROOT / os.fsdecode(name) for name in listed.split(b"\0") if name]
+    assert sum(path.lstat().st_size for path in files if path.is_symlink() or path.exists()) <= 60_000_000
+    recipes = [recipe for folder in (ROOT / "models").iterdir() for recipe in recipes_in(folder)]
+    assert recipes and not {recipe.path for recipe in recipes} & set(files)
