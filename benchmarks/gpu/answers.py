@@ -64,7 +64,7 @@ WAYS = (
 SMALL_WAYS = (Way("sdpa", "off", "auto", "float32"), Way("gather", "shapes", "fast", "float32"))
 LONG = (4, 200)
 FULL, OTHER = (Size(count, 32, LONG, kv_tokens=16 * 320, largest=MAX_TREE) for count in (100, 30))
-SMALL = Size(6, 6, (4, 16), kv_tokens=160, largest=10)
+SMALL = Size(10, 6, (4, 16), kv_tokens=160, largest=10)
 
 
 def measure(stage: Stage) -> None:
