@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks, OverBudget
+from verify_server.kv.blocks import BlockTable
+from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
 
 KEY = b"a secret of this test"
 moves = st.lists(

@@ -75,21 +75,11 @@ class Sessions(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.engine, self.loop = self.made()
+        self.engine = FakeEngine(num_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
+        self.loop = VerifyLoop(self.engine, self.policy, HardwareProfile(8), lambda: 0.0)
         self.readers: list[Reader] = []
         self.work: list[StepItem] = []
         self.opened = 0
-
-    def made(self) -> tuple[FakeEngine, VerifyLoop]:
-        engine = FakeEngine(num_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
-        return engine, VerifyLoop(engine, self.policy, HardwareProfile(8), lambda: 0.0)
-
-    def copying(self) -> list[int]:
-        """Blocks that nobody holds but a copy."""
-        return []
-
-    def waits_for_copies(self) -> bool:
-        return False
 
     # -- readers and devices ------------------------------------------------------------------------
 
@@ -224,7 +214,7 @@ class Sessions(RuleBasedStateMachine):
         before = {number: session.sequence.computed for number, session in self.loop.sessions.items()}
         paddings = {piece.session: piece.padding for piece in slices}
         self.work = self.loop._prepare(BatchPlan(tuple(slices)))
-        assert self.work or self.waits_for_copies(), "somebody always gets on"
+        assert self.work, "somebody always gets on"
         for planned in self.work:
             number, computed = planned.session.id, planned.session.sequence.computed
             assert computed == before[number]
@@ -284,7 +274,6 @@ class Sessions(RuleBasedStateMachine):
         sessions = {reader.session.id: reader.session for reader in self.readers}
         sessions.update((planned.session.id, planned.session) for planned in self.work)
         holders = Counter(block for session in sessions.values() for block in session.sequence.table.blocks)
-        holders.update(self.copying())
         assert all(self.loop.pool.holders(block) == holders[block] for block in range(BLOCKS))
         assert self.loop.pool.num_free == BLOCKS - len(holders)
         for session, segment in ((planned.session, planned.segment) for planned in self.work):
@@ -295,8 +284,6 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def kv_holds_what_is_called_computed(self) -> None:
         for session in (reader.session for reader in self.readers if not reader.session.in_step):
-            if session.sequence.table.swap is not None:
-                continue
             assert session.sequence.computed < len(session.sequence.tokens)
             assert len(session.sequence.table.blocks) == self.loop.pool.blocks_for(session.sequence.computed)
             waiting = [each for each in (session.pending, session.following) if each is not None]
@@ -327,7 +314,7 @@ class Sessions(RuleBasedStateMachine):
             self.loop._commit(work, run_step(self.engine, work) if work else [])
             for reader in self.readers:
                 reader.read(99)
-            if not work and not self.waits_for_copies():
+            if not work:
                 break
         self.loop.close()
         assert all(reader.truth.tokens == reader.script for reader in self.readers)

@@ -38,8 +38,6 @@ class Recorder:
     def read(self, hidden: Tensor, positions: Tensor, slots: Tensor) -> None:
         self.states[slots], self.positions[slots] = hidden.double(), positions
 
-    memories = ()
-
     def move(self, sources: Tensor, targets: Tensor) -> None:
         self.states[targets], self.positions[targets] = self.states[sources], self.positions[sources]
 

@@ -29,7 +29,7 @@ from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost, host_memory, measured, objective, tell_assumption
+from verify_server.costs import first_cost, measured, objective, tell_assumption
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
@@ -167,10 +167,7 @@ def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> V
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
-    host = host_memory(
-        target.engine, config.kv_host_tokens
-    )  # last: what the drafter keeps in blocks moves, too
-    return VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting, host)
+    return VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
 
 
 async def serve_sequences(

@@ -9,12 +9,10 @@ from hw_profiles import catalog
 from hw_profiles.learned import CostModel
 from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.step_cost import Roofline, StepCost, TargetCost
-from hw_profiles.swap_cost import SwapCost
 from opensled.errors import UsageError
 from scheduler.goodput.objective import Objective, Prices
 from verify_server.config import DEVICE, ServeConfig
 from verify_server.engine.base import Segment, TargetEngine
-from verify_server.kv.host_tier import HostMemory
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
@@ -23,8 +21,6 @@ log = logging.getLogger(__name__)
 # between them. Chosen, as is the time for all of them: a large target on a small machine measures fewer.
 MEASURED = ((1, 1, 1), (8, 1, 1), (8, 2, 2), (1, 32, 1))
 MEASURE_S = 2.0
-# Copies between the engine's memory and the host's, and KV blocks of each. Chosen: a text of 1,000 tokens.
-PROBES, PROBED = 3, 64
 
 
 def first_cost(target: Target, accelerator: str) -> StepCost:
@@ -85,27 +81,6 @@ def _step(engine: TargetEngine, sessions: int, tokens: int, rows: int) -> Sequen
     sessions = min(sessions, info.num_blocks // needed)
     blocks = [tuple(range(each * needed, (each + 1) * needed)) for each in range(sessions)]
     return [Segment((0,) * tokens, 0, held, min(rows, tokens)) for held in blocks]
-
-
-def host_memory(engine: TargetEngine, tokens: int) -> HostMemory | None:
-    """Host memory for KV of `tokens` tokens, and what copies cost as a few show it; before there are sessions. None: it
-    is not wanted. Raises UsageError, see `TargetEngine.reserve_host`."""
-    if not tokens:
-        return None
-    info = engine.info
-    blocks = -(-tokens // info.block_size)
-    block_bytes = engine.reserve_host(blocks)
-    probed = list(range(min(PROBED, blocks, info.num_blocks)))
-    out_s = min([_timed(engine.swap_out(probed, probed)) for _ in range(PROBES)])
-    back_s = min([_timed(engine.swap_in(probed, probed)) for _ in range(PROBES)])
-    moved = len(probed) * block_bytes
-    return HostMemory(blocks, SwapCost(block_bytes, moved / out_s), SwapCost(block_bytes, moved / back_s))
-
-
-def _timed(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return max(time.perf_counter() - began, 1e-9)
 
 
 def objective(config: ServeConfig) -> Objective:

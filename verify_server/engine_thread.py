@@ -47,15 +47,14 @@ class EngineThread:
     `ThreadPoolExecutor` serves many threads and many callers, and costs several times as much in each step.
     """
 
-    def __init__(self, name: str = "engine") -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns or raises. Whoever is cancelled does not wait; what has begun goes on."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()

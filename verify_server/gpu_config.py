@@ -25,10 +25,3 @@ class GpuConfig:
     shards: int = option(
         1, "processes with a GPU each, over which the target is cut; 1 = this one", low=1, metavar="N"
     )
-    kv_host_tokens: int = option(
-        0,
-        "KV of sequences that wait for their device or reader moves to host memory of so many tokens when the cache is "
-        "short, if that is faster than to compute it again; 0 = never (engine torch)",
-        low=0,
-        metavar="N",
-    )

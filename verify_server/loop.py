@@ -19,11 +19,8 @@ from verify_server.drafting.asking import asked_of
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.engine_thread import EngineThread
-from verify_server.kv.copies import Copier
-from verify_server.kv.host_tier import HostMemory, HostTier
 from verify_server.kv.pool import BlockPool
 from verify_server.kv.preemption import KVPreemptor
-from verify_server.kv.tending import tend
 from verify_server.kv.twins import adopts
 from verify_server.outbox import Outbox
 from verify_server.session import Session
@@ -50,25 +47,21 @@ class VerifyLoop:
         prefix_cache: bool = True,
         prefix_key: bytes = b"",
         drafting: DraftStage | None = None,
-        host: HostMemory | None = None,
-        copiers: tuple[Copier, Copier] | None = None,
     ) -> None:
         """`clock`: in seconds. `prefix_cache`: share KV if the engine can. `prefix_key`: the secret behind the keys of
         KV blocks, common to servers that compare them; b"" = draw one. `drafting`: the drafter beside the target; None
-        = there is none. `host`: host memory that the engine has reserved for KV; `copiers`: see `HostTier`."""
+        = there is none."""
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
         self.drafting = drafting
         self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, info.most_cached)
-        self.tier = HostTier(engine, self.pool, host, clock, self._landed, copiers) if host else None
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost, info.row_step)
         self.drafting_costs = DraftingCostModel(profile.drafting or DraftingCost())
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without KV in it: first in the next one
-        self.short: frozenset[int] = frozenset()  # of them, those that lack free blocks
         self._memory: object = None  # the policy's, from one plan to the next
         self._sleeper: asyncio.Future[None] | None = None
         self._thread = EngineThread()
@@ -77,7 +70,6 @@ class VerifyLoop:
         """Serve until cancelled. Raises EngineLost: readers lose their streams, and reopen them where they can."""
         while True:
             await self._gather()
-            self._tend()
             self.planned_at = self.clock()
             plan = self.policy.plan(self._snapshot(), self.profile, self.planned_at)
             self._memory = plan.memory
@@ -103,8 +95,6 @@ class VerifyLoop:
     def submit(self, session: Session, draft: Draft) -> bool:
         """See `Session.submit`."""
         gains = session.submit(draft, self.clock())
-        if session.sequence.table.swap is not None:
-            self._tend()
         self.wake()
         return gains
 
@@ -137,8 +127,6 @@ class VerifyLoop:
 
     def close(self) -> None:
         self._thread.close()
-        if self.tier is not None:
-            self.tier.close()
 
     async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
         """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
@@ -181,16 +169,6 @@ class VerifyLoop:
         if self.drafting is not None:
             self.drafting.freed(blocks)
 
-    def _tend(self) -> None:
-        """Begin what copies of KV there should be between the engine's memory and the host's."""
-        if self.tier is not None:
-            tend(self.tier, self.sessions, self.short, self.profile, self.clock())
-
-    def _landed(self) -> None:
-        """A copy has ended."""
-        self._tend()
-        self.wake()
-
     def _snapshot(self) -> Snapshot:
         if self.pool.prefixes is not None:
             self._adopt()
@@ -219,9 +197,9 @@ class VerifyLoop:
 
     def _prepare(self, plan: BatchPlan) -> list[StepItem]:
         """Turn slices into work; a session without the KV it needs waits for the next plan."""
-        step = KVPreemptor(self.sessions, self.pool, self.clock(), self.tier, self.profile)
+        step = KVPreemptor(self.sessions, self.pool, self.clock())
         work = step.fit(plan.slices, self.left_out)
-        self.left_out, self.short = step.left_out, step.short
+        self.left_out = step.left_out
         self.stats.preempted += step.preempted
         return work
 
@@ -239,8 +217,6 @@ class VerifyLoop:
             tokens = session.commit(item, outcome, now)
         except OpenSledError as error:
             session.in_step = False
-            if self.tier is not None:
-                self.tier.withdraw(session.sequence.table)
             session.sequence.table.withdraw()
             self.stats.failures[error.code] += 1
             log.info("a sequence ends by an error", extra={"code": error.code})

@@ -65,7 +65,6 @@ class Sequence:
 
     def segment(self, piece: Slice, block: DraftBlock) -> Segment:
         """The work of a slice, with the draft `block` behind it; OutOfBlocks changes nothing."""
-        assert self.table.swap is None, "its KV is not in the engine's blocks"
         stop, drafted = self.computed + piece.tokens, block.tokens
         assert piece.decide == (stop == len(self.tokens)), "a slice decides when it reaches the newest token"
         self.table.grow(stop + len(drafted))
@@ -146,13 +145,6 @@ class Sequence:
         """Give all KV blocks back; what is not found again by then is recomputed when the sequence is planned."""
         self.table.clear()
         self.computed = 0
-
-    def arrive(self) -> None:
-        """Its KV is back from host memory."""
-        swap = self.table.swap
-        assert swap is not None
-        self.table.stay(swap.keep)
-        self._publish()
 
     def adopt_kv(self) -> None:
         """Take over what other sequences, or this one before, computed of the confirmed tokens still to compute."""

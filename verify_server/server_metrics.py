@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from opensled.metrics import Metric, draft_metrics, model_metric
-from verify_server.kv.copies import SwapStats
 from verify_server.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
@@ -17,7 +16,7 @@ def metrics(manager: SessionManager) -> list[Metric]:
     loop = manager.loop
     model = model_metric(lambda: [manager.model_id])
     own = _drafting_metrics(loop)
-    served = [*_kv_metrics(loop), *_tier_metrics(loop), *_image_metrics(manager), *_session_metrics(manager)]
+    served = [*_kv_metrics(loop), *_image_metrics(manager), *_session_metrics(manager)]
     return [model, *_step_metrics(loop), *own, *served, *manager.own_metrics]
 
 
@@ -87,41 +86,6 @@ def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
             "preemptions_total",
             "Times that a sequence lost its KV to another one, to be computed again.",
             lambda: stats.preempted,
-        ),
-    ]
-
-
-def _tier_metrics(loop: VerifyLoop) -> list[Metric]:
-    """Of host memory for KV; nothing without it."""
-    tier = loop.tier
-    stats = tier.stats if tier else SwapStats()
-    return [
-        Metric(
-            "kv_host_blocks",
-            "KV blocks of host memory, by what they hold.",
-            lambda: tier.pool.states() if tier else {},
-            "state",
-        ),
-        Metric(
-            "kv_swaps_total",
-            "Copies of KV out of the engine's memory, and in.",
-            lambda: stats.copies,
-            "direction",
-        ),
-        Metric("kv_swap_bytes_total", "Bytes of these copies.", lambda: stats.bytes, "direction"),
-        Metric(
-            "kv_swap_seconds_total", "Time of these copies, beside steps.", lambda: stats.seconds, "direction"
-        ),
-        Metric("kv_swap_failures_total", "Copies that failed; no text did.", lambda: stats.failed),
-        Metric(
-            "kv_restored_positions_total",
-            "Positions that came back from host memory instead of being computed again.",
-            lambda: stats.restored,
-        ),
-        Metric(
-            "kv_displaced_total",
-            "Times that a sequence lost its KV in host memory to another one.",
-            lambda: tier.displaced if tier else 0,
         ),
     ]
 
@@ -197,7 +161,7 @@ def _reason(session: Session, loop: VerifyLoop) -> str:
     pending = session.pending  # read once: the loop runs in another thread
     if not session.has_reader:
         return "absent"
-    if session.id in loop.left_out or (session.sequence.table.swap is not None and not session.rests):
+    if session.id in loop.left_out:
         return "kv"
     if pending is None and not session.server_drives:
         return "device"

@@ -19,7 +19,7 @@ from opensled_testbed.simulated.feature_rows import EMPTY_ROWS
 from opensled_testbed.simulated.sequences import RecordedSequence, Script, decided
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
-from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
+from scheduler.plan import SchedulingPolicy, Snapshot
 from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget, DraftRecords
@@ -164,7 +164,7 @@ class SimulatedServer:
         views = tuple([session.view(now) for session in self._sessions.values()])
         plan = self._policy.plan(Snapshot(views, self._memory), self._profile, now)
         self._memory = plan.memory
-        work = self._work(plan, now)
+        work = [self._sessions[piece.session].plan(piece, now) for piece in plan.slices]
         if work or self._law.others:
             self._start(work)
             return
@@ -173,9 +173,6 @@ class SimulatedServer:
         if plan.wake_at is not None:
             assert plan.wake_at > now, "a policy that plans nothing must sleep"
             self._events.at(plan.wake_at, self._ring, self._alarm)
-
-    def _work(self, plan: BatchPlan, now: float) -> list[StepItem]:
-        return [self._sessions[piece.session].plan(piece, now) for piece in plan.slices]
 
     def _ring(self, alarm: int) -> None:
         if alarm == self._alarm:

@@ -1,7 +1,7 @@
 """What the server asks of a target model, without naming a tensor library."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.profiles import TargetShape
-from opensled.errors import EngineError, NonFiniteLogits, Unsupported, UnsupportedModel, UsageError
+from opensled.errors import EngineError, NonFiniteLogits, Unsupported, UnsupportedModel
 from opensled.images import ImageFacts
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.penalties import Emitted
@@ -236,26 +236,6 @@ class TargetEngine(ABC):
         Called from any thread, also during a step. Raises Unsupported where `info.images` is None, EngineError.
         """
         raise Unsupported(f"engine {self.info.runtime} serves text alone here: it takes no images", "images")
-
-    def reserve_host(self, num_blocks: int) -> int:
-        """Host memory for `num_blocks` KV blocks; returns the bytes of one. Called once, before the first session and
-        after all that keeps something in KV blocks is there. Raises UsageError."""
-        raise UsageError(
-            f"--kv-host-tokens: engine {self.info.runtime} cannot move KV to host memory; leave the flag out, or use "
-            "--engine torch"
-        )
-
-    def swap_out(self, blocks: Sequence[int], host: Sequence[int]) -> Callable[[], None]:
-        """A call that copies each of the KV `blocks` to the one of `host` at its place, and returns when that is done.
-
-        Asked for between two steps of these blocks' sessions. The call may run in any thread, also during steps, one
-        call of a direction at a time; until it has ended, no step writes in `blocks`. Only after `reserve_host`.
-        """
-        raise NotImplementedError("an engine without host memory moves no KV")
-
-    def swap_in(self, host: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
-        """See `swap_out`; from `host` to `blocks`. Until it has ended, no step reads or writes in `blocks`."""
-        raise NotImplementedError("an engine without host memory moves no KV")
 
     def forget(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """The content of these KV blocks is not needed any more. Called from any thread, also during a step."""

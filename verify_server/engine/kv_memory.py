@@ -58,13 +58,10 @@ class KVMemory:
         for layer, (keys, values) in probe._layers.items():
             self._layers[layer] = self._allocate(keys), self._allocate(values)
 
-    def tensors(self) -> list[Tensor]:
-        """Keys and values of all layers seen so far: [slots, KV heads, head size] each."""
-        return [tensor for pair in self._layers.values() for tensor in pair]
-
     def bytes_per_token(self) -> int:
         """Bytes one token takes over all layers seen so far."""
-        return sum(tensor[0].numel() * tensor.element_size() for tensor in self.tensors())
+        stored = [tensor for pair in self._layers.values() for tensor in pair]
+        return sum(tensor[0].numel() * tensor.element_size() for tensor in stored)
 
     def _allocate(self, like: Tensor) -> Tensor:
         # One block more, which no session owns: where rows of a fixed shape that are no tokens write.

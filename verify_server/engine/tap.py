@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from opensled.errors import UnsupportedModel
-from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.selftest import attending_by
 
 PROBED = 6  # tokens of the text by which the places are checked
@@ -25,10 +24,6 @@ class RowReader(Protocol):
     """Who reads tapped states, in the engine's thread."""
 
     taps: tuple[int, ...]
-
-    @property
-    def memories(self) -> Sequence[KVMemory]:
-        """What it writes over the target's KV blocks in memories of its own: it moves with the blocks."""
 
     def read(self, hidden: Tensor, positions: Tensor, slots: Tensor) -> None:
         """Rows of a step are computed: their states [n, taps, size], positions in their texts [n], and the slots [n] of

@@ -15,7 +15,6 @@ from opensled.logs import told_long
 from verify_server.engine import guards, loading
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.fixed_steps import Capture, FixedSteps
-from verify_server.engine.host_kv import HostKV, allocated
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
 from verify_server.engine.image_selftest import sees_alike
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
@@ -52,7 +51,6 @@ class TorchEngine(TargetEngine):
         self._tap: HiddenTap | None = None
         self._kept: HiddenTap | None = None
         self._places: HiddenTap | None = None  # all of them, for devices with draft heads
-        self._host: HostKV | None = None
         self._fixed = self._fixed_steps()
 
     def _fixed_steps(self) -> FixedSteps | None:
@@ -140,22 +138,6 @@ class TorchEngine(TargetEngine):
         if self._reader is not None:
             with torch.inference_mode():
                 self._reader.move(*places)
-
-    def reserve_host(self, num_blocks: int) -> int:
-        """See `verify_server.engine.base.TargetEngine`."""
-        if self._reader is not None:
-            self.forward([Segment((0,), 0, (0,), 0)])  # what the reader writes shows what memory it needs
-        memories = (self._model.memory, *(self._reader.memories if self._reader is not None else ()))
-        self._host = allocated(memories, num_blocks)
-        return self._host.block_bytes
-
-    def swap_out(self, blocks: Sequence[int], host: Sequence[int]) -> Callable[[], None]:
-        """See `verify_server.engine.base.TargetEngine`."""
-        return super().swap_out(blocks, host) if self._host is None else self._host.out(blocks, host)
-
-    def swap_in(self, host: Sequence[int], blocks: Sequence[int]) -> Callable[[], None]:
-        """See `verify_server.engine.base.TargetEngine`."""
-        return super().swap_in(host, blocks) if self._host is None else self._host.back(host, blocks)
 
     def check(self, segments: Sequence[Segment]) -> None:
         """On a GPU an id out of range would end the process, not the step. Raises EngineError."""

@@ -8,7 +8,6 @@ layer, which the target has computed anyway.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +27,6 @@ class ExitStates:
         self._layer, self._attention = imitation, imitation.self_attn
         self._rotary, self._memory = network.get_decoder().rotary_emb, memory
         self._allocate(network)
-
-    @property
-    def memories(self) -> Sequence[KVMemory]:
-        """None of its own: the target's memory has its layer."""
-        return ()
 
     def read(self, hidden: Tensor, positions: Tensor, slots: Tensor) -> None:
         """Of the rows [n, 1, d] that leave the last layer before the exit, at `positions` [n]."""

@@ -33,11 +33,6 @@ class HeadContext:
         self._memory = KVMemory(num_blocks)
         self.taps = head.shape.taps
 
-    @property
-    def memories(self) -> Sequence[KVMemory]:
-        """See `RowReader`."""
-        return (self._memory,)
-
     def read(self, hidden: Tensor, positions: Tensor, slots: Tensor) -> None:
         """The target has computed rows with these tapped states [n, taps, d] at `positions` [n] of their texts."""
         try:

@@ -55,12 +55,6 @@ class FeatureContext:
         self._written = WrittenKV(BLOCK_SIZE, shared)
         self._allocate()
 
-    @property
-    def memories(self) -> Sequence[KVMemory]:
-        """See `RowReader`. Keys and values are left behind: `WrittenKV` does not find them in other blocks, and they
-        are computed again from the features."""
-        return (self._features,)
-
     def read(self, hidden: Tensor, positions: Tensor, slots: Tensor) -> None:
         """The target has computed rows with these tapped states [n, taps, d]."""
         try:

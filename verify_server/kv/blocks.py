@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.pool import BlockPool, OverBudget
 from verify_server.kv.prefix import next_key, reusable_blocks, root_key
-from verify_server.kv.swap import Swap
 
 
 class BlockTable:
@@ -22,7 +21,6 @@ class BlockTable:
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
         self.content = content or {}  # never written
-        self.swap: Swap | None = None  # None: all that is computed is in `blocks`
         self._settled = 0  # leading blocks that are never written again, because others may read them
         # Of the leading full blocks; committed text only grows, so that they stay valid
         self._keys: list[bytes] = []
@@ -38,21 +36,18 @@ class BlockTable:
             return
         missing = self._pool.blocks_for(length) - len(self.blocks)
         if missing > self._budget_left():
-            raise self._over_budget(missing)
+            left = self._budget_left()
+            raise OverBudget(f"{missing} KV blocks wanted, the tenant's budget leaves {left}")
         self.blocks.extend(self._pool.take(missing, self._tenant))
 
     def reach(self) -> int:
         """Positions [0, reach) that it can cover without a preemption."""
-        return (
-            len(self.blocks) + min(self._pool.available, max(0, self._budget_left()))
-        ) * self._pool.block_size
+        more = min(self._pool.num_free, max(0, self._budget_left()))
+        return (len(self.blocks) + more) * self._pool.block_size
 
     def truncate(self, length: int) -> None:
         """Give back all blocks beyond `length` tokens. This is the whole rollback."""
         assert length >= self.frozen, "committed tokens are never rolled back"
-        if self.swap is not None:
-            self.swap.truncate(self._pool.blocks_for(length))
-            return
         keep = self._pool.blocks_for(length)
         if keep >= len(self.blocks):  # nearly always
             return
@@ -62,10 +57,7 @@ class BlockTable:
     def clear(self) -> None:
         """Give all blocks back."""
         if self._pool.prefixes is not None:
-            self._pool.prefixes.touch(self.settled_keys)
-        if self.swap is not None:
-            self.swap.give_up(self.blocks)
-            self.swap, self.blocks = None, []
+            self._pool.prefixes.touch(self._keys[: self._settled])
         self._settled = 0
         self.truncate(0)
 
@@ -79,7 +71,7 @@ class BlockTable:
     def publish(self, tokens: Sequence[int], computed: int) -> None:
         """Make the full blocks of positions [0, computed), which hold committed `tokens`, findable."""
         full, index = computed // self._pool.block_size, self._pool.prefixes
-        if index is None or full <= self._settled or self.swap is not None:
+        if index is None or full <= self._settled:
             return
         for number in range(self._settled, full):
             index.add(self.key(number, tokens), self.blocks[number])
@@ -88,7 +80,7 @@ class BlockTable:
     def adopt(self, tokens: Sequence[int], computed: int) -> int:
         """Continue after `computed` positions of the committed `tokens` with findable blocks; returns the number of
         positions that are computed then. Takes free memory only, and never the block of the last token."""
-        if self._pool.prefixes is None or self.swap is not None:
+        if self._pool.prefixes is None:
             return computed
         first = computed // self._pool.block_size
         assert first == self._settled, "computed blocks are published"
@@ -108,58 +100,6 @@ class BlockTable:
     def withdraw(self) -> None:
         """The KV of this session may be wrong: make it unfindable."""
         self._pool.withdraw(self.blocks[: self._settled])
-
-    @property
-    def settled_keys(self) -> Sequence[bytes]:
-        """Of the leading blocks that are never written again."""
-        return self._keys[: self._settled]
-
-    @property
-    def tenant(self) -> str:
-        return self._tenant
-
-    @property
-    def budget(self) -> int:
-        """Blocks that all sessions of the tenant may hold together; 0 = no limit."""
-        return self._budget
-
-    # -- host memory (host_tier.py) -----------------------------------------------------------------------
-
-    def leave(self) -> None:
-        """All of it has been copied: give the blocks back, and know what they held."""
-        if self._pool.prefixes is not None:
-            self._pool.prefixes.touch(self.settled_keys)
-        blocks, self.blocks = self.blocks, []
-        self._pool.give_back(blocks, self._tenant)
-
-    def come_back(self, count: int) -> list[int]:
-        """Take `count` blocks again, those that can still be found with their content; returns the numbers of the
-        others. Changes nothing when it raises OutOfBlocks or OverBudget."""
-        found = {
-            number: block
-            for number, key in enumerate(self.settled_keys)
-            if number < count and (block := self._pool.find(key)) is not None
-        }
-        missing = [number for number in range(count) if number not in found]
-        taken = len(missing) + sum([not self._pool.holders(block) for block in found.values()])
-        if taken > self._budget_left():
-            raise self._over_budget(taken)
-        for block in found.values():
-            self._pool.share(block, self._tenant)
-        try:
-            found.update(zip(missing, self._pool.take(len(missing), self._tenant)))
-        except OutOfBlocks:
-            self._pool.give_back(list(found.values()), self._tenant)
-            raise
-        self.blocks = [found[number] for number in range(count)]
-        return missing
-
-    def stay(self, keep: int) -> None:
-        """The content of all blocks is there, and the first `keep` are needed; what was findable is so again."""
-        self.swap = None
-        for block, key in zip(self.blocks, self.settled_keys):
-            self._pool.publish(block, key)
-        self.truncate(keep * self._pool.block_size)
 
     def key(self, number: int, tokens: Sequence[int]) -> bytes:
         """The key of full block `number` of the committed `tokens`, in a pool that shares blocks."""
@@ -186,10 +126,6 @@ class BlockTable:
         self._pool.share(block, self._tenant)
         found.append(block)
         return True
-
-    def _over_budget(self, missing: int) -> OverBudget:
-        left = self._budget_left()
-        return OverBudget(f"{missing} KV blocks wanted, the tenant's budget leaves {left}", missing - left)
 
     def _budget_left(self) -> int:
         """Blocks that the tenant's budget leaves."""

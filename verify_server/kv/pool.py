@@ -18,11 +18,6 @@ from verify_server.kv.prefix import PrefixIndex
 class OutOfBlocks(Exception):
     """The pool has too few free blocks; the loop frees some or lets the session wait."""
 
-    def __init__(self, message: str, missing: int) -> None:
-        """`missing`: blocks that must become free."""
-        super().__init__(message)
-        self.missing = missing
-
 
 class OverBudget(OutOfBlocks):
     """The tenant is at its KV budget: only its own sessions can be preempted."""
@@ -54,18 +49,12 @@ class BlockPool:
         self._holders = [0] * num_blocks
         self._shared = 0  # blocks with several holders
         self._held: Counter[str] = Counter()  # blocks by tenant; a block's holders are all one tenant's
-        self.spoken_for = 0  # free blocks that `take` leaves to somebody who waits for more
         self._kept: list[int] | None = None  # blank, but nobody may take them yet; see `keeping_freed`
 
     @property
     def num_free(self) -> int:
         """Blocks without holders, findable ones included."""
         return len(self._unused) + len(self._cached)
-
-    @property
-    def available(self) -> int:
-        """Free blocks that may be taken."""
-        return max(0, self.num_free - self.spoken_for)
 
     def states(self) -> dict[str, int]:
         """All blocks, each counted once: blank, free and findable, held by one session, held by several."""
@@ -90,9 +79,8 @@ class BlockPool:
 
     def take(self, count: int, tenant: str = "") -> list[int]:
         """Take `count` free blocks; takes none if it raises OutOfBlocks."""
-        available = self.available
-        if count > available:
-            raise OutOfBlocks(f"{count} KV blocks wanted, {available} free", count - available)
+        if count > self.num_free:
+            raise OutOfBlocks(f"{count} KV blocks wanted, {self.num_free} free")
         blocks = [self._unused.pop() if self._unused else self._evict() for _ in range(count)]
         for block in blocks:
             self._holders[block] = 1
@@ -140,28 +128,13 @@ class BlockPool:
             self._on_free(tuple(blocks))
         self._unused.extend(blocks)
 
-    def find(self, key: bytes) -> int | None:
-        """The block with this content, if there is one."""
-        return self.prefixes.find(key) if self.prefixes is not None else None
-
-    def publish(self, block: int, key: bytes) -> None:
-        """Make the content of a block, which has holders, findable, unless it is already."""
-        assert self.prefixes is not None and self._holders[block], (
-            "content without holders may be overwritten"
-        )
-        if block not in self.prefixes:
-            self.prefixes.add(key, block)
-
     def withdraw(self, blocks: Sequence[int]) -> None:
-        """Make the content of these blocks unfindable."""
+        """Make the content of these blocks, which have holders, unfindable."""
         if self.prefixes is None:
             return
         for block in self.prefixes.findable(blocks):
             self.prefixes.drop(block)
             self.evictions += 1
-            if block in self._cached:
-                del self._cached[block]
-                self._blank([block])
 
     def recent_prefixes(self, limit: int = 1024) -> frozenset[bytes]:
         """Keys (verify_server/kv/prefix.py) of the `limit` findable blocks that were used last."""

@@ -15,8 +15,7 @@ from verify_server.session import Session
 
 def adopts(session: Session, block_size: int) -> bool:
     """Whether a session takes over what others computed: it has more than a block to compute, for a reader."""
-    away = session.sequence.table.swap is not None
-    return session.has_reader and not away and session.sequence.uncomputed > block_size
+    return session.has_reader and session.sequence.uncomputed > block_size
 
 
 class StepBlocks:
