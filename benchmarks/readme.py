@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    device_heads_real_view,
-    device_heads_view,
     doctor_view,
     head_curves_view,
     hierarchy_agreement,
@@ -31,9 +29,6 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
     "exit_drafts": server_drafts_view.section,
-    "device_heads": device_heads_view.section,
-    "device_heads_law": device_heads_real_view.law_section,
-    "device_heads_real": device_heads_real_view.section,
     "head_curves": head_curves_view.section,
     "hierarchy": hierarchy_view.section,
     "hierarchy_agreement": hierarchy_agreement.section,

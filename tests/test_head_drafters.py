@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from verify_server.heads.owl import OwlState
+from verify_server.heads.step_drafter import StepDrafter
 
 from edge_client.drafters.none import NoneDrafter
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
@@ -37,8 +39,6 @@ from verify_server.heads.base import Context, DraftHead, HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import HeadFile, config_digest, load, save
-from verify_server.heads.owl import OwlState
-from verify_server.heads.step_drafter import StepDrafter
 from verify_server.heads.target_parts import TargetParts
 from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits

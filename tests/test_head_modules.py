@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from verify_server.heads.owl import OwlHead
 
 from opensled.errors import UnsupportedModel
 from opensled_training.heads.window_attention import WindowAttention
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.heads import HEADS
-from verify_server.heads.base import Attention, Context, HeadShape, OnePassHead
+from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
 from verify_server.heads.markov import MarkovBias, greedy_chain
-from verify_server.heads.owl import OwlHead
 from verify_server.heads.specformer import SpecFormerHead
 
 ONE_PASS = [kind for kind in HEADS.names() if kind != "owl"]
@@ -28,11 +28,11 @@ SHAPE = HeadShape("specformer", (0, 1, 2), 24, 4, 2, 8, 40, 5, 11)
 TEXT = 30  # rows of a window
 
 
-def random_head(kind: str, **changes: object) -> OnePassHead:
+def random_head(kind: str, **changes: object) -> DraftHead:
     """Every part of it counts: the product of its weights with what it reads is of the size of that."""
     taps = SHAPE.taps if kind == "specformer" else (2,)
     torch.manual_seed(4)
-    head: OnePassHead = HEADS.get(kind)(replace(SHAPE, kind=kind, taps=taps, **changes))
+    head: DraftHead = HEADS.get(kind)(replace(SHAPE, kind=kind, taps=taps, **changes))
     for weight in head.parameters():
         torch.nn.init.normal_(weight, std=0.5 if weight.ndim < 2 else 1.5 * weight.shape[-1] ** -0.5)
     return head.double().eval()
@@ -44,7 +44,7 @@ def states(count: int, taps: int, seed: int = 6) -> Tensor:
 
 
 @torch.no_grad()
-def drafted(head: OnePassHead, hidden: Tensor, rows: Sequence[int], tokens: Tensor) -> Tensor:
+def drafted(head: DraftHead, hidden: Tensor, rows: Sequence[int], tokens: Tensor) -> Tensor:
     """[B, length, d] of drafts from these rows of one window."""
     starts = torch.tensor(rows)
     context = head.read(hidden, torch.arange(len(hidden)))

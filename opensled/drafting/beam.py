@@ -30,17 +30,6 @@ def likeliest_tree(
     return trie
 
 
-def likeliest_spine(logits: NDArray[np.float32], ids: NDArray[np.int64], width: int) -> Trie:
-    """The chain of the likeliest ids, and beside each of them `width` - 1 others, behind which nothing stands.
-
-    `logits` of `ids` [places, C] belong to the places of that chain, so that no other one could go on.
-    """
-    trie, last = Trie([], [], []), ROOT
-    for own, candidates in zip(logits, ids):
-        last = _grow(trie, [last], (own - np.logaddexp.reduce(own))[None], candidates, width)[0]
-    return trie
-
-
 def _grow(
     trie: Trie, front: list[int], scores: NDArray[np.float32], ids: NDArray[np.int64], width: int
 ) -> list[int]:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from opensled.errors import UnsupportedModel
-from verify_server.heads.base import Attention, Context, HeadShape, OnePassHead
+from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
 from verify_server.heads.markov import SPREAD, markov_of
 
 BLANK_KIND = "ctc"
 
 
-class CtcHead(OnePassHead):
+class CtcHead(DraftHead):
     """`shape.length` frames. Raises UnsupportedModel for a bias between neighbours where there are blanks."""
 
     def __init__(self, shape: HeadShape) -> None:
