@@ -30,7 +30,7 @@ TOKENS, EIGHT = 40, Fcfs(float("inf"), 8)
 
 
 def test_there_are_the_heads_that_the_docs_name() -> None:
-    kinds = {"smollm2": ("ctc", "specformer"), "tiny": ("ctc", "owl", "specformer")}
+    kinds = {"smollm2": ("ctc", "specformer"), "tiny": ("ctc", "specformer")}
     assert [path.name for path in HEADS] == [f"{target}-{kind}" for target in kinds for kind in kinds[target]]
 
 
@@ -73,9 +73,7 @@ def prompts_of(target: Target) -> list[tuple[int, ...]]:
     ("kind", "temperature"),
     [
         pytest.param("ctc", 0.8, marks=pytest.mark.long),
-        pytest.param("owl", 0.8, marks=pytest.mark.long),
         ("specformer", 0.0),
-        pytest.param("owl", 0.0, marks=pytest.mark.long),
     ],
 )
 def test_the_heads_of_tiny_draft_what_tiny_writes(
