@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.drafting.beam import likeliest_tree
-from opensled.drafting.collapse import ROOT, Trie, ranked
+from verify_server.heads.beam import likeliest_tree
+from verify_server.heads.collapse import ROOT, Trie, ranked
 from verify_server.heads.markov import NOT_DRAFTED, MarkovBias, greedy_chain
 
 PLACES, VOCABULARY = 3, 6

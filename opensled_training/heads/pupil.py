@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from opensled.drafting.beam import CANDIDATES, WIDTH, likeliest_tree
-from opensled.drafting.collapse import Trie, best_chain, best_trie, ranked
 from opensled_training.heads.batches import Batch, batch_of
 from opensled_training.heads.draft_vocabulary import places_of
 from opensled_training.heads.heldout import NODES, chain_of
@@ -20,6 +18,8 @@ from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
 from verify_server.heads import HEADS
 from verify_server.heads.base import DraftHead, HeadShape
+from verify_server.heads.beam import CANDIDATES, WIDTH, likeliest_tree
+from verify_server.heads.collapse import Trie, best_chain, best_trie, ranked
 from verify_server.heads.ctc import BLANK_KIND
 from verify_server.heads.markov import greedy_chain
 from verify_server.heads.specformer import default_taps

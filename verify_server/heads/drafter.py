@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opensled.drafting.beam import CANDIDATES, Bias
-from opensled.drafting.head_drafts import Drawing, block_of, frame_trie, place_trie
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.heads.base import DraftHead
+from verify_server.heads.beam import CANDIDATES, Bias
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
+from verify_server.heads.head_drafts import Drawing, block_of, frame_trie, place_trie
 from verify_server.heads.markov import NOT_DRAFTED
 from verify_server.heads.target_parts import TargetParts
 

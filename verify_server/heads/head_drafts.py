@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.drafting.beam import WIDTH, Bias, likeliest_tree
-from opensled.drafting.collapse import ROOT, Trie, best_chain, best_trie, ranked
 from opensled.messages import DraftBlock, DraftToken
 from opensled.noise import gumbel
+from verify_server.heads.beam import WIDTH, Bias, likeliest_tree
+from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
 
 NODES = 24  # of a tree, at most
 NEVER = 1e-300  # chance of what is never drawn: what stands behind it still has a chance of its own

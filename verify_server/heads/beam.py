@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.drafting.collapse import ROOT, Trie
+from verify_server.heads.collapse import ROOT, Trie
 
 CANDIDATES, WIDTH = 64, 4  # ids of each place that are looked at, and ways from it to the next
 # What the tokens before, [W], add to the logits of ids [C]: [W, C].
