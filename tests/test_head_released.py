@@ -254,9 +254,7 @@ def test_a_training_leaves_its_curve_and_no_head(target, tmp_path, monkeypatch) 
         load(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("out", "heads/mine"), ("onnx", True), ("loss", "lk"), ("markov", 8)]
-)
+@pytest.mark.parametrize(("name", "value"), [("out", "heads/mine"), ("loss", "lk"), ("markov", 8)])
 def test_what_is_for_heads_is_refused(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"--{name}.*baseline"):
         command.train_head(TrainHeadConfig("no such target", RELEASED, **{name: value}))
