@@ -24,7 +24,6 @@ COMMAND = "python -m benchmarks.head_curves"
 HEADS = {
     "specformer": "SpecFormer",
     "ctc": "CTC",
-    "owl": "OWL",
     "ctc-released": "CTC as released",
     "parallel": "the network of CTC, cross-entropy",
 }

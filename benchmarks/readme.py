@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    device_heads_real_view,
-    device_heads_view,
     doctor_view,
     head_curves_view,
     hierarchy_agreement,
@@ -30,9 +28,6 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
     "exit_drafts": server_drafts_view.section,
-    "device_heads": device_heads_view.section,
-    "device_heads_law": device_heads_real_view.law_section,
-    "device_heads_real": device_heads_real_view.section,
     "head_curves": head_curves_view.section,
     "hierarchy": hierarchy_view.section,
     "hierarchy_agreement": hierarchy_agreement.section,
@@ -52,6 +47,19 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
         "KV in host memory (`--kv-host-tokens`, `benchmarks.kv_tiers`)",
         "simulated, users held with it against without: with the default policy 48 against 56 at 3 and 5 tokens/s, 56 "
         "against 56 at 2 tokens/s; with policy fcfs over PCIe 5 48 against 48 at 5 tokens/s, 112 against 56 at 2",
+        "61720ae",
+    ),
+    (
+        "Draft heads on devices, hidden states on the wire (`edge --drafter head`, `serve --features`, "
+        "`benchmarks.device_heads`)",
+        "simulated: best in 0 of 72 cells; at most 0.96 of the best of a draft model on the device, the same head on "
+        "the server, and no drafts",
+        "61720ae",
+    ),
+    (
+        "A recurrent head (`--drafter owl`)",
+        "real, tiny: in drafts of four 2.46 tokens a verdict, `ctc` 2.83, `specformer` 2.81; behind 866 tokens 2.49 a "
+        "step, 1.94 and 2.27",
         "61720ae",
     ),
 )

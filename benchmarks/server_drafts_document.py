@@ -16,7 +16,7 @@ from benchmarks.real_summary import Unit, by_kind, rate, ratio
 from benchmarks.real_texts import KINDS, MORE_KINDS
 from benchmarks.real_view import ENOUGH
 from benchmarks.server_drafts_plan import Run, place, run_of
-from opensled.drafting.head_form import KINDS as HEADS
+from hw_profiles.draft_head import KINDS as HEADS
 from opensled.errors import UsageError
 
 # By the name of the figure its title, and where it loses.

@@ -51,8 +51,8 @@ class DeviceConfig(LinkConfig):
     )
     draft_model: str = option(
         "",
-        "draft model: a name of `opensled models list`, a GGUF file, an ONNX folder, or for --drafter head what "
-        "opensled export-head wrote; default: the one on this machine that belongs to the target",
+        "draft model: a name of `opensled models list`, a GGUF file or an ONNX folder; default: the one on this "
+        "machine that belongs to the target",
         metavar="MODEL",
         often=True,
     )

@@ -77,7 +77,6 @@ class Device:
         self.telemetry = Telemetry()
         self._sent_images = SentImages()
         self._idle: list[DraftThread] = []
-        self._lacks_features = False  # the server refused hidden states
         self._latest: RemoteSession | None = None  # the sequence that was opened last
         self.server_away = False  # as `watch_server` last heard
 
@@ -97,7 +96,6 @@ class Device:
                 way = self._link.connect if shaping is None else self._link.shaped(shaping)
                 session = RemoteSession(way, request, self._retry, self._link.fallback, self._sent_images)
                 await self._begin(session, task)
-                self._lacks_features |= session.lacks_features
                 self._latest = None if session.away else session
                 stream = AnswerStream(
                     session, drafter, task, self.info, self.tokenizer, self._offline, self.telemetry, started
@@ -173,7 +171,6 @@ class Device:
         if target.info.fingerprint != self.info.fingerprint:
             self._dismiss(*self._idle)
             self._idle = []
-        self._lacks_features = False
         self.info, self.tokenizer, self.drafter_name = target.info, target.tokenizer, self._factory.name
         if self._length_memory:
             self._length_memory.keep(self._lengths, ends=True)
@@ -195,7 +192,6 @@ class Device:
             guide=task.guide,
             shaping=shaping_for(self._shaping, self.info),
             takes_unverified=self.writes_alone,
-            **self._factory.opening(drafts and not self._lacks_features),
             **self._defaults.opening(task, drafts),
         )
 

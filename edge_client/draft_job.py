@@ -15,7 +15,6 @@ the verdict, the guess of the bonus token at its head, and the drafter works ahe
 """
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -23,7 +22,6 @@ from typing import NamedTuple
 from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
-from opensled.features import MAX_BYTES, NEWEST, FeatureRows
 from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import rebase
 from opensled.sampling import Sampler
@@ -85,7 +83,6 @@ class DraftJob:
         self._sent = 0  # tokens of the latest block
         # The policy wanted no draft, or the server wrote more than the latest block explains: that is still to be read.
         self._rested = False
-        self._rows: deque[FeatureRows] = deque(maxlen=NEWEST)  # that the drafter has not been given
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
         """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
@@ -138,17 +135,8 @@ class DraftJob:
         if bet is not None:
             self.wasted += bet.tokens
 
-    def features(self, rows: Sequence[FeatureRows]) -> None:
-        """Hidden states of the target; the drafter gets them before it hears of the next tokens."""
-        self._rows.extend(rows)
-        # A drafter that rests takes none: of what waits for it the newest stay, as much as two verdicts have.
-        while sum([len(run.data) for run in self._rows]) > 2 * MAX_BYTES:
-            self._rows.popleft()
-
     def _commit(self, news: tuple[int, ...]) -> None:
         """The truth grew by `news`, perhaps by nothing."""
-        while self._rows:
-            self._drafter.features(self._rows.popleft())
         if news:
             self._drafter.commit(news)
 

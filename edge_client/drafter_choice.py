@@ -32,16 +32,6 @@ class FittingFactory(DrafterFactory):
         """Of the drafter for the latest target."""
         return self._fitting.name
 
-    @property
-    def features(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Of the drafter for the latest target."""
-        return self._fitting.features
-
-    @property
-    def feature_rows(self) -> int:  # type: ignore[override]
-        """Of the drafter for the latest target."""
-        return self._fitting.feature_rows
-
     def check_vocabulary(self, target: ModelInfo) -> None:
         """Choose the drafter for `target`.
 

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -13,7 +12,6 @@ from edge_client.draft_work import Result, Work
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.base import DraftLengthPolicy
-from opensled.features import FeatureRows
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
@@ -37,9 +35,6 @@ class Drafting(Protocol):
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> asyncio.Future[Drafted] | None:
         """Work ahead on what may follow `block`, whose last tokens have just been sent, until the next call of anything
         but `heard`. The result is what is to be sent on without a verdict; None = nothing will be."""
-
-    def features(self, rows: Sequence[FeatureRows]) -> None:
-        """Hidden states of the target came with a verdict, which is told next."""
 
     def heard(self, truth: Truth) -> None:
         """The truth grew: a block being drafted that it contradicts ends here."""
@@ -125,10 +120,6 @@ class JobDrafting(ABC):
         """See `Drafting`."""
         work = self._job.look_ahead(block, budget) if self._looks_ahead else None
         return None if work is None else self._run(work)
-
-    def features(self, rows: Sequence[FeatureRows]) -> None:
-        """See `Drafting`."""
-        self._job.features(rows)
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; the work ahead of a block that the truth contradicts ends as well."""

@@ -150,8 +150,6 @@ class Exchange:
         if truth.finish_reason:
             self._drafter.interrupt()
         else:
-            if verdict.features:
-                self._drafter.features(verdict.features)
             self._drafter.heard(truth)
             self.draft()
         return self._commits.of(verdict, news, known, block, truth)

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from edge_client.config import AUTO, DeviceConfig
 from edge_client.drafters import OFF
-from edge_client.drafters.threads import has_head
 from opensled.model_pairs import pair_of
 from opensled.store import is_here
 
@@ -42,7 +41,7 @@ def settled(config: Config, target: str) -> Config:
 
     The draft model is the one configured, or one on this machine that belongs to the target; "" = none.
     """
-    known = "" if has_head(config.drafter) else draft_of(target)
+    known = draft_of(target)
     model = config.draft_model or (known if is_here(known) else "")
     auto = WITH_MODEL if model else without_model(config)
     return replace(config, drafter=auto if config.drafter == AUTO else config.drafter, draft_model=model)

@@ -16,7 +16,6 @@ from opensled.errors import (
     OpenSledError,
     Overloaded,
     ProtocolError,
-    RequestError,
     Unreachable,
 )
 from opensled.images import Image
@@ -97,7 +96,6 @@ class RemoteSession:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
-        self.lacks_features = False  # a server has refused hidden states
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
     @property
@@ -241,25 +239,13 @@ class RemoteSession:
         """Open a stream; files of pictures go along where the server needs them."""
         images = self._request.images
         try:
-            answer = await self._asked_softly(address, self._sent_images.named(images))
+            answer = await self._asked(address, self._sent_images.named(images))
         except MissingImage:
             self._sent_images.lost(images)
-            answer = await self._asked_softly(address, images)
+            answer = await self._asked(address, images)
         if isinstance(answer, Opened):
             self._sent_images.sent(images)
         return answer
-
-    async def _asked_softly(self, address: str, images: tuple[Image, ...]) -> Opened | Moved:
-        """See `_asked`; an answer does without the hidden states that the server refuses."""
-        try:
-            return await self._asked(address, images)
-        except RequestError as error:
-            if error.field != "features" or not self._request.features:
-                raise
-            log.warning("%s; this device drafts without them", error)
-        self._request = replace(self._request, features=())
-        self.lacks_features = True
-        return await self._asked(address, images)
 
     async def _asked(self, address: str, images: tuple[Image, ...]) -> Opened | Moved:
         stream = self._connect(address) if address else self._connect()

@@ -10,7 +10,7 @@ from typing import Any
 
 from hw_profiles import catalog
 from hw_profiles.detect import Board, detect
-from hw_profiles.profiles import DeviceProfile, DraftSpeed, HeadSpeed, MeasuredDraft, Quantity
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, Quantity
 from opensled.errors import UsageError
 
 THIS_MACHINE = "this-machine"  # its id among the devices
@@ -84,11 +84,8 @@ def toml(profile: DeviceProfile) -> Iterator[str]:
     """The lines of a device profile: plain values first, then a table for each draft, measurement and server."""
     for item in fields(profile):
         value = getattr(profile, item.name)
-        if item.name != "id" and value is not None and not isinstance(value, Mapping | HeadSpeed):
+        if item.name != "id" and value is not None and not isinstance(value, Mapping):
             yield f"{item.name} = {_value(value)}"
-    if profile.draft_heads is not None:
-        yield "\n[draft_heads]"
-        yield from (f"{key} = {_value(value)}" for key, value in _entries(profile.draft_heads))
     for kind in ("drafts", "calibrated", "servers"):
         for name, entry in getattr(profile, kind).items():
             yield f"\n[{kind}.{json.dumps(name)}]"

@@ -13,7 +13,6 @@ from hw_profiles.profiles import (
     AcceleratorProfile,
     DeviceProfile,
     DraftSpeed,
-    HeadSpeed,
     LinkProfile,
     MeasuredDraft,
     MeasuredLink,
@@ -137,14 +136,9 @@ def _draft(size: str, table: Any, key: str) -> DraftSpeed:
     return DraftSpeed(size, *(Quantity.of(table[rate], f"{key}.{rate}") for rate in rates))
 
 
-def _heads(table: Any, key: str) -> HeadSpeed:
-    return HeadSpeed(**_values(HeadSpeed, _tables(table, key), f"{key}."))
-
-
 _READERS: dict[Any, Callable[[Any, str], Any]] = {
     Quantity: Quantity.of,
     Quantity | None: Quantity.of,
-    HeadSpeed | None: _heads,
     Mapping[str, Quantity]: _quantities,
     Mapping[str, DraftSpeed]: _drafts,
     Mapping[str, MeasuredDraft]: _measured(MeasuredDraft),

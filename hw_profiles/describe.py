@@ -98,7 +98,6 @@ WORDS = {
     "load": ("load meanwhile", ""),
     "block_ms": ("block of k tokens", "ms"),
     "long_decode_per_s": ("after a long prompt", "tokens/s"),
-    "gflops": ("a few rows at once", "GFLOP/s"),
     "rtt_ms": ("round trip", "ms"),
     "jitter_ms": ("jitter", "ms"),
 }
@@ -137,9 +136,6 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
             yield from ("", f"  draft of {draft.size}")
             for speed in ("decode_per_s", "prefill_per_s"):
                 yield from _fact(speed, getattr(draft, speed), width)
-    elif name == "draft_heads" and value is not None:
-        yield from ("", "  draft heads of a target")
-        yield from facts(value, width)
     elif name in WORDS and value is not None:
         label, unit = WORDS[name]
         yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)

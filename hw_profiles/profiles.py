@@ -67,14 +67,6 @@ class DraftSpeed:
 
 
 @dataclass(frozen=True)
-class HeadSpeed:
-    """What a device achieves while it computes a draft head (hw_profiles/device_head.py)."""
-
-    bandwidth_gb_s: Quantity  # of weights that are read, GB/s
-    gflops: Quantity  # of a few rows at once, GFLOP/s
-
-
-@dataclass(frozen=True)
 class MeasuredDraft:
     """One draft model as `opensled profile calibrate` found it on this very machine."""
 
@@ -110,8 +102,6 @@ class DeviceProfile:
     drafts: Mapping[str, DraftSpeed] = field(default_factory=dict)  # by size of the draft model
     calibrated: Mapping[str, MeasuredDraft] = field(default_factory=dict)  # by "drafter:model"
     servers: Mapping[str, MeasuredLink] = field(default_factory=dict)  # by HOST:PORT
-    # Of draft heads in float32, by ONNX Runtime on the cores; None = not known
-    draft_heads: HeadSpeed | None = None
 
     def draft(self, size: str) -> DraftSpeed:
         """The speed of a draft model of `size`; raises UsageError naming the sizes known."""

@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 
 from opensled import bounds
 from opensled.errors import InvalidRequest, ProtocolError, RequestError
-from opensled.feature_codec import decode_features, encode_rows
 from opensled.framed import Framed
 from opensled.images import ImageFacts
 from opensled.messages import (
@@ -300,8 +299,6 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.hint = message.hint
     for entry in message.logprobs:
         verdict.logprobs.append(_encode_logprobs(entry))
-    if message.features:
-        verdict.features.extend(map(encode_rows, message.features))
     if message.loose:
         verdict.loose.extend(message.loose)
     if message.vetted:
@@ -331,5 +328,4 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         vetted=message.vetted,
         unverified=message.unverified,
         revision=message.revision,
-        features=decode_features(message.features) if message.features else (),
     )

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
-from opensled.features import NEWEST, FeatureRows
 from opensled.images import Image, ImageFacts, TurnImage
 from opensled.registry import split_name
 from opensled.shaping import Shaping
@@ -201,13 +200,10 @@ class Open:
     shaping: Shaping | None = None  # asked for; None = sizes and times of frames may tell what they like
     takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
     images: tuple[Image, ...] = ()  # of the prompt, in order
-    features: tuple[int, ...] = ()  # hidden states to send of committed positions, see opensled/features.py
-    feature_rows: int = 0  # newest positions of which a verdict carries them; 0 = as many as it may
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
         _check(len(self.device.encode()) <= MAX_DEVICE, "device", f"at most {MAX_DEVICE} bytes")
-        _check(0 <= self.feature_rows <= NEWEST, "feature_rows", f"from 0 to {NEWEST}")
         allowed = self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
         _check(allowed, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
 
@@ -270,7 +266,6 @@ class Verdict(NamedTuple):
     vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
     unverified: int = 0  # of the last before those, the ones that no target will confirm: they are final
     revision: int = 0  # how often vetted tokens were taken back; tells newer verdicts from older ones
-    features: tuple[FeatureRows, ...] = ()  # by position, when asked for; they may come later than the tokens
 
 
 @dataclass(frozen=True)

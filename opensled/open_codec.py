@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from opensled import bounds
 from opensled.errors import InvalidRequest
-from opensled.features import layers_of, names_of
 from opensled.images import DIGEST_BYTES, Image, TurnImage
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
 from opensled.noise import KEY_BYTES
@@ -20,7 +19,6 @@ def encode_open(message: Open) -> pb.Open:
         "guide": _encode_guide(guide) if guide else None,
         "shaping": encode_shaping(message.shaping),
         "images": [pb.Image(**vars(image)) for image in message.images],
-        "features": names_of(message.features),
     }
     del fields["prompt"]
     encoded = pb.Open(**fields)
@@ -70,8 +68,6 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         shaping=decode_shaping(message),
         takes_unverified=message.takes_unverified,
         images=tuple([_decode_image(image) for image in message.images]),
-        features=layers_of(message.features),
-        feature_rows=message.feature_rows,
     )
 
 

@@ -196,12 +196,6 @@ VERBS = {
         "opensled_training.heads.config:TrainHeadConfig",
         "opensled_training.heads.command:train_head",
     ),
-    "export-head": Verb(
-        "write a draft head in the form that devices load",
-        "opensled export-head --target tiny --head ctc --out tiny-ctc-device",
-        "opensled_training.heads.export_config:ExportHeadConfig",
-        "opensled_training.heads.export_command:export_head",
-    ),
     "train-exit": Verb(
         "train an early exit of a target as its draft",
         "opensled train-exit --target smollm2 --layers 12 --out exits/mine",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hw_profiles import catalog
-from hw_profiles.device_head import FLOAT32, DeviceHeadCost, states_of
 from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
 from hw_profiles.step_cost import DraftCost, TargetCost
 from opensled.config import read_file
@@ -27,7 +26,6 @@ class Wish(NamedTuple):
     device: str = ""  # the name by which the server knows it again
     pace: float = 0.0  # tokens/s; 0 = none
     background: bool = False
-    features: tuple[int, ...] = ()  # hidden states that it asks for
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Group:
     count: int = 1
     device: str = ""  # profile it is paced to; "" = this machine, as fast as it is
     link: str = ""  # profile of its link; "" = loopback; wifi-good+wan-80 is two one after another
-    drafter: str = "llamacpp"  # none, lookup, llamacpp, onnx, head
+    drafter: str = "llamacpp"  # none, lookup, llamacpp, onnx
     draft_model: str = "tiny-draft"  # what really drafts
     draft: str = "0.5b"  # size of the draft whose speed the device's profile gives
     draft_length: int = 4
@@ -51,26 +49,11 @@ class Group:
     pace: float = 0.0  # tokens/s that its users ask the server for; 0 = none
     background: bool = False  # they give way to others
     user_link: str = ""  # link between the user and the drafter, where that sits beside the server
-    head: str = ""  # kind of the draft head of drafter "head": ctc, specformer
-    head_bits: float = FLOAT32  # of its weights, see hw_profiles/device_head.py
     direct: bool = False  # they ask the server, past all hubs; `link` is then the whole way
 
     def wish(self, user: int) -> Wish:
         """What the device of user number `user` says."""
-        states = states_of(self.head) if self.has_head else 0
-        return Wish(f"device-{user}", self.pace, self.background, tuple(range(states)))
-
-    @property
-    def has_head(self) -> bool:
-        """Whether a draft head of the target drafts, from hidden states that come with the verdicts."""
-        return self.drafter == "head"
-
-    def head_cost(self, server: Server) -> DeviceHeadCost | None:
-        """The law of its head; None without one."""
-        if not self.has_head:
-            return None
-        head = HeadProfile.usual(self.head, server.cost.target)
-        return DeviceHeadCost.of(catalog.device(self.device), head, self.head_bits, self.draft)
+        return Wish(f"device-{user}", self.pace, self.background)
 
 
 @dataclass(frozen=True)
@@ -222,22 +205,10 @@ def _check(fleet: Fleet, path: Path) -> None:
             raise UsageError(f"{where}: pace = {group.pace:g} is no number of tokens/s")
         if group.device:
             catalog.device(group.device).draft(group.draft)
-        if group.has_head:
-            _check_head(fleet.server, group, where)
         for link in filter(None, (group.link, group.user_link)):
             check_link(link)
     if not fleet.users:
         raise UsageError(f"{path}: the fleet has no devices")
-
-
-def _check_head(server: Server, group: Group, where: str) -> None:
-    if group.head not in KINDS:
-        raise UsageError(f"{where}: head = {group.head!r} is not known; choose from {', '.join(KINDS)}")
-    if not (group.device and server.accelerator) or group.live:
-        raise UsageError(
-            f"{where}: a head on a device is emulated: name device and accelerator, and not live"
-        )
-    assert group.head_cost(server)
 
 
 def _check_hub(hub: Hub, where: str) -> None:

@@ -28,18 +28,6 @@ def recording(pair: str, drafter: str = "llamacpp") -> Path:
     return PACKAGED / f"{pair}-{drafter}.jsonl.gz"
 
 
-def head_drafter(kind: str) -> str:
-    """The drafter of the recording of a device's draft head of this kind (emulation/head_recorder.py)."""
-    return f"head-{kind}"
-
-
-def recorded_heads(pair: str = DEFAULT_PAIR) -> list[str]:
-    """Kinds of heads of the target of `pair` that are recorded."""
-    prefix, suffix = f"{pair}-{head_drafter('')}", ".jsonl.gz"
-    paths = sorted(PACKAGED.glob(f"{prefix}*{suffix}"))
-    return [path.name.removeprefix(prefix).removesuffix(suffix) for path in paths]
-
-
 BUNDLED = recording(BUNDLED_PAIR)  # for programs whose servers run the bundled target
 
 

@@ -19,7 +19,6 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from hw_profiles import catalog
-from hw_profiles.device_head import DeviceHeadCost
 from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
@@ -98,8 +97,7 @@ def simulate_users(
         index = groups[number]
         asked = hubs[number % len(hubs)] if hubs and not fleet.groups[index].direct else server
         group = fleet.groups[index]
-        head = group.head_cost(fleet.server)
-        device = _device(group, speeds[index], head, events, asked, number, _seed(load, number))
+        device = _device(group, speeds[index], events, asked, number, _seed(load, number))
         members[number] = SimulatedUser(number, index, device, items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
@@ -129,10 +127,7 @@ def _server(
     law = _law(server)
     planner = policy or make_policy(server.policy, _options(server))
     drafter = SimulatedDrafter(law, traces.items) if law.drafting else None
-    hidden_size = server.cost.target.hidden_size
-    return SimulatedServer(
-        events, law, planner, server.sessions_that_fit, overhead, drafter=drafter, hidden_size=hidden_size
-    )
+    return SimulatedServer(events, law, planner, server.sessions_that_fit, overhead, drafter=drafter)
 
 
 def _options(server: Server) -> PolicyOptions:
@@ -182,7 +177,6 @@ def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:
 def _device(
     group: Group,
     speed: DraftSpeed | None,
-    head: DeviceHeadCost | None,
     events: Events,
     server: Answers,
     number: int,
@@ -195,5 +189,5 @@ def _device(
     if group.drafter == "none":  # all blocks are empty
         group = replace(group, draft_length=0, stop="fixed")
     rule = rule_of(group, lambda: events.now)
-    drafts = SimulatedDrafts(events, speed, rule, looks_ahead, head)
+    drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
     return SimulatedDevice(events, server, ways(group.link, seed), drafts, user, group.wish(number))

@@ -31,9 +31,6 @@ class RelayManager(SessionManager):
     """Every session has a twin on the server above, whose word is final."""
 
     _session_type, _sequence_type = RelaySession, RelaySequence
-    _no_features = (
-        "a relay sends no hidden states: its own model is not the target; ask the server above directly"
-    )
 
     def __init__(self, loop: VerifyLoop, target: Target, limits: SessionLimits, upstream: Upstream) -> None:
         super().__init__(loop, target, limits)

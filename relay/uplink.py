@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,6 @@ from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
 from opensled.errors import OpenSledError, ProtocolError, Unreachable
-from opensled.features import FeatureRows
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
@@ -96,9 +95,6 @@ class VettedBlocks:
         self._ahead = (future, block, budget)
         self.look()
         return future
-
-    def features(self, rows: Sequence[FeatureRows]) -> None:
-        """See `Drafting`; a relay asks for none."""
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; the uplink tells the session."""

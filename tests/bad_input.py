@@ -164,12 +164,6 @@ OPENING = (
         each(*(opening(shaping=pb.Shaping(**fields)) for fields in (
             {}, {"frame_bytes": 63}, {"frame_bytes": 2**31}, {"frame_bytes": 256, "tick_ms": 1},
             {"frame_bytes": 256, "tick_ms": 10_000}, {"frame_bytes": 256, "pad_answer": True})))),
-    Row("names in `features` that are none, one twice, or more than 8", "invalid_request", "features", "", NEVER,
-        each(*(opening(features=own) for own in (["hidden:-1"], ["hidden:1"] * 2, [f"hidden:{n}" for n in range(9)])))),
-    Row("`feature_rows` of more than 128", "invalid_request", "feature_rows", "from 0 to 128", NEVER,
-        each(opening(features=["hidden:1"], feature_rows=129), opening(feature_rows=2**32 - 1))),
-    Row("`features` where the operator allows none", "unsupported", "features", "its operator can allow it", NEVER,
-        each(opening(features=["hidden:1"]))),
     Row("a field this version does not know", "", "", "", GOES_ON, each(opening() + UNKNOWN_FIELD)),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ TOKENIZER = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes()
 class OracleFactory(DrafterFactory):
     """Each of its drafters guesses four tokens of five right, not all of them the same."""
 
-    name, features = "oracle", ()
+    name = "oracle"
 
     def __init__(self):
         self.created = 0

@@ -118,14 +118,12 @@ HOMES = {
     "sklearn": ("benchmarks/traffic_attack.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
-        "edge_client/drafters/head_parts.py",
         "opensled_training/distil/agreement.py",
     ),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": (
         "opensled/codec.py",
         "opensled/open_codec.py",
-        "opensled/feature_codec.py",
         "opensled/handout/draft_codec.py",
         *(BARE_ROUNDS, ATTACKERS),
     ),

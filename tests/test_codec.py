@@ -87,7 +87,6 @@ def _draft(**fields):
         (pb.ClientMessage(), "kind"),
         (pb.ClientMessage(open=pb.Open(params=pb.SamplingParams(max_tokens=1))), "prompt"),
         (_open(noise_key=b"short"), "noise_key"),
-        (_open(features=["hidden:-1"]), "features"),
         (pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]))), "max_tokens"),
         (pb.ClientMessage(draft=pb.Draft(tokens=[1])), "counter"),
         (_draft(parents=[-1, 0]), "parents"),

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.drafting.collapse import ROOT, Trie, best_chain, best_trie, collapse
 from tests.hypothesis_profiles import tried
+from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, collapse
 
 BLANK = 9
 ALL = 10_000  # paths, ids or nodes: more than there are

@@ -15,7 +15,6 @@ from hw_profiles import catalog
 from hw_profiles.draft_head import FORMS, KINDS, TAPS, VOCABULARY, WINDOW, HeadCost, HeadProfile
 from hw_profiles.profiles import TargetShape
 from hw_profiles.step_cost import TargetCost
-from opensled.drafting import head_form
 from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_training.heads import config as training
@@ -107,9 +106,7 @@ def test_what_is_taken_for_granted_of_heads_is_so() -> None:
         assert (form.length, form.markov) == training.FORMS[kind][1:]
     assert training.TrainHeadConfig().vocabulary == VOCABULARY
     assert head_context.WINDOW == WINDOW and len(default_taps(30)) == TAPS
-    served = set(HEADS.names()) & set(SERVER_DRAFTERS.names())
-    assert set(KINDS) < set(head_form.KINDS) == served
-    assert served - set(KINDS) == {"owl"}, "which takes a pass for each token"
+    assert set(HEADS.names()) & set(SERVER_DRAFTERS.names()) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", catalog.names("targets"))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.drafting.beam import likeliest_spine, likeliest_tree
-from opensled.drafting.collapse import ROOT, Trie, ranked
+from verify_server.heads.beam import likeliest_tree
+from verify_server.heads.collapse import ROOT, Trie, ranked
 from verify_server.heads.markov import NOT_DRAFTED, MarkovBias, greedy_chain
 
 PLACES, VOCABULARY = 3, 6
@@ -86,18 +86,3 @@ def test_only_candidates_are_drafted() -> None:
         depth.append(depth[parent] + 1 if parent != ROOT else 0)
         assert id in ids[depth[-1]]
     assert max(depth) == PLACES - 1
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_beside_a_chain_stand_others_of_each_place_and_nothing_behind_them(seed: int) -> None:
-    logits, width = logits_of(seed), 3
-    order = np.argsort(-logits, axis=1)
-    shares = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
-    found, chain = paths(likeliest_spine(logits, IDS, width)), tuple(order[:, 0].tolist())
-    assert len(found) == PLACES * width
-    for place in range(PLACES):
-        for id in order[place, :width].tolist():
-            before = np.prod([shares[each, chain[each]] for each in range(place)])
-            assert np.exp(found[(*chain[:place], id)]) == pytest.approx(before * shares[place, id], rel=1e-4)
-    alone = likeliest_spine(logits, IDS, 1)
-    assert tuple(alone.ids) == chain and alone.parents == [ROOT, *range(PLACES - 1)]

@@ -37,8 +37,6 @@ from verify_server.heads.base import Context, DraftHead, HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import HeadFile, config_digest, load, save
-from verify_server.heads.owl import OwlState
-from verify_server.heads.step_drafter import StepDrafter
 from verify_server.heads.target_parts import TargetParts
 from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits
@@ -47,9 +45,8 @@ from verify_server.target import Target
 DRAFTERS: dict[str, type[HeadDrafter]] = {
     "specformer": PlaceDrafter,
     "ctc": FrameDrafter,
-    "owl": StepDrafter,
 }
-TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,), "owl": (4,)}
+TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,)}
 TOKENS, PROMPTS = 16, ("The river is", "The river is deep. A b c d a b c d", "def add(a, b):", "The river")
 FOUR = Fcfs(float("inf"), 4)
 
@@ -102,10 +99,6 @@ class FromTheText(HeadDrafter):
             states = network(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         tapped = torch.stack([states[tap][0] for tap in head.shape.taps], dim=1)
         return head.read(tapped, torch.arange(len(tapped)))
-
-    def _begun(self, asks: Sequence[Ask]) -> OwlState:
-        [one] = asks
-        return self._head.begin(self._read(one).inputs[-1:])
 
     def _hidden(self, asks: Sequence[Ask]) -> torch.Tensor:
         [one] = asks
@@ -240,7 +233,6 @@ PLANTED = {
     "a position too far": (HeadContext, "read", position_behind),
     "no context": (HeadContext, "attention", blind),
 }
-OF_ATTENTION = ("a position too far", "no context")  # nothing to a head that attends to nothing
 LONG = tuple(5 + 7 * place % 211 for place in range(40))
 
 
@@ -249,8 +241,7 @@ LONG = tuple(5 + 7 * place % 211 for place in range(40))
 def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
     if fault:
         monkeypatch.setattr(*PLANTED[fault])
-    is_harmless = fault is None or (kind == "owl" and fault in OF_ATTENTION)
-    assert drafts_of(kind, LONG) == is_harmless
+    assert drafts_of(kind, LONG) == (fault is None)
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from opensled.drafting.collapse import collapse
 from opensled_training.heads import config
 from opensled_training.heads.batches import Aims
 from opensled_training.heads.draft_vocabulary import NONE
 from opensled_training.heads.losses import LABEL, LEAST, LOSSES
 from opensled_training.heads.windows import TOP
+from verify_server.heads.collapse import collapse
 
 TOKENS = 3  # of the draft vocabulary; the blank is the id behind them
 

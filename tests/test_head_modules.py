@@ -16,23 +16,21 @@ from opensled.errors import UnsupportedModel
 from opensled_training.heads.window_attention import WindowAttention
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.heads import HEADS
-from verify_server.heads.base import Attention, Context, HeadShape, OnePassHead
+from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
 from verify_server.heads.markov import MarkovBias, greedy_chain
-from verify_server.heads.owl import OwlHead
 from verify_server.heads.specformer import SpecFormerHead
 
-ONE_PASS = [kind for kind in HEADS.names() if kind != "owl"]
 SHAPE = HeadShape("specformer", (0, 1, 2), 24, 4, 2, 8, 40, 5, 11)
 TEXT = 30  # rows of a window
 
 
-def random_head(kind: str, **changes: object) -> OnePassHead:
+def random_head(kind: str, **changes: object) -> DraftHead:
     """Every part of it counts: the product of its weights with what it reads is of the size of that."""
     taps = SHAPE.taps if kind == "specformer" else (2,)
     torch.manual_seed(4)
-    head: OnePassHead = HEADS.get(kind)(replace(SHAPE, kind=kind, taps=taps, **changes))
+    head: DraftHead = HEADS.get(kind)(replace(SHAPE, kind=kind, taps=taps, **changes))
     for weight in head.parameters():
         torch.nn.init.normal_(weight, std=0.5 if weight.ndim < 2 else 1.5 * weight.shape[-1] ** -0.5)
     return head.double().eval()
@@ -44,7 +42,7 @@ def states(count: int, taps: int, seed: int = 6) -> Tensor:
 
 
 @torch.no_grad()
-def drafted(head: OnePassHead, hidden: Tensor, rows: Sequence[int], tokens: Tensor) -> Tensor:
+def drafted(head: DraftHead, hidden: Tensor, rows: Sequence[int], tokens: Tensor) -> Tensor:
     """[B, length, d] of drafts from these rows of one window."""
     starts = torch.tensor(rows)
     context = head.read(hidden, torch.arange(len(hidden)))
@@ -56,7 +54,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ONE_PASS)
+@pytest.mark.parametrize("kind", HEADS.names())
 def test_a_draft_sees_its_text_up_to_its_row(kind: str) -> None:
     head, rows = random_head(kind), [12]
     hidden, token = states(TEXT, len(random_head(kind).shape.taps)), states(1, 1)[:, 0]
@@ -67,7 +65,7 @@ def test_a_draft_sees_its_text_up_to_its_row(kind: str) -> None:
         assert same(drafted(head, other, rows, token), found) == (changed > 12), changed
 
 
-@pytest.mark.parametrize("kind", ONE_PASS)
+@pytest.mark.parametrize("kind", HEADS.names())
 def test_a_draft_does_not_depend_on_those_beside_it(kind: str) -> None:
     head = random_head(kind)
     hidden, tokens = states(TEXT, len(head.shape.taps)), states(4, 1)[:, 0]
@@ -109,7 +107,7 @@ def test_all_frames_of_a_draft_see_one_another() -> None:
         assert not any(same(other[0, place], found[0, place]) for place in range(SHAPE.length))
 
 
-@pytest.mark.parametrize("kind", ONE_PASS)
+@pytest.mark.parametrize("kind", HEADS.names())
 def test_only_distances_between_positions_matter(kind: str) -> None:
     """A window is a piece of a text: where it stands changes nothing."""
     head = random_head(kind)
@@ -250,61 +248,3 @@ def test_a_bias_and_a_blank_exclude_each_other() -> None:
     for kind in ("parallel", "specformer"):
         assert isinstance(random_head(kind, markov=4).markov, MarkovBias)
         assert random_head(kind).markov is None
-
-
-# -- a recurrent head -------------------------------------------------------------------------------------------
-
-
-def recurrent() -> OwlHead:
-    torch.manual_seed(4)
-    head = OwlHead(replace(SHAPE, kind="owl", taps=(2,)))
-    for weight in head.parameters():
-        torch.nn.init.normal_(weight, std=0.5 if weight.ndim < 2 else 1.5 * weight.shape[-1] ** -0.5)
-    return head.double().eval()
-
-
-@torch.no_grad()
-def test_a_recurrent_head_drafts_from_its_row_and_from_the_tokens_before_each_place() -> None:
-    head, tokens = recurrent(), states(3, SHAPE.length)
-    inputs = head.read(states(TEXT, 1), torch.arange(TEXT)).inputs[[3, 9, 12]]
-    found = head.along(inputs, tokens)
-    assert found.shape == (3, SHAPE.length, SHAPE.size)
-    changed = tokens.clone()
-    changed[1, 2] += 1
-    other = head.along(inputs, changed)
-    assert same(other[[0, 2]], found[[0, 2]]) and same(other[1, :2], found[1, :2])
-    assert not any(same(other[1, place], found[1, place]) for place in range(2, SHAPE.length))
-    rows = inputs.clone()
-    rows[2] += 1
-    other = head.along(rows, tokens)
-    assert same(other[:2], found[:2])
-    assert not any(same(other[2, place], found[2, place]) for place in range(SHAPE.length))
-
-
-@torch.no_grad()
-def test_step_by_step_it_drafts_what_it_is_trained_for() -> None:
-    head, tokens = recurrent(), states(2, SHAPE.length)
-    inputs = states(2, 1)[:, 0]
-    state = head.begin(inputs)
-    for place, said in enumerate(head.along(inputs, tokens).unbind(1)):
-        state = head.step(state, tokens[:, place])
-        assert same(head.said(state), said)
-
-
-def test_a_recurrent_head_keeps_no_keys_and_values() -> None:
-    head = recurrent()
-    context = HeadContext(head, 4)
-    hidden, slots = states(5, 1), torch.arange(5)
-    context.read(hidden, slots, slots)
-    assert context._memory.bytes_per_token() == SHAPE.size * 8
-    assert same(context.inputs([[0]], [4]), hidden[4:, 0])
-    with pytest.raises(UnsupportedModel, match="no bias"):
-        OwlHead(replace(SHAPE, kind="owl", taps=(2,), markov=3))
-
-
-def test_a_failing_recurrent_head_leaves_rows_without_numbers(caplog, monkeypatch) -> None:
-    head = recurrent()
-    monkeypatch.setattr(head, "read", lambda *_: 1 / 0)
-    context, slots = HeadContext(head, 4), torch.arange(5)
-    context.read(states(5, 1), slots, slots)
-    assert not context.inputs([[0]], [4]).any() and "drafts behind them will be poor" in caplog.text

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu, smooth_l1_loss
 
-from opensled.drafting.collapse import ROOT
 from opensled.errors import NotFound, UsageError
 from opensled_training.heads import command
 from opensled_training.heads.batches import Batch
@@ -30,6 +29,7 @@ from opensled_training.heads.windows import Shard, Window, save_shard
 from tests.test_head_losses import by_alignments
 from tests.test_head_training import CYCLE, around, saved, window
 from tests.test_head_training import target as target
+from verify_server.heads.collapse import ROOT
 from verify_server.heads.head_file import load
 from verify_server.heads.layers import rotated
 
@@ -254,9 +254,7 @@ def test_a_training_leaves_its_curve_and_no_head(target, tmp_path, monkeypatch) 
         load(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("out", "heads/mine"), ("onnx", True), ("loss", "lk"), ("markov", 8)]
-)
+@pytest.mark.parametrize(("name", "value"), [("out", "heads/mine"), ("loss", "lk"), ("markov", 8)])
 def test_what_is_for_heads_is_refused(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"--{name}.*baseline"):
         command.train_head(TrainHeadConfig("no such target", RELEASED, **{name: value}))

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.drafting.collapse import ROOT, Trie
 from opensled.errors import NotFound, UsageError
 from opensled.messages import ChatMessage
 from opensled.store import model_file
@@ -29,6 +28,7 @@ from opensled_training.heads.windows import Shard, save_shard
 from opensled_training.item import split_of
 from tests.test_head_training import around, drafts, heldout, pupil_of, saved, window
 from tests.test_head_training import target as target
+from verify_server.heads.collapse import ROOT, Trie
 from verify_server.heads.head_file import load
 from verify_server.text.gguf_text import GgufText
 

@@ -248,9 +248,6 @@ def test_a_drafter_that_cannot_be_made_costs_drafts_and_nothing_else():
         name = "broken"
         tries = 0
 
-        def opening(self, wanted):
-            return {}
-
         def create(self):
             self.tries += 1
             if self.tries == 1:

@@ -33,10 +33,7 @@ TALK = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi"), ChatMessag
 class OwnMind:
     """Its drafters never say what the target says."""
 
-    name, features = "own mind", ()
-
-    def opening(self, wanted):
-        return {}
+    name = "own mind"
 
     def create(self):
         return OracleDrafter(0.0)

@@ -46,10 +46,7 @@ def read_through(seed, mode=PROVISIONAL, chance=0.15, longest=12, **options):
 class PerfectFactory:
     """Its drafters are always right."""
 
-    name, features = "perfect", ()
-
-    def opening(self, wanted):
-        return {}
+    name = "perfect"
 
     def create(self):
         return OracleDrafter(1.0)
@@ -103,7 +100,7 @@ def test_words_drafted_meanwhile_are_the_next_drafts_as_long_as_the_server_takes
 @pytest.mark.parametrize("seed", range(4))
 def test_a_draft_model_that_is_always_right_stays_so_through_outages(seed):
     """It looks ahead as well, and its cache must hold the truth again after each outage."""
-    factory = SimpleNamespace(name="model", create=Model, features=(), opening=lambda wanted: {})
+    factory = SimpleNamespace(name="model", create=Model)
     text, reader, network = read_through(seed, factory=factory, chance=0.4, longest=10)
     assert text == TEXT and network.lost > 1
     assert all(TEXT.startswith(shown + guess) for shown, guess in reader.screens)

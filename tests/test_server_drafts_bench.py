@@ -151,7 +151,7 @@ def test_names_with_commas_stand_between_semicolons() -> None:
 
 def test_heads_copy_nothing_and_need_not() -> None:
     unit = _unit("extraction", 0, lookup=_turn(5.0), model=_turn(5.0))
-    unit["answers"] |= {"ctc": _turn(5.0), "owl": _turn(5.0)}
+    unit["answers"] |= {"ctc": _turn(5.0), "specformer": _turn(5.0)}
     missed = summary(RUN, [unit])["missed"]
     assert {each["drafter"] for each in missed} == {"lookup", "model"}
     unit["answers"] = {NONE: _turn(4.0), "exit:12": _turn(4.0)}

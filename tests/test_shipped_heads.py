@@ -31,7 +31,7 @@ TOKENS, EIGHT = 40, Fcfs(float("inf"), 8)
 
 
 def test_there_are_the_heads_that_the_docs_name() -> None:
-    kinds = {"smollm2": ("ctc", "specformer"), "tiny": ("ctc", "owl", "specformer")}
+    kinds = {"smollm2": ("ctc", "specformer"), "tiny": ("ctc", "specformer")}
     assert [path.name for path in HEADS] == [f"{target}-{kind}" for target in kinds for kind in kinds[target]]
 
 
@@ -49,7 +49,7 @@ def test_a_head_is_whole_and_small(folder: Path) -> None:
 @pytest.mark.long
 def test_a_head_is_shipped_in_four_bits(tmp_path: Path) -> None:
     """The command that made it: what it says of the smaller head is what its file says."""
-    whole = bundled_folder() / "_heads/tiny-owl"
+    whole = bundled_folder() / "_heads/tiny-ctc"
     found = shrink(head_file.load(whole), tmp_path / "work", tmp_path / "out")
     smaller = head_file.load(tmp_path / "out")
     assert smaller.training["rounded_tokens_per_step"] == found["after"] and smaller.training["bits"] == 4
@@ -85,9 +85,7 @@ def prompts_of(target: Target) -> list[tuple[int, ...]]:
     ("kind", "temperature"),
     [
         pytest.param("ctc", 0.8, marks=pytest.mark.long),
-        pytest.param("owl", 0.8, marks=pytest.mark.long),
         ("specformer", 0.0),
-        pytest.param("owl", 0.0, marks=pytest.mark.long),
     ],
 )
 def test_the_heads_of_tiny_draft_what_tiny_writes(

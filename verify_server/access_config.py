@@ -28,7 +28,7 @@ class AccessConfig:
     tokens: str = option(
         "",
         "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
-        "[positions_per_s=N] [kv_tokens=N] [max_pace=N] [strict=1] [features=1] [keep=1]; file mode 600",
+        "[positions_per_s=N] [kv_tokens=N] [max_pace=N] [strict=1] [keep=1]; file mode 600",
         metavar="FILE",
         often=True,
     )

@@ -143,8 +143,6 @@ def make_manager(
     """
     announce_lacking("llguidance")
     limits = session_limits(config, target, tenants)
-    if config.features:
-        target.engine.tap()  # refused now, not when the first device asks
     loop = make_loop(config, target, prefix_key)
     return SessionManager(loop, target, limits, signer, keeper_of(config, target.text.fingerprint))
 
@@ -253,7 +251,6 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         max_pace=max(config.max_pace, config.min_pace) or None,
         min_acceptance=config.min_acceptance,
         shaping=configured(config.pad_frames, config.tick, config.pad_answer),
-        features=config.features,
     )
 
 

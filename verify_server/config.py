@@ -272,11 +272,6 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         "folder of the pivot classifier for rule pad (opensled train-pivots); empty = the one that comes with OpenSLED",
         metavar="FOLDER",
     )
-    features: bool = option(
-        False,
-        "send devices that ask for it hidden states of their own texts, for draft heads (--drafter head); they give "
-        "the text away, see docs/security.md; for single tenants: features=1 in --tokens",
-    )
     pad_frames: bool = option(
         False,
         "require of every device that frames have fixed sizes, which do not tell how many tokens they hold",

@@ -116,10 +116,6 @@ class VerifyLoop:
             session.constraint = None  # a grammar takes some hundred KB
         self.wake()
 
-    async def tap(self) -> int:
-        """See `TargetEngine.tap`, in the engine's thread."""
-        return await self._thread.run(self.engine.tap)
-
     def wake(self) -> None:
         """Something changed: plan again."""
         if self._sleeper is not None and not self._sleeper.done():

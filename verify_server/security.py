@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 LOCAL_TENANT = "local"
 LINE = (
     "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N] [max_pace=N] [strict=1] "
-    "[features=1] [keep=1]"
+    "[keep=1]"
 )
 
 
@@ -45,7 +45,6 @@ class TenantLimits:
     kv_tokens: int = 0  # tokens of KV memory that all sequences hold together
     max_pace: int = 0  # tokens/s that are promised to one sequence at most
     strict: int = 0  # 1 = no rule may change what its users read, whatever they ask for
-    features: int = 0  # 1 = its devices may have hidden states of their texts, for draft heads
     keep: int = 0  # 1 = its texts are kept where the server keeps any (--keep-text): it has agreed
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from opensled.errors import OpenSledError
-from opensled.features import FeatureRows
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.penalties import TokenCounts
 from opensled.protocol import agreed
@@ -20,7 +19,6 @@ from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft
 from verify_server.drafting.base import Proposal
-from verify_server.feature_log import FeatureLog, told_by, wished
 from verify_server.kept.trace import Trace
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
@@ -51,7 +49,6 @@ class Session:
     budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
     trace: Trace | None = None  # None = nothing of it is kept
     own: OwnDraft | None = None  # None = no drafter of the server drafts for it
-    features: FeatureLog | None = None  # None = its device wants no hidden states
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
@@ -79,8 +76,6 @@ class Session:
         self.has_reader, self.pending, self.following, self.listens = True, None, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
-        if self.features is not None:
-            self.features.reopened(known)
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
         return self.outbox
@@ -180,14 +175,8 @@ class Session:
                 hint=self.turn.hint,
                 logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
                 loose=tuple([position - base for position in self.loose if position >= base]),
-                features=self._rows(),
             )
         )
-
-    def _rows(self) -> tuple[FeatureRows, ...]:
-        """What goes with a verdict after which a draft is wanted."""
-        wanted = not self.sequence.finish_reason and self.turn.hint != 0
-        return told_by(self.features, len(self.outbox)) if wanted else ()
 
     @property
     def server_drives(self) -> bool:
@@ -244,7 +233,6 @@ class Session:
             own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
         block = together(drafted, own)
         segment = self.sequence.segment(piece, block)
-        segment, wish = wished(segment, self.features)
         check = hint = None
         if piece.decide:
             check = DraftCheck(
@@ -265,13 +253,11 @@ class Session:
         ask = piece.ask if piece.decide and self.own is not None else 0
         covered = length + len(block.tokens) + ask
         blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, wish)
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
-        if self.features is not None and item.wish is not None:
-            self.features.take(item.wish)
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
             return 0

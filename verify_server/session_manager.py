@@ -22,7 +22,6 @@ from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
 from verify_server.draft_budget import DraftBudget, DraftRecords, Quotas
 from verify_server.engine.base import MAX_TREE, EngineInfo
-from verify_server.feature_access import FeatureAccess
 from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
 from verify_server.kept.trace import Trace
@@ -57,7 +56,6 @@ class SessionLimits:
     min_acceptance: float = 0.05
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
     shaping: Shaping | None = None  # that every stream must have at least
-    features: bool = False  # whether every tenant's devices may have hidden states of their texts
 
 
 class SessionManager:
@@ -65,7 +63,6 @@ class SessionManager:
 
     _session_type: type[Session] = Session
     _sequence_type: type[Sequence] = Sequence
-    _no_features = ""  # why devices get no hidden states, whatever the operator allows; "" = they may
 
     def __init__(
         self,
@@ -100,7 +97,6 @@ class SessionManager:
         self._admission = AdmissionController(
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
-        self._features = FeatureAccess(loop, limits.tenants, limits.features, self._no_features)
         self.devices = DeviceBook()
         guess = loop.drafting.guess if loop.drafting else GUESS
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
@@ -126,10 +122,8 @@ class SessionManager:
         with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
-            await self._features.require(message, tenant)
             if session is None:
                 session = await self._create(message, prompt_ids, tenant, spent)
-            self._features.give(session, message.features, message.feature_rows)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
         takes = session.limits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from opensled.errors import EngineError, EngineLost, OpenSledError
 from verify_server.acceptance.base import (
@@ -15,7 +15,6 @@ from verify_server.acceptance.base import (
     moves,
 )
 from verify_server.engine.base import SampleRequest, Scores, TargetEngine
-from verify_server.feature_log import fulfil
 from verify_server.kept.trace import TOP
 from verify_server.session import Session
 from verify_server.step_item import StepItem
@@ -39,23 +38,7 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     for index, outcome in outcomes.items():
         if isinstance(outcome, AcceptanceResult) and outcome.path:
             outcomes[index] = _compact(engine, work[index], outcome)
-    give_features(work, outcomes, scores)
     return [outcomes.get(index) for index in range(len(work))]
-
-
-def give_features(work: Sequence[StepItem], outcomes: Mapping[int, Outcome], scores: Scores) -> None:
-    """Hidden states for the devices that want them; without them an answer only gets slower."""
-    wishes, row = [], 0
-    for index, item in enumerate(work):
-        outcome = outcomes.get(index)
-        if item.wish is not None and not isinstance(outcome, OpenSledError):
-            wishes.append((item.wish, item.segment, row, outcome))
-        row += len(item.segment.tokens)
-    try:
-        if wishes:
-            fulfil(wishes, scores)
-    except Exception:
-        log.exception("hidden states cannot be copied; devices go on without them")
 
 
 def step_failed() -> EngineError:

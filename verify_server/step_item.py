@@ -7,7 +7,6 @@ from typing import Generic, NamedTuple, TypeVar
 from opensled.messages import Draft, DraftBlock
 from verify_server.acceptance.base import DraftCheck
 from verify_server.engine.base import Segment
-from verify_server.feature_log import FeatureWish
 from verify_server.own_draft import NO_DRAFT
 
 SessionT = TypeVar("SessionT")  # the type of session.py, which makes these
@@ -26,4 +25,3 @@ class StepItem(NamedTuple, Generic[SessionT]):
     own: DraftBlock = NO_DRAFT  # and what of the server's own one
     ask: int = 0  # tokens that the server's drafter is to draft after the step
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
-    wish: FeatureWish | None = None  # for the hidden states of rows that it computes

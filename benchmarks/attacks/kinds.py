@@ -102,24 +102,6 @@ ATTACKS: Mapping[str, Attack] = {
     "resumed texts": Attack(
         partial(holds.resumed_texts, 32), "texts", "32 long texts at a time under a known resume token"
     ),
-    # Hidden states, each beside the same attack without them
-    "long prompts": _asked(2, partial(messages.long_prompt, False), "prompts of 900 tokens, two at a time"),
-    "long prompts with features": _asked(
-        2,
-        partial(messages.long_prompt, True),
-        "the same, with all hidden states",
-        "max_sessions=2 features=1",
-    ),
-    "short answers": _asked(8, messages.short, "answers of one token, eight at a time", "max_sessions=8"),
-    "short answers with features": _asked(
-        8, partial(messages.short, True), "the same, with all hidden states", "max_sessions=8 features=1"
-    ),
-    "unread features": Attack(
-        partial(holds.unread, 256, messages.endless_with_features),
-        "streams",
-        "256 answers with all hidden states, unread",
-        limits="features=1",
-    ),
     # The same questions of two tenants: the server keeps the text of one
     "answers": _asked(8, _SENTENCE, "answers of 48 tokens, eight at a time", "max_sessions=8"),
     "answers that are kept": replace(

@@ -10,7 +10,6 @@ from opensled.v1 import verify_pb2 as pb
 PROMPT = tuple(range(400, 424))
 LONG = 900  # tokens of an answer that outlasts an attack; the context of `tiny` is 1,024
 MEGABYTES_4 = 4_000_000  # under gRPC's usual limit of a message
-EVERY_STATE = tuple(f"hidden:{layer}" for layer in range(6))  # of `tiny`
 WRONG = 2  # a draft token that no text has there
 
 
@@ -81,20 +80,9 @@ def text(words: int, resume_token: bytes) -> bytes:
 
 
 @cache
-def long_prompt(features: bool) -> bytes:
-    """As long as the context allows, for a few tokens; `features`: with every hidden state that a sequence may have."""
-    return opening(ids=(5,) * LONG, max_tokens=8, features=EVERY_STATE if features else ())
-
-
-@cache
-def short(features: bool = False, max_tokens: int = 1) -> bytes:
+def short(max_tokens: int = 1) -> bytes:
     """A question of a few tokens, again and again."""
-    return opening(max_tokens=max_tokens, features=EVERY_STATE if features else ())
-
-
-@cache
-def endless_with_features() -> bytes:
-    return opening(features=EVERY_STATE)
+    return opening(max_tokens=max_tokens)
 
 
 def draft(counter: int, base: int) -> bytes:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.checks.finding import Finding, fail, ok, warn
-from edge_client.checks.head_folder import EXPORT, check_head
 from edge_client.checks.machine import model_bytes
 from edge_client.checks.own_process import Steps, started, steps_of
 from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.threads import draft_threads, has_head, model_drafter
+from edge_client.drafters.threads import draft_threads, model_drafter
 from edge_client.known_drafts import HOW_TO_GET_ONE, without_model
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
@@ -34,7 +33,6 @@ class DraftReport:
     """The findings on the draft model, and its speed."""
 
     findings: list[Finding] = field(default_factory=list)
-    block_s: float | None = None  # of a draft head, for a whole block
     seconds: float | None = None  # per draft token, with the threads configured; None = nothing to promise by
 
     @property
@@ -48,10 +46,6 @@ async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], rep
     problem = _missing(config)
     if problem:
         report.findings.append(problem)
-    elif has_head(config.drafter):
-        report.findings.append(check_head(config.draft_model, _facts((await server).info)))
-        if report.usable:
-            await _time_head(config, report)
     elif not tried(config.drafter):
         report.findings.append(ok("draft model", f"--drafter {config.drafter} needs none"))
     else:
@@ -66,21 +60,6 @@ async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report
     report.findings += _findings(config, steps, process.returncode or 0, complaint)
     if report.usable:
         report.seconds = _speeds(steps).get(threads)
-
-
-async def _time_head(config: DeviceConfig, report: DraftReport) -> None:
-    arguments = (config.draft_model, str(_threads(config)))
-    async with started("edge_client.checks.head_probe", *arguments) as process:
-        steps, complaint = await steps_of(process, None, LOAD_SECONDS)
-    told = {step["step"]: step for step in steps}
-    if "block" in told:
-        report.block_s = told["block"]["seconds"]
-        report.findings.append(
-            ok("draft head", f"a block in {1000 * report.block_s:.1f} ms (measured just now)")
-        )
-    else:
-        reason = told["error"]["reason"] if "error" in told else complaint or "it ended without a word"
-        report.findings.append(fail("draft head", f"trying it failed: {reason}", EXPORT))
 
 
 def _threads(config: DeviceConfig) -> int:

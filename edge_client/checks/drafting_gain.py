@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from edge_client.checks.draft import DraftReport, tried
 from edge_client.checks.finding import Finding, ok, warn
-from edge_client.checks.head_gain import check_head_gain
 from edge_client.checks.server_checks import NO_DRAFTS, ServerReport
 from edge_client.checks.trial import GainReport, Prediction, measure
 from edge_client.config import DoctorConfig
@@ -48,8 +47,6 @@ async def check_gain(
     else:
         report.findings += [_untold(measured)] if measured else []
         by_law(config, server, draft, report)
-    if server.states and server.usable:
-        report.findings += check_head_gain(config, server, draft, report.prediction)
 
 
 def _untold(why: str) -> Finding:

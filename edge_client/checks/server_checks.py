@@ -19,12 +19,10 @@ from opensled.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.messages import ModelInfo
 
 if TYPE_CHECKING:
-    from edge_client.checks.hidden_states import HiddenStates
     from edge_client.checks.server_speed import ServerSpeed
 
 PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
 NO_DRAFTS = "none"  # the --drafter that proposes nothing
-NO_HEADS = "ratio"  # the --rule that gets no drafts of a head
 SLOW = 0.25  # seconds; with a longer round trip drafts do not pay for one user
 
 
@@ -36,7 +34,6 @@ class ServerReport:
     info: ModelInfo | None = None
     round_trip: float | None = None  # seconds, median
     speed: ServerSpeed | None = None
-    states: HiddenStates | None = None  # that it sends to draft heads; None = it was not asked
 
     @property
     def usable(self) -> bool:
@@ -66,7 +63,6 @@ async def check_server(config: DeviceConfig, report: ServerReport) -> None:
 
 async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
     # Imported here: another check reports a broken gRPC
-    from edge_client.checks.hidden_states import ask_hidden_states
     from edge_client.checks.server_speed import check_server_speed
     from edge_client.device import endpoint_of
     from edge_client.link import Link
@@ -87,8 +83,6 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
         if usable:
             report.speed, finding = await check_server_speed(link, report.info, config.rule)
             report.note(finding)
-            if config.drafter != NO_DRAFTS and config.rule != NO_HEADS:
-                report.states = await ask_hidden_states(link, report.info, config.rule)
     except Unauthorized as error:
         report.note(_locked_out(error, bool(endpoint.token)))
     except Unreachable as error:

@@ -10,7 +10,6 @@ DRAFTERS = Registry(
         "cacheback": "edge_client.drafters.cacheback:CachebackFactory",
         "llamacpp": "edge_client.drafters.llamacpp:LlamaCppFactory",
         "onnx": "edge_client.drafters.onnx:OnnxFactory",
-        "head": "edge_client.drafters.head:HeadFactory",
         "chain": "edge_client.drafters.chain:ChainFactory",
         "accelerated": "edge_client.drafters.accelerated:AcceleratedFactory",
     },

@@ -3,13 +3,12 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from edge_client.drafters import OFF
 from edge_client.drafters.window import ENOUGH, Window, seen_of
-from opensled.features import FeatureRows
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.penalties import Emitted, TokenCounts
 from opensled.protocol import common_prefix
@@ -38,12 +37,6 @@ class Drafter(ABC):
     @abstractmethod
     def commit(self, tokens: Sequence[int]) -> None:
         """The truth grew by `tokens`, whatever was proposed: keep what agrees, drop the rest."""
-
-    def features(self, rows: FeatureRows) -> None:  # noqa: B027
-        """Hidden states of the target at positions of the text that are known by the next `commit`, or were before.
-
-        They come in any order and perhaps twice; positions may be missing. See `DrafterFactory.features`.
-        """
 
     def propose_tree(self) -> Iterator[TreeNode]:
         """Nodes of a draft tree that grows from the truth, likeliest first, for as long as the caller asks.
@@ -105,10 +98,6 @@ class DrafterFactory(ABC):
 
     name: str  # shown to people, such as "llamacpp tiny-draft-q8_0.gguf"
     uses_tables = False  # whether the options' tables mean something to it
-    features: tuple[
-        int, ...
-    ] = ()  # hidden states of the target that its drafters read (opensled/features.py)
-    feature_rows = 0  # newest positions of which they read them; 0 = all
 
     def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
         """Without a model there is nothing to load."""
@@ -118,10 +107,6 @@ class DrafterFactory(ABC):
 
         Ids that come from the target's own sequence always do.
         """
-
-    def opening(self, wanted: bool) -> dict[str, Any]:
-        """Fields of `Open`: the hidden states that its drafters read, where they are `wanted`."""
-        return {"features": self.features, "feature_rows": self.feature_rows} if wanted else {}
 
     @abstractmethod
     def create(self) -> Drafter:

@@ -22,7 +22,6 @@ from operator import mul
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from opensled.errors import UsageError
-from opensled.features import FeatureRows
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
@@ -55,12 +54,6 @@ class ChainFactory(DrafterFactory):
             DRAFTERS.get(name)(model, threads, options) for name in parts
         ]
         self.uses_tables = any(factory.uses_tables for factory in self._factories)
-        read = {factory.features for factory in self._factories} - {()}
-        if len(read) > 1:
-            raise UsageError(f"the heads of chain {names!r} read different hidden states; leave one out")
-        self.features = next(iter(read), ())
-        rows = [factory.feature_rows for factory in self._factories if factory.features]
-        self.feature_rows = 0 if 0 in rows else max(rows, default=0)
         self._rename()
 
     def _rename(self) -> None:
@@ -97,10 +90,6 @@ class ChainDrafter(Drafter):
         self._forget()
         for drafter in self._drafters:
             drafter.begin(prompt, sampler)
-
-    def features(self, rows: FeatureRows) -> None:
-        for drafter in self._drafters:
-            drafter.features(rows)
 
     def commit(self, tokens: Sequence[int]) -> None:
         if self._block:

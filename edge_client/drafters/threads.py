@@ -15,17 +15,11 @@ from opensled.errors import OpenSledError
 log = logging.getLogger(__name__)
 
 MODELS = ("llamacpp", "onnx")  # drafters that compute a draft model
-HEAD = "head"  # the one that computes a head of the target
 
 
 def model_drafter(name: str) -> str:
     """The drafter that computes a model in `name`, such as `chain:cacheback,llamacpp`; "" = none does."""
     return next((member for member in re.split("[:,]", name) if member in MODELS), "")
-
-
-def has_head(name: str) -> bool:
-    """Whether a drafter, such as `chain:lookup,head`, is or has a head of the target."""
-    return HEAD in re.split("[:,]", name)
 
 
 def draft_threads(wanted: int, drafter: str = "", model: str = "") -> int:

@@ -8,13 +8,11 @@ answers without the target.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
-from opensled.features import FeatureRows
 from opensled.messages import DraftBlock, DraftToken, Verdict
 from opensled.protocol import EndRules, Truth, common_prefix, cut, rebase
 from opensled.sampling import Sampler
@@ -87,10 +85,6 @@ class ProvisionalDrafting:
     def look_ahead(self, block: DraftBlock, room: BlockBudget) -> asyncio.Future[Drafted] | None:
         """See `Drafting`; a drafter with a tail is ahead already."""
         return self._inner.look_ahead(block, room) if self._tail is None else None
-
-    def features(self, rows: Sequence[FeatureRows]) -> None:
-        """See `Drafting`."""
-        self._inner.features(rows)
 
     def heard(self, truth: Truth) -> None:
         if self._tail is None:

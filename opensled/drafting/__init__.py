@@ -1,1 +1,1 @@
-"""What devices and servers draft with alike: the text itself, tables of what follows what, and what heads compute."""
+"""What devices and servers draft with alike: the text itself and tables of what follows what."""

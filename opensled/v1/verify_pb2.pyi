@@ -161,7 +161,7 @@ class Dummy(_message.Message):
     def __init__(self) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping", "takes_unverified", "images", "feature_rows")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "top_logprobs", "guide", "shaping", "takes_unverified", "images")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -175,13 +175,11 @@ class Open(_message.Message):
     PACE_FIELD_NUMBER: _ClassVar[int]
     BACKGROUND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     GUIDE_FIELD_NUMBER: _ClassVar[int]
     SHAPING_FIELD_NUMBER: _ClassVar[int]
     TAKES_UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_ROWS_FIELD_NUMBER: _ClassVar[int]
     ids: Ids
     text: str
     chat: Chat
@@ -195,14 +193,12 @@ class Open(_message.Message):
     pace: float
     background: bool
     device: str
-    features: _containers.RepeatedScalarFieldContainer[str]
     top_logprobs: int
     guide: Guide
     shaping: Shaping
     takes_unverified: bool
     images: _containers.RepeatedCompositeFieldContainer[Image]
-    feature_rows: int
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ..., feature_rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
 
 class Image(_message.Message):
     __slots__ = ("digest", "data")
@@ -371,7 +367,7 @@ class Moved(_message.Message):
     def __init__(self, address: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "features", "loose", "vetted", "unverified", "revision")
+    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "loose", "vetted", "unverified", "revision")
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -379,7 +375,6 @@ class Verdict(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
     LOOSE_FIELD_NUMBER: _ClassVar[int]
     VETTED_FIELD_NUMBER: _ClassVar[int]
     UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
@@ -391,12 +386,11 @@ class Verdict(_message.Message):
     finish_reason: str
     hint: int
     logprobs: _containers.RepeatedCompositeFieldContainer[Logprobs]
-    features: _containers.RepeatedCompositeFieldContainer[Feature]
     loose: _containers.RepeatedScalarFieldContainer[int]
     vetted: int
     unverified: int
     revision: int
-    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("ids", "logprobs")
@@ -405,22 +399,6 @@ class Logprobs(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
-
-class Feature(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "data", "first", "scales")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    SHAPE_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    SCALES_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    dtype: str
-    shape: _containers.RepeatedScalarFieldContainer[int]
-    data: bytes
-    first: int
-    scales: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ..., first: _Optional[int] = ..., scales: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "reason", "field", "retry_after")

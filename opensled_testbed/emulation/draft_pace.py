@@ -50,7 +50,7 @@ class DraftPace:
         self._speed, self._now, self._at, self._dilation = speed, now, at, dilation
         self._pass_s = dilation * forward_s(speed, 1)
         self.free_at = 0.0  # when all passes begun so far are over
-        self.passes = 0  # begun so far; of a head, the tokens that it drafted
+        self.passes = 0  # begun so far
         # Passes in a row, and when the first one of them is over: they are multiplied, for sums would drift.
         self._row, self._row_at = 0, 0.0
         self._pieces: deque[_Piece] = deque()  # the first one is under way
@@ -66,12 +66,6 @@ class DraftPace:
             self._row, self._row_at = 0, self.free_at + self._dilation * forward_s(self._speed, tokens)
             self.free_at = self._row_at
         self._row += 1
-
-    def take(self, seconds: float, tokens: int = 0) -> None:
-        """Work of so many seconds of the profile, which drafts `tokens` tokens, as soon as the pass before is over."""
-        self.passes += tokens
-        self._row = 0
-        self.free_at += self._dilation * seconds
 
     def run(self, work: Work[Result], done: Callable[[Result], None] | None = None) -> None:
         """Do the work once that before it is done, and tell `done` its result."""

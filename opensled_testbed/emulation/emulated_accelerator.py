@@ -16,11 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hw_profiles.step_cost import StepCost
-from opensled.errors import NonFiniteLogits, UnsupportedModel, UsageError
+from opensled.errors import NonFiniteLogits, UsageError
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Fleet, Server, part
 from verify_server.config import ServeConfig
@@ -100,7 +97,7 @@ class EmulatedEngine(TargetEngine):
 
     def __init__(self, inner: TargetEngine, law: StepLaw, dilation: float = 1.0) -> None:
         self._inner, self._law, self._dilation = inner, law, dilation
-        self.info = replace(inner.info, hidden_size=law.target.target.hidden_size)
+        self.info = inner.info
         self.totals = Totals()
 
     def forward(self, segments: Sequence[Segment]) -> Scores:
@@ -108,20 +105,12 @@ class EmulatedEngine(TargetEngine):
         started = time.perf_counter()
         pieces = [StepPiece.of(segment) for segment in segments]
         step = Step(started, self._dilation * self._law.step_s(pieces), self.totals)
-        scores = self._inner.forward([segment._replace(features=()) for segment in segments])
+        scores = self._inner.forward(segments)
         wanted = [segment.rows for segment in segments if segment.rows]
         if not wanted:
             step.end()
         last = sum(wanted) - wanted[-1] if wanted else 0
-        return cast(Scores, StretchedScores(scores, step, last, self.info.hidden_size))
-
-    def tap(self) -> int:
-        """See `TargetEngine`: hidden states of the size of the target that it stands for, which say nothing."""
-        if not self.info.hidden_size:
-            raise UnsupportedModel(
-                f"the profile of target {self._law.target.target.id} does not say hidden_size"
-            )
-        return self._law.target.target.layers
+        return cast(Scores, StretchedScores(scores, step, last))
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         self._inner.compact(blocks, moves)
@@ -163,19 +152,12 @@ class StretchedScores:
     Where all drafts are recovered from residuals there is no such call: the last session's residual ends the step.
     """
 
-    def __init__(self, inner: Scores, step: Step, last: int, hidden_size: int) -> None:
+    def __init__(self, inner: Scores, step: Step, last: int) -> None:
         """`last`: first row of the session that is decided last."""
-        self._inner, self._step, self._last, self._hidden_size = inner, step, last, hidden_size
+        self._inner, self._step, self._last = inner, step, last
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-    def features(
-        self, layers: Sequence[int], rows: Sequence[int]
-    ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        """See `Scores`; as many bytes as real ones."""
-        shape = len(rows), len(layers)
-        return np.zeros((*shape, self._hidden_size), np.int8), np.ones(shape, np.float32)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         try:

@@ -11,7 +11,7 @@ stays, so remove it to record it anew. Texts that another drafter's file has are
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -170,19 +170,10 @@ def sampler_of(target: Target, item: Item) -> Sampler:
 def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> Iterator[Proposal]:
     """At every place of the text."""
     drafter.begin(trace.prompt_ids, sampler_of(target, item))
-    return propose_along(drafter, trace.target_ids)
-
-
-def propose_along(
-    drafter: Drafter, text: Sequence[int], committed: Callable[[int], None] = lambda place: None
-) -> Iterator[Proposal]:
-    """What a drafter that has begun proposes before each token of `text`; `committed` hears of a token by its number,
-    before the drafter does."""
-    for place, token in enumerate(text):
+    for token in trace.target_ids:
         block = tuple(islice(drafter.propose(), LONGEST))
         confidences = tuple(round(each.confidence, DIGITS) for each in block)
         yield Proposal(tuple(each.id for each in block), confidences)
-        committed(place)
         drafter.commit([token])
 
 

@@ -14,12 +14,10 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.device_head import DeviceHeadCost
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.draft_pace import At, DraftPace
-from opensled_testbed.emulation.recorded_device_head import RecordedDeviceHead
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.traces import ItemTrace
 
@@ -48,12 +46,11 @@ class ReplayDrafts(JobDrafting):
         looks_ahead: bool = False,
         now: Callable[[], float] = _now,
         at: At = _at,
-        head: DeviceHeadCost | None = None,
     ) -> None:
-        """`now`, `at`: the clock, by default that of the running event loop; `head`: drafts instead of a model."""
+        """`now`, `at`: the clock, by default that of the running event loop."""
         self._traces = traces
         self._pace = DraftPace(speed, now, at, dilation)
-        self._model = RecordedDeviceHead(head, self._pace.take) if head else RecordedModel(self._pace.spend)
+        self._model = RecordedModel(self._pace.spend)
         super().__init__(self._model, stop, looks_ahead=looks_ahead)
 
     @property

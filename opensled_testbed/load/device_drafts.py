@@ -15,7 +15,7 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
-from opensled_testbed.fleet import Group, Server
+from opensled_testbed.fleet import Group
 from opensled_testbed.load.load import Item
 from opensled_testbed.rules import stretched_rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
@@ -77,14 +77,13 @@ def speed_of(group: Group) -> DraftSpeed | None:
     return catalog.device(group.device).draft(group.draft) if group.device else None
 
 
-def replaying(group: Group, server: Server, found: Mapping[str, ItemTrace], dilation: float) -> ReplayDrafts:
+def replaying(group: Group, found: Mapping[str, ItemTrace], dilation: float) -> ReplayDrafts:
     # A lookup has no model: it costs a device next to nothing, and does nothing ahead.
     has_model = group.drafter != "lookup"
     speed = speed_of(group) if has_model else None
     looks_ahead = group.look_ahead and has_model
     by_prompt = {trace.prompt_ids: trace for trace in found.values()}
-    rule, head = stretched_rule_of(group, dilation), group.head_cost(server)
-    return ReplayDrafts(by_prompt, speed, rule, dilation, looks_ahead, head=head)
+    return ReplayDrafts(by_prompt, speed, stretched_rule_of(group, dilation), dilation, looks_ahead)
 
 
 class Factories:

@@ -120,7 +120,6 @@ def command(server: Server, dilation: float) -> list[str]:
         *("--policy", server.policy, "--batch", str(server.batch)),
         *("--draft-wait", str(dilation * server.draft_wait), "--max-sessions", str(sessions(server))),
         *_drafter(server),
-        *(("--features",) if server.accelerator else ()),  # who asks for none gets none
         *("--threads", "1", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--log-level", "error"),
     ]
 

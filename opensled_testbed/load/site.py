@@ -102,7 +102,7 @@ class Site:
         if group.drafter == "none":
             return NoDrafts()
         if replays(group, self.traces):
-            return replaying(group, self.fleet.server, self.found, self.clock.dilation)
+            return replaying(group, self.found, self.clock.dilation)
         assert self.factories is not None
         drafts = await asyncio.to_thread(self.factories.live, group)
         self.stack.callback(drafts.close)

@@ -17,7 +17,6 @@ from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import (
     Ways,
     draft_bytes,
-    feature_bytes,
     open_bytes,
     opened_bytes,
     verdict_bytes,
@@ -75,8 +74,7 @@ class Asking(ABC):
     def told(self, message: ServerMessage) -> None:
         """See `Reader`."""
         assert isinstance(message, Verdict), "a simulated server has no failures"
-        size = verdict_bytes(len(message.tokens)) + feature_bytes(message.features)
-        self._down(self._hear, message, size)
+        self._down(self._hear, message, verdict_bytes(len(message.tokens)))
 
     # -- the edge loop ------------------------------------------------------------------------------------
 

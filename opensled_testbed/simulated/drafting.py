@@ -9,7 +9,6 @@ from typing import Any, cast
 from edge_client.draft_job import BlockBudget
 from edge_client.draft_work import Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
-from hw_profiles.device_head import DeviceHeadCost
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
@@ -47,9 +46,8 @@ class SimulatedDrafts(ReplayDrafts):
         speed: DraftSpeed | None,
         lengths: DraftLengthPolicy,
         looks_ahead: bool,
-        head: DeviceHeadCost | None = None,
     ) -> None:
-        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at, head)
+        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at)
         self._waiting = Ready()
         self._counted = 0
         self._answers = 0  # that it has drafted for

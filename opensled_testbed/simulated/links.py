@@ -5,10 +5,8 @@ from functools import cache
 from typing import NamedTuple
 
 from hw_profiles import catalog
-from hw_profiles.device_head import rows_bytes
 from hw_profiles.profiles import LinkProfile
 from opensled.codec import encode_client, encode_server
-from opensled.features import FeatureRows
 from opensled.messages import Draft, DraftBlock, DraftToken, Limits, Open, Opened, Verdict
 from opensled_testbed.link_model import LinkModel
 
@@ -72,11 +70,6 @@ def verdict_bytes(tokens: int) -> int:
     """Payload bytes on the wire of a verdict with `tokens` tokens."""
     verdict = Verdict(TYPICAL_BASE, (TYPICAL_ID,) * tokens, num_accepted=1, answers=1)
     return FRAME + int(encode_server(verdict).ByteSize())
-
-
-def feature_bytes(runs: Sequence[FeatureRows]) -> int:
-    """Payload bytes of the hidden states of a verdict, as many as they would be if they were there."""
-    return sum([rows_bytes(len(run.positions), len(run.layers), run.size) for run in runs])
 
 
 @cache

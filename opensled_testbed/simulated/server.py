@@ -15,7 +15,6 @@ from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.feature_rows import EMPTY_ROWS
 from opensled_testbed.simulated.sequences import RecordedSequence, Script, decided
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
@@ -24,11 +23,10 @@ from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget, DraftRecords
 from verify_server.drafting.stage import OwnDrafts
-from verify_server.feature_log import FeatureLog
 from verify_server.session import DraftLimits, Session
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
-from verify_server.step import Outcome, give_features
+from verify_server.step import Outcome
 from verify_server.step_item import StepItem
 
 MAX_DRAFT = SessionLimits.max_draft
@@ -70,11 +68,8 @@ class SimulatedServer:
         overhead: Overhead = Overhead(),
         profile: HardwareProfile | None = None,
         drafter: SimulatedDrafter | None = None,
-        hidden_size: int = 0,
     ) -> None:
-        """`profile`: what the policy reckons with; None = the law itself. `hidden_size`: elements of a hidden state of
-        the target, of which devices get as many bytes as they would."""
-        self._hidden_size = hidden_size
+        """`profile`: what the policy reckons with; None = the law itself."""
         self._events, self._law, self._policy, self._places = events, law, policy, places
         self._overhead, self._drafter = overhead, drafter
         self._profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
@@ -124,12 +119,7 @@ class SimulatedServer:
             budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
             stats=self._stats,
-            features=self._features(reader),
         )
-
-    def _features(self, reader: Reader) -> FeatureLog | None:
-        layers = reader.wish.features
-        return FeatureLog(layers, self._hidden_size, len(reader.script.trace.prompt_ids)) if layers else None
 
     def _number(self) -> int:
         """Of a new session."""
@@ -188,7 +178,6 @@ class SimulatedServer:
     def _end(self, done: tuple[list[StepItem], list[Outcome], float]) -> None:
         """Verdicts leave, then the server drafts for the next step."""
         work, outcomes, seconds = done
-        give_features(work, dict(enumerate(outcomes)), EMPTY_ROWS)
         totals = self.totals
         totals.steps += 1
         totals.busy_s += seconds

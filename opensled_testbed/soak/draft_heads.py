@@ -1,42 +1,17 @@
-"""Draft heads that a soak needs: those of `tiny` as devices load them, and a published one that knows nothing."""
+"""The draft head that a soak needs: a published one that knows nothing."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from opensled.errors import OpenSledError
 from opensled.store import model_path
 
 HEADS, KV_HEADS, HEAD_SIZE, INNER = 4, 2, 16, 48  # of the published one
 PLACES = (0, 2, 4)  # hidden states that it reads
-
-
-def exported(model: str, kind: str, folder: Path) -> Path:
-    """The head that comes with `model`, as `opensled export-head` writes it."""
-    out = folder / kind
-    if not out.is_dir():
-        command = [
-            sys.executable,
-            "-m",
-            "opensled",
-            "export-head",
-            "--target",
-            model,
-            "--head",
-            kind,
-            "--out",
-            str(out),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise OpenSledError(f"head {kind} of {model} cannot be exported: {done.stderr.strip()}")
-    return out
 
 
 def published(model: str, folder: Path) -> Path:

@@ -17,7 +17,6 @@ from edge_client.remote import RetryPolicy
 from hw_profiles import catalog
 from opensled.messages import ModelInfo
 from opensled_testbed.soak.account import Account
-from opensled_testbed.soak.draft_heads import exported
 from opensled_testbed.soak.edge_reader import EdgeReader
 from opensled_testbed.soak.liar import Liar
 from opensled_testbed.soak.questions import Course
@@ -52,31 +51,19 @@ BYSTANDER = DeviceKind(
     "lookup", FixedLength(4), "wifi-good"
 )  # goes past the relay, and must not suffer by its floods
 EDGE_LINK = "wifi-good"
-HEAD_DEVICE = (
-    FixedLength(8, tree=12),
-    "wifi-busy",
-    IMPATIENT,
-)  # lengths, link and patience of a device with a head
 
 
 class Drafts:
-    """Draft models and heads of a target's devices, each loaded once."""
+    """Draft models of a target's devices, each loaded once."""
 
     def __init__(self, info: ModelInfo, target: SoakTarget) -> None:
         self._info, self._target = info, target
         self._factories: dict[str, DrafterFactory] = {}
 
-    def features(self, kind: DeviceKind) -> tuple[int, ...]:
-        """Hidden states that such a device asks for."""
-        return self._factory(kind.drafter).features
-
     def _factory(self, name: str) -> DrafterFactory:
-        """`head:KIND` is the head of that kind; loading takes a moment."""
+        """Loading takes a moment."""
         if name not in self._factories:
-            of, _, head = name.partition(":")
-            kind, folder = self._target.kind, self._target.place.folder
-            model = str(exported(kind.model, head, folder)) if head else kind.draft
-            self._factories[name] = DRAFTERS.get(of)(model, 1)
+            self._factories[name] = DRAFTERS.get(name)(self._target.kind.draft, 1)
             self._factories[name].check_vocabulary(self._info)
         return self._factories[name]
 
@@ -105,15 +92,14 @@ async def fleet_of(
     """All readers of target `number`, from 0; what they hold is given back with the stack."""
     drafts = Drafts(course.info, target)
     readers: list[Reader] = []
-    heads = [DeviceKind(f"head:{head}", *HEAD_DEVICE) for head in target.kind.heads]
-    devices = (*kinds, *heads, *((BYSTANDER,) if target.kind.relay else ()))
+    devices = (*kinds, *((BYSTANDER,) if target.kind.relay else ()))
     for place, kind in enumerate(devices):
         home = target.origin if kind is BYSTANDER else target.address
         roads = _roads(home, kind.link, token, number, place, seed)
         name = f"{target.name}-{place}"
         draws = seed + 100 * number + place
         thread = drafts.thread(kind, draws)
-        asks = Asking(name, kind.drafter, drafts.features(kind), kind.patience)
+        asks = Asking(name, kind.drafter, kind.patience)
         device = SoakDevice(asks, roads, thread, course, account, draws)
         stack.push_async_callback(device.close)
         readers.append(device)

@@ -19,7 +19,6 @@ class TargetKind:
     http: bool = False  # a client without a device is among its readers
     relay: bool = False  # a relay stands between its devices and it
     sees: bool = False  # it is asked about pictures
-    heads: tuple[str, ...] = ()  # of the target, with which further devices draft from its hidden states
     published: bool = False  # it drafts with a head in the format of the speculators package
     keeps: bool = False  # it keeps the text of its fleet
 
@@ -50,7 +49,7 @@ KINDS = (
     ),
     TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT), heads=("ctc", "specformer")),
+    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT)),
     TargetKind(
         "published-head",
         "torch",
@@ -61,6 +60,6 @@ KINDS = (
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
     TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
-    TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True, heads=("ctc",)),
+    TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
     TargetKind("replicas-proxy", "torch", ("--drafter", "specformer"), replicas=2, proxy=True, edge=True),
 )

@@ -7,7 +7,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import NamedTuple
 
 from edge_client.drafting import DraftThread
@@ -82,7 +81,6 @@ class Asking(NamedTuple):
 
     name: str
     drafter: str
-    features: tuple[int, ...]  # hidden states of the target that its drafter reads
     patience: RetryPolicy
 
 
@@ -103,7 +101,7 @@ class SoakDevice(Reader):
 
     async def _ask(self, number: int) -> None:
         question = self._course.questions[number]
-        opening = replace(question.opening(self._asking.name), features=self._asking.features)
+        opening = question.opening(self._asking.name)
         session = RemoteSession(self.roads.connect, opening, self._asking.patience)
         leaves_after = self._random.randint(1, 60) if self._random.random() < LEAVES else None
         told: list[int] = []
@@ -112,8 +110,6 @@ class SoakDevice(Reader):
             over = await self._read(session, question, told, leaves_after)
         finally:
             self._account.resumed += session.reopened
-            if session.lacks_features:
-                self._account.wrong("the server refused hidden states that it may send")
             self._settle(number, told, over, session.truth.finish_reason if over else "")
 
     async def _read(

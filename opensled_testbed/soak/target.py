@@ -96,7 +96,6 @@ class SoakTarget(ABC):
             *self.kind.flags,
             *("--drafts", str(self.handout)),
             *(served if self.kind.http else ()),
-            *(("--features",) if self.kind.heads else ()),
             *(("--draft-model", str(published(self.kind.model, head))) if self.kind.published else ()),
             *(("--keep-text", str(self.kept), "--keep-text-mb", str(KEPT_MB)) if self.kind.keeps else ()),
         )

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from opensled.drafting.collapse import Trie
 from opensled_training.exits.config import Weights
 from opensled_training.exits.exit_losses import Terms, Wanted, fused, terms
 from opensled_training.exits.exit_source import FUSED, imitated
 from opensled_training.heads.batches import Batch, batch_of
 from opensled_training.heads.heldout import chain_of
 from opensled_training.heads.windows import Window
+from verify_server.heads.collapse import Trie
 
 SEED = 31
 WAY = "chain"

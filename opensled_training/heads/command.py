@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from opensled.drafting.head_form import KINDS
+from hw_profiles.draft_head import KINDS
 from opensled.errors import UsageError
 from opensled_training.heads import windows
 from opensled_training.heads.batches import tapped_windows
@@ -19,7 +19,6 @@ from opensled_training.heads.config import RELEASED, TrainHeadConfig
 from opensled_training.heads.draft_vocabulary import draft_ids
 from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.learner import Learner
-from opensled_training.heads.onnx_form import write_onnx
 from opensled_training.heads.pupil import Pupil, new_pupil
 from opensled_training.heads.released import new_released
 from opensled_training.heads.scripts import LENGTH, Asker
@@ -29,7 +28,6 @@ from verify_server.heads.head_file import HeadFile, config_digest, load, save
 
 SEED = 29
 TEXTS, HELDOUT = "texts", "heldout"  # folders of shards
-DEVICE = "device"  # folder of the form that devices load
 ROWS = 96  # texts at once
 HELDOUT_WINDOWS = 48  # that the curve is of
 
@@ -68,7 +66,7 @@ def train_head(config: TrainHeadConfig) -> int:
 
 def _check(config: TrainHeadConfig) -> None:
     """Raises UsageError."""
-    asked = [name for name in ("out", "onnx", "loss", "markov") if getattr(config, name)]
+    asked = [name for name in ("out", "loss", "markov") if getattr(config, name)]
     if config.head == RELEASED and asked:
         raise UsageError(
             f"--{asked[0]} is for heads that are written; {RELEASED} is a baseline, which has its own loss and leaves "
@@ -142,8 +140,6 @@ def _write(
     save(head)
     # What users get is rounded to 8 bits: it is measured as well.
     rounded = load(folder)
-    if config.onnx:
-        write_onnx(rounded, source.network, folder / DEVICE)
     found = tokens_per_step(replace(pupil, head=rounded.head), heldout)
     save(replace(head, training={**training, "rounded_tokens_per_step": found}))
     return folder

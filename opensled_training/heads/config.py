@@ -22,7 +22,6 @@ class Form(NamedTuple):
 FORMS = {
     "specformer": Form("lk", 5, 128),
     "ctc": Form("ctc", 7),
-    "owl": Form("lk", 6),
     "parallel": Form("hard", 5),
     RELEASED: Form("released", 4),
 }
@@ -38,7 +37,7 @@ class TrainHeadConfig:
     )
     head: str = option(
         "specformer",
-        "kind of the head: specformer, ctc or owl; or a baseline to compare, which cannot be served: parallel (the "
+        "kind of the head: specformer or ctc; or a baseline to compare, which cannot be served: parallel (the "
         "network of ctc without blanks) or ctc-released (what the authors of CTC-drafter released; only its curve is "
         "kept)",
         choices=tuple(FORMS),
@@ -72,7 +71,6 @@ class TrainHeadConfig:
         high=4096,
     )
     vocabulary: int = option(8192, "ids that can be drafted, the commonest ones", low=1, metavar="N")
-    onnx: bool = option(False, "write the form that devices load, too (needs the extra `train`)")
     capture_only: bool = option(False, "make the data and stop")
 
     @property

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opensled.drafting.collapse import ROOT, Trie
 from opensled_training.heads.batches import Batch
 from opensled_training.heads.learner import Learner
 from opensled_training.heads.windows import Window
+from verify_server.heads.collapse import ROOT, Trie
 
 NODES = 16  # of a tree
 

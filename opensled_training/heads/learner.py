@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from opensled.drafting.collapse import Trie
 from opensled_training.heads.batches import Batch
 from opensled_training.heads.windows import Window
+from verify_server.heads.collapse import Trie
 
 
 class Shape(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from opensled.drafting.beam import CANDIDATES, WIDTH, likeliest_spine, likeliest_tree
-from opensled.drafting.collapse import Trie, best_chain, best_trie, ranked
 from opensled_training.heads.batches import Batch, batch_of
 from opensled_training.heads.draft_vocabulary import places_of
 from opensled_training.heads.heldout import NODES, chain_of
@@ -20,11 +17,11 @@ from opensled_training.heads.losses import LOSSES
 from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
 from verify_server.heads import HEADS
-from verify_server.heads.base import DraftHead, HeadShape, OnePassHead
+from verify_server.heads.base import DraftHead, HeadShape
+from verify_server.heads.beam import CANDIDATES, WIDTH, likeliest_tree
+from verify_server.heads.collapse import Trie, best_chain, best_trie, ranked
 from verify_server.heads.ctc import BLANK_KIND
 from verify_server.heads.markov import greedy_chain
-from verify_server.heads.owl import KIND as OWL
-from verify_server.heads.owl import OwlHead
 from verify_server.heads.specformer import default_taps
 from verify_server.heads.target_parts import TargetParts
 
@@ -48,29 +45,8 @@ class Pupil:
     def loss(self, batch: Batch, name: str) -> Tensor:
         return LOSSES[name](self.log_probs(batch), batch.aims)
 
-    @abstractmethod
     def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
         """See `Learner`."""
-
-    @abstractmethod
-    def logits(self, batch: Batch) -> Tensor:
-        """[B, length, V] of a batch, without the bias between neighbours; of kind `ctc` with the blank as last id."""
-
-    def log_probs(self, batch: Batch) -> Tensor:
-        """The same, normalized, and each token after the one that the target wrote before it."""
-        logits = self.logits(batch)
-        if self.head.markov is not None:
-            logits = logits + self.head.markov(batch.aims.previous)
-        return logits.log_softmax(-1)
-
-
-@dataclass(frozen=True)
-class _PassPupil(Pupil):
-    """Of a head that drafts all its tokens at once."""
-
-    head: OnePassHead
-
-    def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
         if has_blank(self.head):
             frames = self.log_probs(batch).numpy()
             tries = [best_trie(own, own.shape[-1] - 1, most=NODES) for own in frames]
@@ -87,6 +63,7 @@ class _PassPupil(Pupil):
         return [ranked(tree, NODES) for tree in trees]
 
     def logits(self, batch: Batch) -> Tensor:
+        """[B, length, V] of a batch, without the bias between neighbours; of kind `ctc` with the blank as last id."""
         head, parts = self.head, self.parts
         with torch.autocast("cpu", self.dtype, enabled=self.dtype != torch.float32):
             context = head.read(batch.hidden, batch.positions)
@@ -98,44 +75,12 @@ class _PassPupil(Pupil):
             found: Tensor = head.with_blank(logits, normed) if has_blank(head) else logits
         return found.float()
 
-
-@dataclass(frozen=True)
-class _StepPupil(Pupil):
-    """Of a recurrent head: in training its steps follow what the target wrote, in a draft what it drafts itself."""
-
-    head: OwlHead
-
-    def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
-        logits, ids = self._free(batch)
-        trees = [likeliest_spine(*own, WIDTH) for own in zip(logits.numpy(), ids.numpy())]
-        return {
-            "chain": list(map(chain_of, ids[..., 0].tolist())),
-            "tree": [ranked(tree, NODES) for tree in trees],
-        }
-
-    def logits(self, batch: Batch) -> Tensor:
-        head, parts = self.head, self.parts
-        behind = batch.starts[:, None] + 1 + torch.arange(head.shape.length)
-        before = batch.ids[behind.clamp_max(len(batch.ids) - 1)]
-        with torch.autocast("cpu", self.dtype, enabled=self.dtype != torch.float32):
-            context = head.read(batch.hidden, batch.positions)
-            said = head.along(context.inputs[batch.starts], parts.embedded(before))
-            found = parts.logits(parts.normed(said))
-        return found.float()
-
-    def _free(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of greedy drafts the logits of the likeliest ids of each place, and these, [B, length, C], the best first."""
-        head, parts, newest = self.head, self.parts, batch.newest
-        state = head.begin(head.read(batch.hidden, batch.positions).inputs[batch.starts])
-        logits, ids = [], []
-        for _ in range(head.shape.length):
-            state = head.step(state, parts.embedded(newest))
-            found = parts.logits(parts.normed(head.said(state)))
-            best = found.topk(min(CANDIDATES, found.shape[-1]))
-            logits.append(best.values)
-            ids.append(best.indices)
-            newest = parts.draft_ids[best.indices[:, 0]]
-        return torch.stack(logits, dim=1), torch.stack(ids, dim=1)
+    def log_probs(self, batch: Batch) -> Tensor:
+        """The same, normalized, and each token after the one that the target wrote before it."""
+        logits = self.logits(batch)
+        if self.head.markov is not None:
+            logits = logits + self.head.markov(batch.aims.previous)
+        return logits.log_softmax(-1)
 
 
 def has_blank(head: DraftHead) -> bool:
@@ -153,8 +98,7 @@ def new_pupil(
     """An untrained head for a target. Raises UsageError and UnsupportedModel."""
     head = HEADS.get(kind)(shape_of(network, kind, len(ids), length, markov))
     parts = TargetParts(network, torch.from_numpy(ids.astype(np.int64)))
-    made = _StepPupil if isinstance(head, OwlHead) else _PassPupil
-    return made(head, parts, places_of(ids, network.config.vocab_size), dtype)
+    return Pupil(head, parts, places_of(ids, network.config.vocab_size), dtype)
 
 
 def shape_of(
@@ -169,7 +113,7 @@ def shape_of(
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_size=config.head_dim,
-        inner=config.hidden_size if kind == OWL else config.intermediate_size,
+        inner=config.intermediate_size,
         length=length,
         vocabulary=vocabulary,
         rope_theta=config.rope_parameters["rope_theta"],

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from opensled.drafting.collapse import Trie, best_trie, collapse
 from opensled_training.heads.batches import Batch, batch_of
 from opensled_training.heads.config import RELEASED
 from opensled_training.heads.draft_vocabulary import places_of
@@ -31,6 +30,7 @@ from opensled_training.heads.released_loss import FRAMES, released_loss
 from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
 from verify_server.heads.base import Attention, Context, HeadShape
+from verify_server.heads.collapse import Trie, best_trie, collapse
 from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
 from verify_server.heads.target_parts import TargetParts
 

@@ -126,7 +126,7 @@ def _committed(choose: Choices, opening: pb.Open) -> None:
 
 
 def _other(choose: Choices, opening: pb.Open) -> None:
-    field = choose.byte() % 9
+    field = choose.byte() % 8
     if field == 0:
         opening.rule = choose.pick(("ratio", "match", "", "telepathy"))
     elif field == 1:
@@ -141,11 +141,8 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.fingerprint = choose.text()
     elif field == 6:
         opening.pace = choose.number()
-    elif field == 7:  # a tick would have the fuzzer wait
+    else:  # a tick would have the fuzzer wait
         opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
-    else:
-        opening.features.extend(choose.some(lambda: choose.pick(("hidden:0", "hidden:1", choose.text())), 3))
-        opening.feature_rows = choose.pick((0, 1, 128, 129, choose.id()))
 
 
 def _images(choose: Choices, opening: pb.Open) -> None:
@@ -249,18 +246,4 @@ def _verdict(choose: Choices) -> pb.Verdict:
         vetted=choose.pick((0, 0, 0, 1, 2, len(tokens), 2**32 - 1)),
         unverified=choose.pick((0, 0, 0, 1, len(tokens), 2**32 - 1)),
         revision=choose.pick((0, 1, 2, 2**32 - 1)),
-        features=choose.some(lambda: _feature(choose), 2),
-    )
-
-
-def _feature(choose: Choices) -> pb.Feature:
-    """Rows of one hidden state of four numbers, whose sizes may fit."""
-    rows = choose.pick((1, 2, 0, 2**32 - 1))
-    return pb.Feature(
-        name=choose.pick(("hidden:1", "hidden:1", "hidden:0,hidden:4", "whim")),
-        dtype=choose.pick(("int8", "int8", "float16")),
-        shape=choose.pick(((rows, 1, 4), (rows, 1, 4), (rows,))),
-        data=choose.pick((bytes(4 * min(rows, 2)), choose.bytes(choose.byte()))),
-        first=choose.pick((0, 3, 2**32 - 1)),
-        scales=choose.some(choose.number, 3),
     )

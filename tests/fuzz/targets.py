@@ -29,7 +29,6 @@ from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz import (
     bodies,
-    device_heads,
     drafting,
     files,
     handout,
@@ -286,8 +285,6 @@ TARGETS = {
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
     "published_head": Target(heads.published_head, 1, noise()),
-    "device_rows": Target(device_heads.device_rows, 4, noise()),
-    "device_head": Target(device_heads.device_head, 1, noise()),
     "kept_text": Target(kept.kept_text, 1, noise()),
     "hub_listing": Target(hub_listing, 4, noise()),
     "draft_manifest": Target(handout.draft_manifest, 4, noise()),

@@ -46,9 +46,6 @@ class Segment(NamedTuple):
     # stands behind its parent, and one position further on in the text; it sees the text and its own path.
     parents: tuple[int, ...] = ()
     images: tuple[ImageRows, ...] = ()  # of the text, at least those with a position in the segment
-    features: tuple[
-        int, ...
-    ] = ()  # hidden states that may be asked for after the step, see `Scores.features`
 
     @property
     def tree_start(self) -> int:
@@ -150,15 +147,6 @@ class Scores(ABC):
         """[rows, size]: the states of the layer that the engine keeps (`TargetEngine.keep`) at each row."""
         raise EngineError("this engine keeps no hidden states")
 
-    def features(
-        self, layers: Sequence[int], rows: Sequence[int]
-    ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        """Hidden states int8 [rows, layers, size] and the scale of each [rows, layers], for a device's draft head.
-
-        `rows` count all tokens of the step, in the order of the segments; `layers` are among `Segment.features`.
-        """
-        raise EngineError("this engine gives no hidden states")
-
     @abstractmethod
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
         """The `count` likeliest ids of each row with their raw log-probabilities; ties: lowest id first."""
@@ -221,13 +209,6 @@ class TargetEngine(ABC):
         stay where they were computed until a rule asks. Raises UnsupportedModel."""
         raise UnsupportedModel(
             f"engine {self.info.runtime} gives no hidden states, which this rule needs; use --engine torch"
-        )
-
-    def tap(self) -> int:
-        """From now on segments may ask for `features`; returns the number of the last hidden state. Called once or
-        more, in the engine's thread. Raises UnsupportedModel."""
-        raise UnsupportedModel(
-            f"engine {self.info.runtime} gives no hidden states, which draft heads of devices need; use --engine torch"
         )
 
     def see(self, pixels: NDArray[np.uint8]) -> Any:

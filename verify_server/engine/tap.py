@@ -7,7 +7,7 @@ checked against transformers' own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -39,7 +39,6 @@ class HiddenTap:
     def __init__(self, network: PreTrainedModel, taps: Sequence[int]) -> None:
         """Raises UnsupportedModel for a network whose places cannot be told, or are not those that it says."""
         self.taps = tuple(taps)
-        self.wanted: Collection[int] = self.taps  # of which the states are kept
         self._states: dict[int, Tensor] = {}
         layers, norm = places_of(network)
         if not all(0 <= tap <= len(layers) for tap in taps):
@@ -63,22 +62,15 @@ class HiddenTap:
         """From now on these are the states of the latest pass: one that ran without Python."""
         self._states = states
 
-    def handed_over(self) -> dict[int, Tensor]:
-        """[1, packed rows, size] of each place that was wanted; they are not kept here any longer."""
-        states, self._states = self._states, {}
-        return states
-
     def _enters(self, tap: int) -> Any:
         def keep(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if tap in self.wanted:
-                self._states[tap] = inputs[0] if inputs else named["hidden_states"]
+            self._states[tap] = inputs[0] if inputs else named["hidden_states"]
 
         return keep
 
     def _leaves(self, tap: int) -> Any:
         def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            if tap in self.wanted:
-                self._states[tap] = output
+            self._states[tap] = output
 
         return keep
 

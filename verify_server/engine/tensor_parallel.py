@@ -49,11 +49,6 @@ class ShardedEngine(TargetEngine):
         with self._links.call("keep", layer):
             self._first.keep(layer)
 
-    def tap(self) -> int:
-        """See `verify_server.engine.base.TargetEngine`."""
-        with self._links.call("tap"):
-            return self._first.tap()
-
 
 def check(model: str, device: str, shards: int) -> None:
     """Refuses before a process is started what shards cannot serve. Raises UsageError, NotFound, UnsupportedModel."""

@@ -50,7 +50,6 @@ class TorchEngine(TargetEngine):
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
         self._kept: HiddenTap | None = None
-        self._places: HiddenTap | None = None  # all of them, for devices with draft heads
         self._fixed = self._fixed_steps()
 
     def _fixed_steps(self) -> FixedSteps | None:
@@ -90,41 +89,27 @@ class TorchEngine(TargetEngine):
         self._kept = HiddenTap(self._model.network, (layer,))
         self._fixed = self._fixed_steps()
 
-    def tap(self) -> int:
-        """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
-        layers = self._model.network.config.get_text_config(decoder=True).num_hidden_layers
-        if self._places is None:
-            self._places = HiddenTap(self._model.network, range(layers + 1))
-            self._places.wanted = frozenset()
-            self._places.handed_over()
-        return int(self._places.taps[-1])
-
     def forward(self, segments: Sequence[Segment]) -> TorchScores:
         """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
 
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
         self.check(segments)
-        if self._places is not None:
-            self._places.wanted = frozenset().union(*[segment.features for segment in segments])
         logits, batch = self._run(segments)
         if self._reader is not None and self._tap is not None:
             rows = batch.live
             with torch.inference_mode():
                 self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots[:rows])
-        features = {}
-        if self._places is not None:
-            self._places.wanted, features = frozenset(), self._places.handed_over()
         if self._kept is None:
-            return TorchScores(logits, features=features)
+            return TorchScores(logits)
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
         kept = self._kept.taken(batch.live)[:, 0].index_select(0, wanted)
-        return TorchScores(logits, kept, features)
+        return TorchScores(logits, kept)
 
     def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
-        """In a fixed shape, where there is one: pictures and states for devices have none."""
-        varied = any(segment.images or segment.features for segment in segments)
+        """In a fixed shape, where there is one: pictures have none."""
+        varied = any(segment.images for segment in segments)
         found = None if varied or self._fixed is None else self._fixed.run(segments)
         return found or self._model.run(segments)
 

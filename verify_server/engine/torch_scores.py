@@ -1,6 +1,6 @@
 """What a forward pass gives: the target's logits, and tokens drawn from them with shared noise."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from opensled.errors import NonFiniteLogits
-from opensled.features import LARGEST
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.noise import row_seed
 from opensled.penalties import Emitted
@@ -26,17 +25,13 @@ from verify_server.engine.torch_sampling import (
     target_probs,
 )
 
-SMALLEST = torch.finfo(torch.float32).tiny  # that is divided by
-
 
 class TorchScores(Scores):
     """`Scores` over logits of shape [rows, vocabulary]."""
 
-    def __init__(
-        self, logits: Tensor, states: Tensor | None = None, features: Mapping[int, Tensor] | None = None
-    ) -> None:
-        """`states`: [rows, size] of the layer that the engine keeps; `features`: [1, all rows, size] of others."""
-        self.logits, self._states, self._features = logits, states, features or {}
+    def __init__(self, logits: Tensor, states: Tensor | None = None) -> None:
+        """`states`: [rows, size] of the layer that the engine keeps."""
+        self.logits, self._states = logits, states
 
     @property
     def vocab_size(self) -> int:
@@ -108,14 +103,6 @@ class TorchScores(Scores):
             return super().hidden(rows)
         return self._states[list(rows)].float().cpu().numpy()
 
-    def features(self, layers: Sequence[int], rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """See `verify_server.engine.base.Scores`; rounded where they lie, so that a GPU hands over bytes."""
-        with torch.inference_mode():
-            index = torch.tensor(rows, device=self.logits.device)
-            states = torch.stack([self._features[layer][0].index_select(0, index) for layer in layers], dim=1)
-            data, scales = rounded(states.float())
-            return data.cpu().numpy(), scales.cpu().numpy()
-
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
@@ -168,13 +155,6 @@ class TorchScores(Scores):
     def _largest(self) -> torch.return_types.max:
         """Of every row, in one reduction for the whole step; torch.max gives the first of equal values."""
         return self.logits.max(dim=-1)
-
-
-def rounded(states: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [..., size] as int8 and the scale of each [...]; what is not finite becomes 0."""
-    states = states.nan_to_num(0.0, 0.0, 0.0)
-    scales = states.abs().amax(-1) / LARGEST
-    return (states / scales.clamp_min(SMALLEST)[..., None]).round().to(torch.int8), scales
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ HEADS = Registry(
     {
         "specformer": "verify_server.heads.specformer:SpecFormerHead",
         "ctc": "verify_server.heads.ctc:CtcHead",
-        "owl": "verify_server.heads.owl:OwlHead",
         "parallel": "verify_server.heads.ctc:CtcHead",
     },
 )

@@ -16,7 +16,6 @@ from verify_server.heads.base import HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import HeadFile, config_digest, load
-from verify_server.heads.step_drafter import StepDrafter
 from verify_server.heads.target_parts import TargetParts
 from verify_server.target import Target
 
@@ -29,11 +28,6 @@ def specformer(config: ServeConfig, target: Target) -> HeadDrafter:
 def ctc(config: ServeConfig, target: Target) -> HeadDrafter:
     """`--drafter ctc`; see `specformer`."""
     return _loaded("ctc", FrameDrafter, config, target)
-
-
-def owl(config: ServeConfig, target: Target) -> HeadDrafter:
-    """`--drafter owl`; see `specformer`."""
-    return _loaded("owl", StepDrafter, config, target)
 
 
 def shipped(target: str, kind: str) -> Path:

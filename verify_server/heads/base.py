@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ class HeadShape:
     heads: int  # of attention, and
     kv_heads: int  # of its keys and values, each of
     head_size: int
-    inner: int  # width of the feed-forward network; of a recurrent head, of its state
+    inner: int  # width of the feed-forward network
     length: int  # tokens or frames that it drafts at once
     vocabulary: int  # ids that it can draft
     rope_theta: float = 10_000.0
@@ -42,7 +42,7 @@ class Context(NamedTuple):
     """What a head makes of n rows of the target."""
 
     inputs: Tensor  # [n, d] from which it drafts
-    keys: Tensor  # [n, KV heads, head size], with their positions in them (RoPE); [n, 1, 0] of one that attends to none
+    keys: Tensor  # [n, KV heads, head size], with their positions in them (RoPE)
     values: Tensor  # as the keys
 
 
@@ -53,19 +53,15 @@ Attention = Callable[[Tensor, tuple[Tensor, Tensor] | None], Tensor]
 
 
 class DraftHead(nn.Module):
-    """Written for batches of B drafts, of any texts; a head is trained and served by the same functions."""
+    """Drafts all its tokens at once. Written for batches of B drafts, of any texts; a head is trained and served by the
+    same functions."""
 
-    attends: ClassVar[bool] = True  # to its context; else it drafts from the newest row alone
     shape: HeadShape
     markov: MarkovBias | None
 
     @abstractmethod
     def read(self, hidden: Tensor, positions: Tensor) -> Context:
         """`hidden` [n, taps, d], the tapped states of n rows at `positions` [n] of their texts."""
-
-
-class OnePassHead(DraftHead):
-    """Drafts all its tokens at once."""
 
     @abstractmethod
     def draft(self, inputs: Tensor, embedded: Tensor, positions: Tensor, attend: Attention) -> Tensor:

@@ -64,8 +64,7 @@ class HeadContext:
 
     def _nothing(self, hidden: Tensor) -> Context:
         shape, count = self._head.shape, len(hidden)
-        sizes = (shape.kv_heads, shape.head_size) if self._head.attends else (1, 0)
-        empty = hidden.new_zeros(count, *sizes)
+        empty = hidden.new_zeros(count, shape.kv_heads, shape.head_size)
         return Context(hidden.new_zeros(count, shape.size), empty, empty)
 
 

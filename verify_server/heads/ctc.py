@@ -1,7 +1,7 @@
 """CTC-drafter (arXiv 2412.00061), the paper's form: frames of which some are blank, all drafted in one pass.
 
 A frame stands for no place in the text: of the frames' ids repeats become one and blanks are dropped
-(opensled/drafting/collapse.py). What the paper leaves open is ours: learned frame embeddings, a blank of its own
+(verify_server/heads/collapse.py). What the paper leaves open is ours: learned frame embeddings, a blank of its own
 beside the draft vocabulary, and the token that was just decided as an input. `parallel` is the same network without a
 blank, whose frame i stands for the token i + 2 after its row.
 """
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from opensled.errors import UnsupportedModel
-from verify_server.heads.base import Attention, Context, HeadShape, OnePassHead
+from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
 from verify_server.heads.markov import SPREAD, markov_of
 
 BLANK_KIND = "ctc"
 
 
-class CtcHead(OnePassHead):
+class CtcHead(DraftHead):
     """`shape.length` frames. Raises UnsupportedModel for a bias between neighbours where there are blanks."""
 
     def __init__(self, shape: HeadShape) -> None:

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opensled.drafting.beam import CANDIDATES, Bias
-from opensled.drafting.head_drafts import Drawing, block_of, frame_trie, place_trie
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
-from verify_server.heads.base import DraftHead, OnePassHead
+from verify_server.heads.base import DraftHead
+from verify_server.heads.beam import CANDIDATES, Bias
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
+from verify_server.heads.head_drafts import Drawing, block_of, frame_trie, place_trie
 from verify_server.heads.markov import NOT_DRAFTED
 from verify_server.heads.target_parts import TargetParts
 
@@ -45,18 +45,12 @@ class HeadDrafter(ServerDrafter):
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
         """Of each ask at least as many tokens as it wants, or all that there are; the likeliest first."""
 
-    def _with_noise(self, ask: Ask, logits: Tensor, first: int) -> Tensor:
-        """What is drawn from by taking the largest: of logits [places, V], the first of which is place `first`."""
+    def _with_noise(self, ask: Ask, logits: Tensor) -> Tensor:
+        """What is drawn from by taking the largest: of logits [places, V], from place 0 on."""
         if ask.params.temperature <= 0:
             return logits
-        noise = [gumbel(ask.key, ask.length + first + place, self._ids) for place in range(len(logits))]
+        noise = [gumbel(ask.key, ask.length + place, self._ids) for place in range(len(logits))]
         return logits / ask.params.temperature + torch.from_numpy(np.array(noise)).to(logits)
-
-
-class _OnePassDrafter(HeadDrafter):
-    """Of heads that draft all their tokens at once."""
-
-    _head: OnePassHead
 
     def _hidden(self, asks: Sequence[Ask]) -> Tensor:
         """[B, length, d] as the output layer reads them."""
@@ -73,7 +67,7 @@ class _OnePassDrafter(HeadDrafter):
         return self._parts.normed(hidden)
 
 
-class PlaceDrafter(_OnePassDrafter):
+class PlaceDrafter(HeadDrafter):
     """`opensled serve --drafter specformer`: each output of the head stands for a place of the draft.
 
     The paper drafts a chain. Where a tree is taken, other likely tokens of each place are there, too.
@@ -88,7 +82,7 @@ class PlaceDrafter(_OnePassDrafter):
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
         logits = self._parts.logits(self._hidden(asks)).float()
         for place, ask in enumerate(asks):
-            logits[place] = self._with_noise(ask, logits[place], 0)
+            logits[place] = self._with_noise(ask, logits[place])
         found = logits.topk(min(CANDIDATES, logits.shape[-1]))
         values, ids = found.values.cpu().numpy(), found.indices.cpu().numpy()
         return [self._draft(ask, *own) for ask, *own in zip(asks, values, ids)]
@@ -106,7 +100,7 @@ class PlaceDrafter(_OnePassDrafter):
         return lambda tokens, ids: markov.among(tokens, ids) / temperature
 
 
-class FrameDrafter(_OnePassDrafter):
+class FrameDrafter(HeadDrafter):
     """`opensled serve --drafter ctc`: outputs are frames, and a draft is the likeliest of what they collapse to."""
 
     _head: CtcHead

@@ -12,7 +12,7 @@ EPS = 1e-5
 
 
 class RmsNorm(nn.Module):
-    """Of the last dimension, `size` long; in plain operations, which the ONNX exporter knows."""
+    """Of the last dimension, `size` long."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from verify_server.heads.base import Attention, Context, HeadShape, OnePassHead
+from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, among_themselves, rotated
 from verify_server.heads.markov import markov_of
 
@@ -20,7 +20,7 @@ def default_taps(layers: int) -> tuple[int, ...]:
     return 0, layers // 2, layers - 1, layers
 
 
-class SpecFormerHead(OnePassHead):
+class SpecFormerHead(DraftHead):
     """Output i of a draft stands for the token i + 2 after its row; the one between was decided by the target."""
 
     def __init__(self, shape: HeadShape) -> None:

@@ -1,4 +1,4 @@
-"""From what a draft head has computed to a draft: the same beside the target as on a device.
+"""From what a draft head beside the target has computed to a draft.
 
 Tokens are drawn with the noise of the sequence, at the positions that they would take, so that at every temperature a
 head proposes what the target is likely to draw (opensled/noise.py).
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.drafting.beam import CANDIDATES, WIDTH, Bias, likeliest_spine, likeliest_tree
-from opensled.drafting.collapse import ROOT, Trie, best_chain, best_trie, ranked
 from opensled.messages import DraftBlock, DraftToken
 from opensled.noise import gumbel
+from verify_server.heads.beam import WIDTH, Bias, likeliest_tree
+from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
 
 NODES = 24  # of a tree, at most
 NEVER = 1e-300  # chance of what is never drawn: what stands behind it still has a chance of its own
@@ -29,12 +29,6 @@ class Drawing(NamedTuple):
     temperature: float
 
 
-def likeliest_of(logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Of logits [..., V] the largest [..., C] and their ids, the best first."""
-    best = np.argsort(-logits, axis=-1, kind="stable")[..., :CANDIDATES]
-    return np.take_along_axis(logits, best, axis=-1), best
-
-
 def place_trie(
     logits: NDArray[np.float32], ids: NDArray[np.int64], newest: int, is_tree: bool, bias: Bias | None
 ) -> Trie:
@@ -43,12 +37,6 @@ def place_trie(
     `newest`: the last token of the text; as all ids here, one of the draft vocabulary.
     """
     return ranked(likeliest_tree(logits, ids, newest, WIDTH if is_tree else 1, bias), NODES)
-
-
-def spine_trie(logits: NDArray[np.float32], ids: NDArray[np.int64], is_tree: bool) -> Trie:
-    """Of steps of a chain, each behind the likeliest id of the one before: `logits` [steps, C] of the likeliest `ids`,
-    noise included. A tree has other likely ids beside that chain, which cost no step."""
-    return ranked(likeliest_spine(logits, ids, WIDTH if is_tree else 1), NODES)
 
 
 def frame_trie(frames: NDArray[np.float32], ids: NDArray[np.int64], drawing: Drawing) -> Trie:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.drafting.collapse import ROOT, Trie
+from verify_server.heads.collapse import ROOT, Trie
 
 CANDIDATES, WIDTH = 64, 4  # ids of each place that are looked at, and ways from it to the next
 # What the tokens before, [W], add to the logits of ids [C]: [W, C].
@@ -27,17 +27,6 @@ def likeliest_tree(
         scores = values - np.logaddexp.reduce(values, axis=1, keepdims=True)
         front = _grow(trie, front, scores, candidates, width)
         tokens = [trie.ids[node] for node in front]
-    return trie
-
-
-def likeliest_spine(logits: NDArray[np.float32], ids: NDArray[np.int64], width: int) -> Trie:
-    """The chain of the likeliest ids, and beside each of them `width` - 1 others, behind which nothing stands.
-
-    `logits` of `ids` [places, C] belong to the places of that chain, so that no other one could go on.
-    """
-    trie, last = Trie([], [], []), ROOT
-    for own, candidates in zip(logits, ids):
-        last = _grow(trie, [last], (own - np.logaddexp.reduce(own))[None], candidates, width)[0]
     return trie
 
 
