@@ -18,7 +18,6 @@ from edge_client.drafters.none import NoneDrafter
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.features import NEWEST, FeatureRows
 from opensled.messages import Open, SamplingParams
-from opensled.shaping import Shaping
 from opensled.store import model_path
 from opensled_testbed.reference import Reference
 from relay.manager import RelayManager
@@ -140,7 +139,6 @@ REFUSALS = [
         {"features": (0, 99)},
         "last hidden state",
     ),
-    (ALLOWED, {"shaping": Shaping(256)}, "leave one out"),
 ]
 
 
@@ -156,8 +154,6 @@ def test_who_is_refused_them_gets_the_text_all_the_same(
             with pytest.raises((Unsupported, InvalidRequest), match=why) as caught:
                 await network.manager.open(message, "local")
             assert caught.value.field == "features" and not network.manager.remembered
-            if "shaping" in fields:
-                return
             params = SamplingParams(temperature=0.0, max_tokens=4)
             asked = {"features": LAYERS, **fields}
             with caplog.at_level(logging.WARNING):

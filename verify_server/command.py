@@ -22,7 +22,7 @@ from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
-from opensled.shaping import SHAPING, configured
+from opensled.padding import PADDING, PADDING_REQUIRED
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
@@ -66,7 +66,7 @@ def serve(config: ServeConfig) -> int:
     store_of(config)
     if config.announce:
         discovery.require_reachable(config.listen)
-    if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
+    if config.pad_frames and config.http:
         raise UsageError(
             "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
         )
@@ -79,7 +79,9 @@ def serve(config: ServeConfig) -> int:
     tls, tenants = clients(config, config.listen)
     target = ENGINES.get(config.engine)(config)
     manager = make_manager(config, target, tenants)
-    return run(serve_sequences(config, manager, describe(manager, target), target, tenants, tls))
+    return run(
+        serve_sequences(config, manager, describe(manager, target, config.pad_frames), target, tenants, tls)
+    )
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
@@ -250,7 +252,6 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,
         min_acceptance=config.min_acceptance,
-        shaping=configured(config.pad_frames, config.tick, config.pad_answer),
         features=config.features,
     )
 
@@ -294,8 +295,8 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
     await server.stop(0)
 
 
-def describe(manager: SessionManager, target: Target) -> ModelInfo:
-    """What this server answers to `Describe`."""
+def describe(manager: SessionManager, target: Target, pads: bool = False) -> ModelInfo:
+    """What this server answers to `Describe`; `pads`: it serves padded streams only."""
     engine, text = target.engine, target.text
     return ModelInfo(
         model_id=target.model_id,
@@ -308,7 +309,6 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=(GUIDE, PENALTIES, SHAPING),
-        shaping=manager.limits.shaping,
+        capabilities=(GUIDE, PENALTIES, PADDING, *([PADDING_REQUIRED] if pads else [])),
         images=engine.info.images,
     )

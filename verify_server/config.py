@@ -6,7 +6,6 @@ from hw_profiles import catalog
 from opensled.address import host_port, web_address, web_origins
 from opensled.config import option
 from opensled.logs import LEVELS
-from opensled.shaping import TICK_RULES
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from scheduler.goodput.objective import MAX_USD, POWERS
@@ -280,16 +279,6 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     pad_frames: bool = option(
         False,
         "require of every device that frames have fixed sizes, which do not tell how many tokens they hold",
-    )
-    tick: int = option(
-        0,
-        "require that frames leave at multiples of so many milliseconds only, dummies where there is nothing to send; "
-        "0 = no; needs --pad-frames",
-        **TICK_RULES,
-    )
-    pad_answer: bool = option(
-        False,
-        "require that frames go on after an answer until their number is a power of two; needs --tick",
     )
     metrics: str = option(
         "",

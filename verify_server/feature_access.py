@@ -29,11 +29,6 @@ class FeatureAccess:
                 "with features=1 in the token file",
                 "features",
             )
-        if message.shaping is not None:
-            raise Unsupported(
-                "hidden states in padded frames: their sizes would tell what the padding hides; leave one out",
-                "features",
-            )
         try:
             last = await self._loop.tap()
         except UnsupportedModel as error:

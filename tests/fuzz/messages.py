@@ -85,7 +85,7 @@ def _turn(choose: Choices) -> pb.ChatMessage:
 
 def _params(choose: Choices, opening: pb.Open) -> None:
     params = opening.params
-    field = choose.byte() % 9
+    field = choose.byte() % 8
     if field == 0:
         params.temperature = choose.number()
     elif field == 1:
@@ -126,7 +126,7 @@ def _committed(choose: Choices, opening: pb.Open) -> None:
 
 
 def _other(choose: Choices, opening: pb.Open) -> None:
-    field = choose.byte() % 9
+    field = choose.byte() % 8
     if field == 0:
         opening.rule = choose.pick(("ratio", "match", "", "telepathy"))
     elif field == 1:
@@ -141,8 +141,6 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.fingerprint = choose.text()
     elif field == 6:
         opening.pace = choose.number()
-    elif field == 7:  # a tick would have the fuzzer wait
-        opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
     else:
         opening.features.extend(choose.some(lambda: choose.pick(("hidden:0", "hidden:1", choose.text())), 3))
         opening.feature_rows = choose.pick((0, 1, 128, 129, choose.id()))
