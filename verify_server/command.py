@@ -29,7 +29,7 @@ from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost, host_memory, measured, objective, tell_assumption
+from verify_server.costs import first_cost, host_memory, measured
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
@@ -59,8 +59,6 @@ EXIT_SECONDS = 3.0
 def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
-    # Refused before a target is loaded
-    objective(config)
     config = with_home(config)
     require_keepable(config)
     store_of(config)
@@ -157,7 +155,7 @@ def session_limits(config: ServeConfig, target: Target, tenants: Tenants) -> Ses
 def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
     `VerifyLoop`."""
-    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
+    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
     drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
     if target.cost is None:
@@ -180,7 +178,6 @@ async def serve_sequences(
     tls: Tls | None,
 ) -> int:
     """Serve until SIGTERM; returns the exit status. `info`: the answer to `Describe`."""
-    tell_assumption(config)
     loop = manager.loop
     limits = client_limits(config, manager)
     drafts = hand_out_of(config, manager.stats.limited, loop.clock)
