@@ -1,4 +1,4 @@
-"""What an observer of encrypted frames learns of the prompts, and what it costs to hide it (--pad-frames, --tick)."""
+"""What an observer of encrypted frames learns of the prompts, and what it costs to hide it (--pad-frames)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ from benchmarks.traffic_attack import recognised
 from benchmarks.traffic_traces import DEVICE, SERVER, Answered, watched_devices
 from opensled_testbed.prompts import Chat, heldout_chats
 
-TICK_MS = 20
-FRAMES = ("--pad-frames",)
-TICKS = (*FRAMES, "--tick", str(TICK_MS))
-COMBINATIONS = {
-    "none": (),
-    "frames": FRAMES,
-    "frames, ticks": TICKS,
-    "frames, ticks, answer": (*TICKS, "--pad-answer"),
-}
+COMBINATIONS = {"none": (), "frames": ("--pad-frames",)}
 LINK = "wifi-good"  # the emulated one
 TEMPERATURE = 0.3
 FOLDS = 6  # each of them trains on five sixths of the repeats
@@ -53,15 +45,11 @@ def measure(quick: bool) -> Figure:
             "combinations of flags are devices that ask one server at the same time; Open is padded with the frames. "
             f"`facts` has their cost on loopback and on the emulated link {LINK}."
         ),
-        loses=(
-            f"With ticks a round takes up to two ticks of {TICK_MS} ms more, and an idle tick costs as many bytes as a "
-            "busy one. A busy machine sends late: what delays a frame may be seen."
-        ),
+        loses=("A busy machine sends late: what delays a frame may be seen."),
         samples={name: recognised(each, FOLDS) for name, each in answers.items()},
         facts={
             "prompts": prompts,
             "chance, %": 100 / prompts,
-            "tick, ms": TICK_MS,
             "max_tokens": max_tokens,
             "server": " ".join(SERVER),
             "device": " ".join(DEVICE),

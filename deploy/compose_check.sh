@@ -10,12 +10,12 @@
 #   OPENSLED_TAG=dev  check images that exist          KEEP=1       leave the images it built
 #   BASE_IMAGE=...    another base image               PYTHON=...   with OpenSLED and torch; .venv/bin/python
 #   JOBS=2            compilers at a time              COMPOSE=...  "docker compose" or "docker-compose"
-#   SUITE=, MIRROR=   of Debian, for debootstrap
+#   SUITE=, MIRROR=   of Debian, for debootstrap; default: where apt gets that suite here, else debootstrap's own
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly LIMIT_MB=400 DEVICES=(pi-4 pi-5 orin-nano laptop-cpu) HOME_DEVICES=(home-pi-4 home-pi-5) SCALE=3
-readonly PYTHON=${PYTHON:-.venv/bin/python} SUITE=${SUITE:-bookworm} MIRROR=${MIRROR:-http://deb.debian.org/debian}
+readonly PYTHON=${PYTHON:-.venv/bin/python} SUITE=${SUITE:-bookworm}
 readonly PROJECT=opensled-check-$$ CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
 WORK=$(mktemp --directory --tmpdir opensled-check-XXXXXX)
 readonly WORK
@@ -127,14 +127,23 @@ find_base() {
 }
 
 make_base() {
-    local root=$WORK/base
-    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates "$SUITE" "$root" "$MIRROR" || return
+    local root=$WORK/base mirror=()
+    mapfile -t mirror < <(mirror_of "$SUITE")
+    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates "$SUITE" "$root" "${mirror[@]}" || return
     # The authorities this host trusts: where a proxy signs for everybody, pip must know it in the build too.
     cp "$CA_BUNDLE" "$root$CA_BUNDLE"
     # As slim as the public slim images.
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,locale,man}/*
     tar --directory "$root" --create . | docker import - "$BASE_IMAGE" || return
     rm -rf "$root"
+}
+
+mirror_of() { # SUITE: one line, or none
+    if [ -n "${MIRROR:-}" ]; then
+        echo "$MIRROR"
+    elif command -v apt-get >/dev/null; then
+        apt-get indextargets --format '$(REPO_URI)' "Created-By: Packages" "Codename: $1" | sed --quiet 1p
+    fi
 }
 
 build_images() {

@@ -14,7 +14,6 @@ from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE
-from opensled.shaping import TICK_RULES
 
 AUTO = "auto"
 COLOR_CHOICES = ("auto", "always", "never")
@@ -159,16 +158,6 @@ class DeviceConfig(LinkConfig):
         False,
         "give frames fixed sizes, which do not tell an observer how many tokens they hold",
         group="privacy on the network",
-    )
-    tick: int = option(
-        0,
-        "let frames leave at multiples of so many milliseconds only, dummies where there is nothing to send: their "
-        "times tell nothing; 0 = no; needs --pad-frames",
-        **TICK_RULES,
-    )
-    pad_answer: bool = option(
-        False,
-        "go on with dummies after an answer until the number of frames is a power of two; needs --tick",
     )
     fallback: str = option(
         "",

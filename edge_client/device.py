@@ -27,7 +27,7 @@ from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
 from edge_client.request_defaults import RequestDefaults
 from edge_client.sent_images import SentImages
-from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
+from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, pads
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from opensled.address import is_local
@@ -38,7 +38,6 @@ from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
 from opensled.protocol import Truth
-from opensled.shaping import Shaping, configured
 from opensled.tokenizer import TargetTokenizer
 
 log = logging.getLogger(__name__)
@@ -62,16 +61,16 @@ class Device:
         looks_ahead: bool = True,
         offline: Offline = Offline(),
         memory: TargetMemory | None = None,
-        shaping: Shaping | None = None,
+        pad_frames: bool = False,
         length_memory: LengthMemory | None = None,
     ) -> None:
-        """`memory`: of the target; with it the mode `local-only` is on. `shaping`: the least of every stream.
+        """`memory`: of the target; with it the mode `local-only` is on. `pad_frames`: of every stream.
         `length_memory`: of what `lengths` learns; None = it ends with the device."""
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._lengths, self._retry = link, factory, lengths, retry
         self.rule, self._cache, self._defaults = rule, cache, defaults
         self._looks_ahead, self._offline, self._memory = looks_ahead, offline, memory
-        self._shaping, self._length_memory = shaping, length_memory
+        self._pad_frames, self._length_memory = pad_frames, length_memory
         self._updating = asyncio.Lock()  # of the target
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
@@ -92,8 +91,8 @@ class Device:
         with self.telemetry.answer() as started:
             async with self._drafter(task.drafts or task.alone) as drafter:
                 request = self._open(task, drafter.drafts)
-                shaping = request.shaping
-                way = self._link.connect if shaping is None else self._link.shaped(shaping)
+                padded = pads(self._pad_frames, self.info)
+                way = self._link.connect_padded if padded else self._link.connect
                 session = RemoteSession(way, request, self._retry, self._link.fallback, self._sent_images)
                 await self._begin(session, task)
                 self._latest = None if session.away else session
@@ -190,7 +189,6 @@ class Device:
             fingerprint=self.info.fingerprint,
             top_logprobs=task.top_logprobs,
             guide=task.guide,
-            shaping=shaping_for(self._shaping, self.info),
             takes_unverified=self.writes_alone,
             **self._defaults.opening(task, drafts),
         )
@@ -262,12 +260,11 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     for server in filter(None, (config.server, config.fallback)):
         if endpoint.token and not endpoint.tls and not is_local(server):
             log.warning("the bearer token travels to %s in clear text; add --tls", server)
-    shaping = configured(config.pad_frames, config.tick, config.pad_answer)
     link, cache = Link(endpoint), Path(config.cache_dir).expanduser()
     memory = TargetMemory(cache, config.server) if config.offline == LOCAL_ONLY else None
     try:
         factory, target = await _first_target(link, config, cache, memory)
-        shaping_for(shaping, target.info)
+        pads(config.pad_frames, target.info)
         _tell_limit(config.draft_length, target.info.limits.max_draft)
     except BaseException:
         await link.close()
@@ -281,8 +278,8 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
         link, target.info, target.tokenizer, factory, lengths, parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
-        offline=Offline(config.offline, shows_vetted=shows_vetted), memory=memory, shaping=shaping,
-        length_memory=length_memory,
+        offline=Offline(config.offline, shows_vetted=shows_vetted), memory=memory,
+        pad_frames=config.pad_frames, length_memory=length_memory,
     )  # fmt: skip
 
 

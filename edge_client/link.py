@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,14 @@ import grpc
 from edge_client.link_errors import explain
 from edge_client.link_presence import presence
 from edge_client.moves import destination
-from edge_client.remote import Connect
-from edge_client.shaped_stream import ShapedStream
 from opensled import codec
 from opensled.distribution import UPDATE_SERVER
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.files import Identity, read_authorities, read_identity, read_token
-from opensled.framed import Framed
 from opensled.handout.draft_codec import Reply, decode_draft_reply, draft_request
-from opensled.messages import ClientMessage, ModelInfo, ServerMessage
-from opensled.shaping import Shaping
+from opensled.messages import ClientMessage, ModelInfo, Opened, ServerMessage
+from opensled.padding import METADATA, Padding, is_padded
 from opensled.v1 import verify_pb2_grpc
-
-log = logging.getLogger(__name__)
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.
 _OPTIONS = [
@@ -41,9 +35,6 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also how long one attempt may take: slow links need seconds
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-
-# Seconds for the rest of shaped answers to be sent when the link closes. Chosen, as the time to drain of a server.
-REST_SECONDS = 30.0
 
 MOST_CHANNELS = 16  # beside the first; more only while all of them are in use
 
@@ -84,13 +75,15 @@ class Channel:
         self.config, self.streams = config, 0  # open ones
         self.channel = _channel(config)
         self.stub = verify_pb2_grpc.VerifyStub(self.channel)
+        self._sequence = self.channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")  # of bytes
         self.metadata = (("authorization", f"Bearer {config.token}"),) if config.token else ()
 
-    def connect(self) -> GrpcStream:
-        call = self.stub.Sequence(metadata=self.metadata)
+    def connect(self, padded: bool = False) -> GrpcStream:
+        asked = METADATA if padded else ()
+        call = self._sequence(metadata=(*self.metadata, *asked))
         self.streams += 1
         call.add_done_callback(self._ended)
-        return GrpcStream(call, self.config)
+        return GrpcStream(call, self.config, Padding() if padded else None)
 
     async def ask(self, method: str, request: Any) -> Any:
         """The answer to a request that is no stream."""
@@ -139,7 +132,6 @@ class Link:
         self._home = Channel(config)
         self._others: OrderedDict[str, Channel] = OrderedDict()  # by address, the one used last at the end
         self._closing: set[asyncio.Future[None]] = set()
-        self._resting: set[asyncio.Future[None]] = set()  # streams without a reader that still send dummies
 
     async def describe(self) -> ModelInfo:
         reply = await self._ask("Describe", codec.describe_request())
@@ -176,25 +168,14 @@ class Link:
 
         Raises ProtocolError for an address that this device does not go to.
         """
-        return (self._channel_to(address) if address else self._home).connect()
+        return self._channel_at(address).connect()
 
-    def shaped(self, shaping: Shaping) -> Connect:
-        """`connect`, to streams with this shaping."""
+    def connect_padded(self, address: str = "") -> GrpcStream:
+        """`connect`, to a stream whose frames have fixed sizes in both directions (opensled/padding.py)."""
+        return self._channel_at(address).connect(padded=True)
 
-        def connect(address: str = "") -> ShapedStream:
-            return ShapedStream(self.connect(address), shaping, self._go_on)
-
-        return connect
-
-    def _go_on(self, rest: Coroutine[Any, Any, None]) -> None:
-        resting = asyncio.ensure_future(rest)
-        self._resting.add(resting)
-        resting.add_done_callback(self._rested)
-
-    def _rested(self, resting: asyncio.Future[None]) -> None:
-        self._resting.discard(resting)
-        if not resting.cancelled() and (error := resting.exception()) is not None:
-            log.debug("a stream without a reader ended early: %s", error)
+    def _channel_at(self, address: str) -> Channel:
+        return self._channel_to(address) if address else self._home
 
     def _channel_to(self, address: str) -> Channel:
         config = self._config
@@ -219,8 +200,6 @@ class Link:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        if self._resting:
-            await asyncio.wait(self._resting, timeout=REST_SECONDS)
         channels = (self._home, *self._others.values())
         await asyncio.gather(*(channel.channel.close() for channel in channels), *self._closing)
 
@@ -237,23 +216,25 @@ class Link:
 class GrpcStream:
     """A `remote.Stream` over one gRPC call."""
 
-    def __init__(self, call: Any, config: Endpoint) -> None:
-        self._call, self._config = call, config
+    def __init__(self, call: Any, config: Endpoint, padding: Padding | None = None) -> None:
+        """`call`: of bytes; `padding`: of its messages, None = none. A server that does not pad as well is refused."""
+        self._call, self._config, self._padding = call, config, padding
         self._connected = False
         self._one_write = asyncio.Lock()
 
-    async def send(self, message: ClientMessage | Framed) -> None:
+    async def send(self, message: ClientMessage) -> None:
         """Shielded: a cancelled write would cancel the call, and no Cancel could follow."""
         writing = asyncio.ensure_future(self._write(message))
         # Its error counts as retrieved even if the sender is cancelled and does not await it.
         writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(writing)
 
-    async def _write(self, message: ClientMessage | Framed) -> None:
+    async def _write(self, message: ClientMessage) -> None:
         try:
             async with self._one_write:  # gRPC refuses a second one beside it
                 await self._connection()
-                await self._call.write(codec.encode_client(message))
+                data = codec.client_bytes(message)
+                await self._call.write(self._padding(data) if self._padding else data)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise await self._loss() from error
         except asyncio.CancelledError as error:
@@ -287,12 +268,24 @@ class GrpcStream:
 
     async def receive(self) -> ServerMessage:
         try:
-            message = await self._call.read()
+            data = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise _explained(error, self._config) from error
-        if message is grpc.aio.EOF:
+        if data is grpc.aio.EOF:
             raise Unreachable(f"{self._config.server} ended the stream")
-        return codec.decode_server(_readable(message, self._config.server))
+        try:
+            message = codec.server_message(data)
+        except codec.Malformed as error:
+            raise _unreadable(self._config.server) from error
+        if self._padding and isinstance(message, Opened):
+            await self._require_padding()
+        return message
+
+    async def _require_padding(self) -> None:
+        if not is_padded(await self._call.initial_metadata()):
+            raise Unsupported(
+                "the server does not pad this stream as asked; update it, or drop --pad-frames", "padding"
+            )
 
     async def close(self, linger: float = 0.0) -> None:
         try:
@@ -332,10 +325,14 @@ def _channel(config: Endpoint) -> grpc.aio.Channel:
 def _readable(message: Any, server: str) -> Any:
     """`message`; raises ProtocolError for None, which gRPC gives for bytes that are no message of the schema."""
     if message is None:
-        raise ProtocolError(
-            f"{server} sent bytes that are no message of this protocol; is it an OpenSLED server?"
-        )
+        raise _unreadable(server)
     return message
+
+
+def _unreadable(server: str) -> ProtocolError:
+    return ProtocolError(
+        f"{server} sent bytes that are no message of this protocol; is it an OpenSLED server?"
+    )
 
 
 def _explained(error: grpc.aio.AioRpcError, config: Endpoint) -> OpenSledError:

@@ -12,7 +12,7 @@ from edge_client.link import Link
 from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.images import ImageFacts
 from opensled.messages import Limits, ModelInfo, RuleFacts
-from opensled.shaping import SHAPING, Shaping
+from opensled.padding import PADDING, PADDING_REQUIRED
 from opensled.tokenizer import TargetTokenizer
 
 
@@ -52,16 +52,14 @@ def _require_rule(rule: str, info: ModelInfo) -> None:
         )
 
 
-def shaping_for(own: Shaping | None, info: ModelInfo) -> Shaping | None:
-    """What a device asks of the server that `info` describes: its own wish and what the server requires.
+def pads(wanted: bool, info: ModelInfo) -> bool:
+    """Whether a device asks the server that `info` describes for padding: it wants that, or the server requires it.
 
-    Raises Unsupported if the server cannot shape streams.
+    Raises Unsupported if the server cannot pad.
     """
-    if own is None:
-        return info.shaping
-    if SHAPING not in info.capabilities:
-        raise Unsupported("this server cannot pad frames; update it, or drop --pad-frames", "shaping")
-    return own.with_least(info.shaping)
+    if wanted and PADDING not in info.capabilities:
+        raise Unsupported("this server cannot pad frames; update it, or drop --pad-frames", "padding")
+    return wanted or PADDING_REQUIRED in info.capabilities
 
 
 LISTS = ("eos_ids", "capabilities")
@@ -98,7 +96,6 @@ class TargetMemory:
             fields = document["info"]
             fields |= {name: tuple(fields[name]) for name in LISTS}
             fields["limits"] = Limits(**fields["limits"])
-            fields["shaping"] = Shaping(**fields["shaping"]) if fields.get("shaping") else None
             fields["images"] = ImageFacts(**fields["images"]) if fields.get("images") else None
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))

@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 
 from opensled import bounds
 from opensled.errors import InvalidRequest, ProtocolError, RequestError
-from opensled.framed import Framed
 from opensled.images import ImageFacts
 from opensled.messages import (
     MATCH,
@@ -20,7 +19,6 @@ from opensled.messages import (
     Draft,
     DraftBlock,
     DraftToken,
-    Dummy,
     Failure,
     Limits,
     ModelInfo,
@@ -35,12 +33,9 @@ from opensled.messages import (
 )
 from opensled.open_codec import (
     decode_open,
-    decode_shaping,
     encode_open,
-    encode_shaping,
     require_key,
 )
-from opensled.shaping import padded_size, padding_parts
 from opensled.v1 import verify_pb2 as pb
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
@@ -53,23 +48,12 @@ SURE, UNTOLD = (
 )  # confidences on the wire, one byte each: that of 1, and of a drafter that does not say
 
 
-def encode_client(message: ClientMessage | Framed) -> pb.ClientMessage:
+def encode_client(message: ClientMessage) -> pb.ClientMessage:
     if isinstance(message, Draft):
         return pb.ClientMessage(draft=_encode_draft(message))
     if isinstance(message, Open):
         return pb.ClientMessage(open=encode_open(message))
-    if isinstance(message, Framed):
-        return _padded(encode_client(message.message), message.least)  # type: ignore[arg-type]
-    if isinstance(message, Dummy):
-        return pb.ClientMessage(dummy=pb.Dummy())
     return pb.ClientMessage(cancel=pb.Cancel())
-
-
-def _padded(encoded: Any, least: int) -> Any:
-    """A message with zeros that bring it to the size of a frame."""
-    size = encoded.ByteSize()
-    encoded.padding.extend(padding_parts(padded_size(size, least) - size))
-    return encoded
 
 
 def decode_client(message: pb.ClientMessage, positions: int = bounds.MAX_POSITIONS) -> ClientMessage:
@@ -81,8 +65,6 @@ def decode_client(message: pb.ClientMessage, positions: int = bounds.MAX_POSITIO
         return decode_open(message.open, positions)
     if kind == "cancel":
         return Cancel()
-    if kind == "dummy":
-        return Dummy()
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
@@ -91,7 +73,7 @@ def client_message(data: bytes, positions: int = bounds.MAX_POSITIONS) -> Client
     return decode_client(pb.ClientMessage.FromString(data), positions)
 
 
-def client_bytes(message: ClientMessage | Framed) -> bytes:
+def client_bytes(message: ClientMessage) -> bytes:
     """The bytes of a message of a client."""
     return encode_client(message).SerializeToString()
 
@@ -101,20 +83,16 @@ def server_message(data: bytes) -> ServerMessage:
     return decode_server(pb.ServerMessage.FromString(data))
 
 
-def server_bytes(message: ServerMessage | Framed) -> bytes:
+def server_bytes(message: ServerMessage) -> bytes:
     """The bytes of a message."""
     return encode_server(message).SerializeToString()
 
 
-def encode_server(message: ServerMessage | Framed) -> pb.ServerMessage:
+def encode_server(message: ServerMessage) -> pb.ServerMessage:
     if isinstance(message, Verdict):
         return _encode_verdict(message)
     if isinstance(message, Opened):
         return pb.ServerMessage(opened=_encode_opened(message))
-    if isinstance(message, Framed):
-        return _padded(encode_server(message.message), message.least)  # type: ignore[arg-type]
-    if isinstance(message, Dummy):
-        return pb.ServerMessage(dummy=pb.Dummy())
     if isinstance(message, Moved):
         return pb.ServerMessage(moved=pb.Moved(**vars(message)))
     return pb.ServerMessage(failure=pb.Failure(**vars(message)))
@@ -133,8 +111,6 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
         return _decode_verdict(message.verdict)
     if kind == "opened":
         return _decode_opened(message.opened)
-    if kind == "dummy":
-        return Dummy()
     if kind == "moved":
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
@@ -149,7 +125,6 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
     parts = {
         "limits": _encode_limits(info.limits),
         "rules": rules,
-        "shaping": encode_shaping(info.shaping),
         "images": None if info.images is None else pb.ImageFacts(**vars(info.images)),
     }
     return pb.DescribeReply(**vars(info) | parts)
@@ -175,7 +150,6 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         tokenizer_hash=reply.tokenizer_hash,
         has_chat_template=reply.has_chat_template,
         capabilities=tuple(reply.capabilities),
-        shaping=decode_shaping(reply),
         images=_decode_images(reply.images) if reply.HasField("images") else None,
     )
 
@@ -269,8 +243,7 @@ def _tokens(ids: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> t
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
-    parts = {"limits": _encode_limits(message.limits), "shaping": encode_shaping(message.shaping)}
-    return pb.Opened(**vars(message) | parts)
+    return pb.Opened(**vars(message) | {"limits": _encode_limits(message.limits)})
 
 
 def _decode_opened(message: pb.Opened) -> Opened:
@@ -282,7 +255,6 @@ def _decode_opened(message: pb.Opened) -> Opened:
         limits=_limits(message.limits),
         hint=message.hint if message.HasField("hint") else None,
         draft_probs=message.draft_probs,
-        shaping=decode_shaping(message),
         rule=message.rule or MATCH,
     )
 

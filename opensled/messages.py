@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeGuard
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
 from opensled.images import Image, ImageFacts, TurnImage
 from opensled.registry import split_name
-from opensled.shaping import Shaping
 
 MATCH = "match"  # the default acceptance rule
 GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
@@ -197,7 +196,6 @@ class Open:
     pace: float = 0.0  # tokens/s the user needs; 0 = as fast as possible, without a promise
     background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
     device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
-    shaping: Shaping | None = None  # asked for; None = sizes and times of frames may tell what they like
     takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
     images: tuple[Image, ...] = ()  # of the prompt, in order
 
@@ -244,7 +242,6 @@ class Opened:
     limits: Limits
     hint: int | None = None  # longest useful first block, as `Verdict.hint`
     draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
-    shaping: Shaping | None = None  # that holds on this stream
     rule: str = MATCH  # of this sequence, with all its options
 
 
@@ -299,13 +296,8 @@ class Moved:
     resume_token: bytes = b""  # b"" = the one the device has
 
 
-@dataclass(frozen=True)
-class Dummy:
-    """Nothing: a frame that leaves because it is time for one. Nothing changes where it arrives."""
-
-
-ClientMessage = Open | Draft | Cancel | Dummy
-ServerMessage = Opened | Verdict | Failure | Moved | Dummy
+ClientMessage = Open | Draft | Cancel
+ServerMessage = Opened | Verdict | Failure | Moved
 
 
 @dataclass(frozen=True)
@@ -332,8 +324,7 @@ class ModelInfo:
     version: str
     tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
     has_chat_template: bool
-    capabilities: tuple[str, ...] = ()  # GUIDE, PENALTIES, SHAPING
-    shaping: Shaping | None = None  # that every sequence must ask for at least
+    capabilities: tuple[str, ...] = ()  # GUIDE, PENALTIES, and those of padding.py
     images: ImageFacts | None = None  # None: it reads text alone
 
     def serves(self, rule: str) -> bool:

@@ -7,7 +7,6 @@ from opensled.errors import InvalidRequest
 from opensled.images import DIGEST_BYTES, Image, TurnImage
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
 from opensled.noise import KEY_BYTES
-from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2 as pb
 
 
@@ -17,7 +16,6 @@ def encode_open(message: Open) -> pb.Open:
     fields = vars(message) | {
         "params": pb.SamplingParams(**vars(params) | {"logit_bias": biases}),
         "guide": _encode_guide(guide) if guide else None,
-        "shaping": encode_shaping(message.shaping),
         "images": [pb.Image(**vars(image)) for image in message.images],
     }
     del fields["prompt"]
@@ -65,7 +63,6 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         pace=message.pace,
         background=message.background,
         device=message.device,
-        shaping=decode_shaping(message),
         takes_unverified=message.takes_unverified,
         images=tuple([_decode_image(image) for image in message.images]),
     )
@@ -75,18 +72,6 @@ def _decode_image(image: pb.Image) -> Image:
     if len(image.digest) != DIGEST_BYTES:
         raise InvalidRequest(f"the digest of an image has {DIGEST_BYTES} bytes", "images")
     return Image(image.digest, image.data)
-
-
-def encode_shaping(shaping: Shaping | None) -> pb.Shaping | None:
-    return None if shaping is None else pb.Shaping(**vars(shaping))
-
-
-def decode_shaping(message: pb.Open | pb.Opened | pb.DescribeReply) -> Shaping | None:
-    """The field `shaping` of a message; raises InvalidRequest if it is out of range."""
-    if not message.HasField("shaping"):
-        return None
-    shaping = message.shaping
-    return Shaping(shaping.frame_bytes, shaping.tick_ms, shaping.pad_answer)
 
 
 def require_key(noise_key: bytes) -> None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from hw_profiles.draft_head import KINDS
 from opensled.config import option
 from opensled_testbed.planner.hub_link import check_hub_link
+from opensled_testbed.planner.objective import MAX_USD, POWERS
 from opensled_testbed.planner.task_acceptance import MOST, check_acceptance, told
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
-from scheduler.goodput.objective import MAX_USD, POWERS
 
 MODEL = "model"  # what drafts beside a target: the devices' draft model; else a kind of head
 
@@ -158,7 +158,7 @@ class PlanConfig:
     curve: str = option(
         "",
         "also draw what faster reading costs, in money and energy, on --accelerator or the one chosen; the numbers go "
-        "to FILE.json; with --simulate a server under each objective is added",
+        "to FILE.json; with --simulate a server is added",
         metavar="FILE.png|svg",
     )
     json: bool = option(False, "print JSON", often=True)

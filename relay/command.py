@@ -70,7 +70,6 @@ def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> 
         limits=replace(own.limits, context_length=context, max_tree=0, continuations=False),
         numerics=above.numerics,
         capabilities=tuple([name for name in (GUIDE, PENALTIES) if name in above.capabilities]),
-        shaping=None,
         images=None,
     )
 

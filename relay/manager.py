@@ -106,7 +106,7 @@ class RelayManager(SessionManager):
 
     async def _open_above(self, message: Open) -> RemoteSession:
         upstream = self._upstream
-        request = replace(message, resume_token=b"", device=upstream.device, shaping=None)
+        request = replace(message, resume_token=b"", device=upstream.device)
         remote = RemoteSession(upstream.connect, request, upstream.patience)
         try:
             await remote.open()

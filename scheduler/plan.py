@@ -6,7 +6,6 @@ from typing import NamedTuple, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import Forecast
-from scheduler.goodput.objective import SPEED, Objective
 
 MAX_DRAFT = 16  # tokens of a draft block, where nothing else is said
 
@@ -95,7 +94,6 @@ class PolicyOptions(NamedTuple):
     draft_wait: float  # seconds a session waits for its device before the server decodes one token by itself
     batch: int = 0  # drafts that policy `static` waits for; 0 = one of every session
     server_draft: int = 4  # tokens of each draft of the server's own under policy `fcfs`
-    objective: Objective = SPEED  # what policy `goodput` maximises
 
 
 class SchedulingPolicy(Protocol):

@@ -65,7 +65,6 @@ CANCEL = pb.ClientMessage(cancel=pb.Cancel()).SerializeToString()
 NOT_UTF8 = b"\x0a\x03\x12\x01\xff"  # Open{text: one byte that is no UTF-8}
 CUT_OFF = b"\x0a\x7f\x12"
 PADDING = pb.ClientMessage(padding=[bytes(100)]).SerializeToString()
-DUMMY = pb.ClientMessage(dummy=pb.Dummy()).SerializeToString()
 UNKNOWN_KIND = b"\xa2\x06\x00"  # field 100 of ClientMessage
 UNKNOWN_FIELD = b"\x98\x06\x01"  # field 99: 1
 LIMIT = message_bytes(CONTEXT, VOCAB)  # of a message
@@ -160,10 +159,6 @@ OPENING = (
     Row("`pace` out of range", "invalid_request", "pace", "tokens/s", NEVER,
         each(opening(pace=-1.0), opening(pace=1e7), opening(pace=NAN))),
     Row("`device` too long", "invalid_request", "device", "at most 64 bytes", NEVER, each(opening(device="x" * 65))),
-    Row("`shaping` out of range", "invalid_request", "shaping", "shaping:", NEVER,
-        each(*(opening(shaping=pb.Shaping(**fields)) for fields in (
-            {}, {"frame_bytes": 63}, {"frame_bytes": 2**31}, {"frame_bytes": 256, "tick_ms": 1},
-            {"frame_bytes": 256, "tick_ms": 10_000}, {"frame_bytes": 256, "pad_answer": True})))),
     Row("a field this version does not know", "", "", "", GOES_ON, each(opening() + UNKNOWN_FIELD)),
 )  # fmt: skip
 
@@ -231,7 +226,7 @@ DRAFTING = (
         after_open(*(drafting(1, 1, parents=parents) for parents in ([-1, 1], [0, -1], [-1, -2], [-1, 2**31 - 1])))),
     Row("a tree with a path told twice", "", "", "", GOES_ON,
         ((opening(), drafting(2, 2, 3, parents=[-1, -1, 1]), drafting(counter=2)),)),
-    Row("`padding` without shaping", "", "", "", GOES_ON, after_open(drafting() + PADDING)),
+    Row("`padding` that nobody asked for", "", "", "", GOES_ON, after_open(drafting() + PADDING)),
 )  # fmt: skip
 
 
@@ -282,7 +277,6 @@ STREAM = (
     Row("a message above the limit of bytes, later", "RESOURCE_EXHAUSTED", "", "", LINGERS,
         after_open(drafting(*[1] * 5_000_000))),
     Row("`Draft` or `Cancel` before `Open`", "protocol", "", "must be Open", NEVER, each(drafting(1), CANCEL)),
-    Row("a dummy on a stream without a tick", "invalid_request", "kind", "a dummy", ENDS, after_open(DUMMY)),
     Row("another `Open` on the same stream", "invalid_request", "open", "already open", ENDS,
         after_open(opening((7,)), opening(PROMPT, top_k=1))),
     Row("the same `Open` again: a repeated frame", "", "", "", GOES_ON, after_open(opening())),

@@ -35,16 +35,18 @@ async def serving(
     beside=lambda service, manager: nullcontext(),
     manager_of=SessionManager,
     drafts=None,
+    pads=False,
 ):
     """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does;
-    `manager_of`: loop, target and limits -> manager; `drafts`: what is handed out."""
+    `manager_of`: loop, target and limits -> manager; `drafts`: what is handed out;
+    `pads`: as of `describe`."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
     manager = manager_of(loop, target, limits)
     size = message_bytes(manager.sequence_limits.context_length, manager.inputs.vocab_size)
     face = service.VerifyService(
         manager,
-        describe(manager, target),
+        describe(manager, target, pads),
         target.text,
         tenants,
         replace(client_limits, message_bytes=size),

@@ -79,7 +79,6 @@ def verdict(*entries: pb.Logprobs, **fields) -> pb.ServerMessage:
         (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is no number"),
         (verdict(*[pb.Logprobs(ids=[1], logprobs=[-1])] * 2), "more log-probabilities than tokens"),
         (verdict(finish_reason="whim"), "no end of a sequence"),
-        (opened(noise_key=bytes(16), shaping=pb.Shaping(frame_bytes=256, tick_ms=1)), "shaping"),
     ],
 )
 def test_what_a_server_gets_wrong_is_not_the_users_error(message, cause):

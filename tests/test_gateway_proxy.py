@@ -103,7 +103,9 @@ def test_a_deadline_goes_on_to_the_replica():
             left = []
             link = one.serving.gateway.links.of(one["a"].heartbeat())
             begin = link.sequence
-            link.sequence = lambda tenant, seconds: left.append(seconds) or begin(tenant, seconds)
+            link.sequence = lambda tenant, seconds, padded: (
+                left.append(seconds) or begin(tenant, seconds, padded)
+            )
             async with grpc.aio.insecure_channel(one.address) as channel:
                 for timeout in (None, 300.0):
                     call = channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")(timeout=timeout)
@@ -219,7 +221,7 @@ class Broken:
 def test_a_fault_between_gateway_and_replica_is_no_fault_of_the_device():
     async def scenario():
         async with cluster("a", proxy=True) as one, raw_stream(one.address) as stream:
-            one.serving.gateway.links.of(one["a"].heartbeat()).sequence = lambda tenant, seconds: Broken()
+            one.serving.gateway.links.of(one["a"].heartbeat()).sequence = lambda *asked: Broken()
             await stream.send(codec.encode_client(Open(PROMPT, GREEDY)).SerializeToString())
             assert await stream.receive() == "UNAVAILABLE"
 

@@ -12,10 +12,13 @@ import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import Forecast
+from scheduler.goodput.arms import NO_COSTS, RESPONSE, PromptLoad
+from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import LATEST_S, current
 from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
+from tests.policy_contract import COSTS, crowd
 
 WAIT, NOW = 0.25, 100.0
 SECONDS = 8  # for which the policy has seen what it plans for
@@ -323,3 +326,16 @@ def test_slow_steps_delay_no_review_beyond_a_second() -> None:
     state = current(None, [drafting()], slow, NOW)
     assert current(state, [drafting()], slow, NOW + LATEST_S - 0.01).reviewed == NOW
     assert current(state, [drafting()], slow, NOW + LATEST_S).reviewed == NOW + LATEST_S
+
+
+def test_tokens_and_promises_count_and_nothing_else() -> None:
+    for seed, cost in enumerate(COSTS):
+        planner = DraftPlanner(crowd(seed, 20, NOW).sessions, HardwareProfile(512, cost), PromptLoad())
+        kept, best = planner.best(0, NO_COSTS)
+        uniform = [planner.assignment(arm) for arm in range(7)]
+        starts = (kept, max(uniform, key=lambda one: one.rate + one.promised))
+        found = uniform + [planner.assignment(RESPONSE, planner.marginal_costs(start)) for start in starts]
+        most = max(found, key=lambda one: one.rate + one.promised)
+        assert all(one.worth == one.rate + one.promised for one in (kept, best))
+        expected = most if most.worth > kept.worth + 0.03 * kept.rate else kept
+        assert (best.rule, best.arms.tolist()) == (expected.rule, expected.arms.tolist())

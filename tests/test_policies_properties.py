@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs
-from scheduler.goodput.objective import Objective, Prices
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from scheduler.static import Static
@@ -31,13 +30,8 @@ from tests.policy_contract import (
     then,
 )
 
-DEAR = Prices(2.5, busy_w=600, idle_w=105, device_w=20, kwh_usd=0.3, gb_usd=1)
 POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
     "goodput": (Goodput(0.25), Promises(trims=True, longest_wait=1.0)),
-    **{
-        f"goodput, {name}": (Goodput(0.25, Objective(name, DEAR)), Promises(trims=True, longest_wait=1.0))
-        for name in ("balanced", "cost", "energy")
-    },
     "fcfs": (Fcfs(0.25), Promises(longest_wait=0.25)),
     "fcfs, patient": (Fcfs(inf), Promises(for_ever=True)),
     "fcfs, impatient": (Fcfs(0.0), Promises(longest_wait=0.0)),
@@ -47,17 +41,9 @@ POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
 ANY = HardwareProfile()
 PROMPT = SessionView(1, uncomputed=5, draft=None, server_drives=True, waiting_since=0.0)
 every_policy = pytest.mark.parametrize("name", POLICIES)
-# Other objectives change what is maximised, and nothing of what a plan may be.
-every_law = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.long] * (", " in name and "goodput" in name))
-        for name in POLICIES
-    ],
-)
 
 
-@every_law
+@every_policy
 @tried(250)
 @given(situation=snapshots(1) | snapshots(8), profile=profiles())
 def test_plans_are_valid(name: str, situation: tuple[Snapshot, float], profile: HardwareProfile) -> None:
@@ -75,7 +61,7 @@ def test_plans_for_many_sessions_are_valid(name: str, seed: int) -> None:
         require_contract(policy, crowd(seed), HardwareProfile(budget), 12345.678, promises)
 
 
-@every_law
+@every_policy
 @tried(60)
 @given(profile=profiles(), seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=6))
 def test_plans_stay_valid_whoever_comes_and_goes(

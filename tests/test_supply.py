@@ -124,7 +124,27 @@ def test_without_a_registry_there_is_no_digest() -> None:
 
 def test_an_audit_without_a_service_says_so() -> None:
     command = ["bash", str(ROOT / "deploy/audit.sh"), sys.executable]
-    environment = {"PATH": "/usr/bin:/bin", "AUDIT_SERVICE": "http://127.0.0.1:1/"}
+    environment = {"PATH": "/usr/bin:/bin", "PIP_INDEX_URL": "http://127.0.0.1:1/", "PIP_RETRIES": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 75 and done.stdout == ""
     assert "nothing was checked" in done.stderr and done.stderr.count("\n") == 1
+
+
+REGISTRIES = ("pypi" + ".org", "files.python" + "hosted", "deb." + "debian", "registry." + "npmjs")
+
+
+def test_no_host_of_a_package_registry_is_written_here() -> None:
+    """Scripts take it from the machine's own configuration: apt's sources, pip's index."""
+    places = (
+        *ROOT.glob("*.*"),
+        ROOT / "Makefile",
+        *(ROOT / "deploy").rglob("*"),
+        *(ROOT / "docs").rglob("*.md"),
+    )
+    code = [
+        path for folder in ("opensled", "verify_server", "tests") for path in (ROOT / folder).rglob("*.py")
+    ]
+    for path in (*places, *code):
+        if path.is_file():
+            text = path.read_text(errors="replace")
+            assert not [host for host in REGISTRIES if host in text], path

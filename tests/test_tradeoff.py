@@ -6,19 +6,24 @@ Run: pytest tests/test_tradeoff.py
 from __future__ import annotations
 
 import json
+from math import sqrt
 from pathlib import Path
 
 import pytest
 
 from hw_profiles import catalog
+from opensled import config
 from opensled.cli import main
+from opensled.errors import UsageError
+from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner.acceptance import adapted
 from opensled_testbed.planner.capacity_law import Capacity
+from opensled_testbed.planner.objective import POWERS, value
 from opensled_testbed.planner.setting import assumed, of_fleet
 from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
 from opensled_testbed.planner.tradeoff import FINE, Offer, TradeOff, best_offer, trade_off
-from opensled_testbed.planner.tradeoff_simulated import simulated_points
+from opensled_testbed.planner.tradeoff_simulated import simulated_point
 from tests.test_plan import perfect_traces
 
 HUB = Fleet(
@@ -50,6 +55,22 @@ def test_each_objective_takes_its_own_offer() -> None:
     assert best_offer(found, "cost") is cheap
     assert best_offer(found, "energy") is cool
     assert best_offer((), "speed") is None
+
+
+def test_values_by_hand() -> None:
+    """40 tokens/s for four times what the thriftiest spends."""
+    values = {name: value(name, 40, 8) / value(name, 1, 2) for name in POWERS}
+    assert values == {"speed": 40, "balanced": pytest.approx(20), "cost": 10, "energy": 10}
+    assert {value(name, 40, 0.0) for name in POWERS} == {40}, "what costs nothing divides nothing by zero"
+
+
+def test_balanced_orders_by_tokens_per_second_times_tokens_per_dollar() -> None:
+    found = [(40.0, 8.0), (30.0, 5.0), (10.0, 0.9)]
+    values = [value("balanced", rate, spent) for rate, spent in found]
+    products = [rate * rate / spent for rate, spent in found]
+    assert [each / values[0] for each in values] == pytest.approx(
+        [sqrt(product / products[0]) for product in products]
+    )
 
 
 def test_of_two_offers_as_fast_the_cheaper_is_taken() -> None:
@@ -89,6 +110,14 @@ def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve: TradeOff
         rivals = [other for other in curve.offers if other.found.mode == "sled-continuous"]
         at = [other.cost.usd_per_million_tokens for other in rivals if other.pace == each.pace]
         assert each.cost.usd_per_million_tokens == min(at)
+
+
+@pytest.mark.parametrize("price", ["nan", "inf", "1e400", "-1", "dear"])
+@pytest.mark.parametrize("name", ["ACCELERATOR_USD_HOUR", "KWH_USD", "GB_USD"])
+def test_a_price_is_a_finite_number(name: str, price: str) -> None:
+    """An infinite one would make all plans worth the same."""
+    with pytest.raises(UsageError, match=f"OPENSLED_{name}: "):
+        config.resolve(PlanConfig, "plan", {}, {f"OPENSLED_{name}": price}, [])
 
 
 # -- the command --------------------------------------------------------------------------------------------
@@ -153,14 +182,9 @@ def test_nothing_is_drawn_where_nobody_can_be_served(
 
 
 @pytest.mark.long
-def test_simulated_servers_do_what_their_objective_says() -> None:
-    """Ten users on a hub, whose devices draft 0.8 right: `energy` lets them draft less, and all keep their pace."""
-    traces = adapted(perfect_traces(), 0.8)
-    points = {each.objective: each for each in simulated_points(HUB.of_users(10), traces, 5.0, PRICES)}
-    assert points["energy"].drafted_per_token < points["speed"].drafted_per_token
-    assert points["energy"].joules_per_token < points["speed"].joules_per_token
-    assert points["speed"].tokens_per_s > points["energy"].tokens_per_s
-    for each in points.values():
-        assert each.slowest_tokens_per_s >= 5.0
-        assert each.usd_per_million_tokens_used <= each.usd_per_million_tokens
-        assert each.as_json()["label"] == "simulated"
+def test_a_simulated_server_keeps_the_pace_and_saves_power_between_steps() -> None:
+    """Ten users on a hub, whose devices draft 0.8 right."""
+    point = simulated_point(HUB.of_users(10), adapted(perfect_traces(), 0.8), 5.0, PRICES)
+    assert point.slowest_tokens_per_s >= 5.0 and point.drafted_per_token > 0
+    assert point.usd_per_million_tokens_used <= point.usd_per_million_tokens
+    assert point.as_json()["label"] == "simulated"

@@ -13,6 +13,7 @@ import grpc
 from opensled import codec
 from opensled.errors import Overloaded, Unauthorized, Unreachable
 from opensled.messages import Failure
+from opensled.padding import METADATA, Padding, is_padded
 from verify_server.clients import Client, Clients, StreamAccount
 from verify_server.security import Tenants
 
@@ -61,9 +62,10 @@ class ByteStream:
         account: StreamAccount,
         silent_s: float,
         may_return: bool = True,
+        padding: Padding | None = None,
     ) -> None:
-        """`may_return`: see `serve_stream`."""
-        self.may_return = may_return
+        """`may_return`: see `serve_stream`; `padding`: of what is written, None = none."""
+        self.may_return, self._padding = may_return, padding
         self._context, self.client, self.account = context, client, account
         self.seconds: float | None = context.time_remaining()
         self.begun = self.silent = False  # whether a message has arrived; whether the peer takes none
@@ -71,6 +73,11 @@ class ByteStream:
         self._task, self._clock = asyncio.current_task(), asyncio.get_running_loop().time
         self._since: float | None = None  # when the present write began
         self._timer: asyncio.TimerHandle | None = None  # as long as writes are watched
+
+    @property
+    def padded(self) -> bool:
+        """Whether the peer has asked for frames of fixed sizes."""
+        return self._padding is not None
 
     async def read(self) -> bytes | None:
         """The next message; None if the peer sends none any more. Raises Unreachable if the first one is late."""
@@ -99,7 +106,7 @@ class ByteStream:
         if self._timer is None:
             self._watch()
         try:
-            await self._context.write(data)
+            await self._context.write(self._padding(data) if self._padding else data)
         except Exception:
             self._since = None
             raise
@@ -143,9 +150,13 @@ async def run_stream(
     """
     try:
         with clients.stream(client) as account:
-            stream = ByteStream(context, client, account, max(linger, clients.limits.farewell_s))
+            padding = Padding() if is_padded(context.invocation_metadata()) else None
+            silent_s = max(linger, clients.limits.farewell_s)
+            stream = ByteStream(context, client, account, silent_s, padding=padding)
             try:
                 await clients.call(client)
+                if padding:
+                    await context.send_initial_metadata(METADATA)
                 await serve(stream)
             except asyncio.CancelledError:
                 if not stream.silent:

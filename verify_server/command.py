@@ -22,14 +22,14 @@ from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
-from opensled.shaping import SHAPING, configured
+from opensled.padding import PADDING, PADDING_REQUIRED
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost, measured, objective, tell_assumption
+from verify_server.costs import first_cost, measured
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
@@ -60,14 +60,12 @@ EXIT_SECONDS = 3.0
 def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
-    # Refused before a target is loaded
-    objective(config)
     config = with_home(config)
     require_keepable(config)
     store_of(config)
     if config.announce:
         discovery.require_reachable(config.listen)
-    if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
+    if config.pad_frames and config.http:
         raise UsageError(
             "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
         )
@@ -82,7 +80,9 @@ def serve(config: ServeConfig) -> int:
     tls, tenants = clients(config, config.listen)
     target = ENGINES.get(config.engine)(config)
     manager = make_manager(config, target, tenants)
-    return run(serve_sequences(config, manager, describe(manager, target), target, tenants, tls))
+    return run(
+        serve_sequences(config, manager, describe(manager, target, config.pad_frames), target, tenants, tls)
+    )
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
@@ -157,7 +157,7 @@ def session_limits(config: ServeConfig, target: Target, tenants: Tenants) -> Ses
 def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
     `VerifyLoop`."""
-    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
+    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
     drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
     if target.cost is None:
@@ -177,7 +177,6 @@ async def serve_sequences(
     tls: Tls | None,
 ) -> int:
     """Serve until SIGTERM; returns the exit status. `info`: the answer to `Describe`."""
-    tell_assumption(config)
     announce_lacking("grpc_health", "grpc_reflection")
     loop = manager.loop
     limits = client_limits(config, manager)
@@ -250,7 +249,6 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,
         min_acceptance=config.min_acceptance,
-        shaping=configured(config.pad_frames, config.tick, config.pad_answer),
     )
 
 
@@ -293,8 +291,8 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
     await server.stop(0)
 
 
-def describe(manager: SessionManager, target: Target) -> ModelInfo:
-    """What this server answers to `Describe`."""
+def describe(manager: SessionManager, target: Target, pads: bool = False) -> ModelInfo:
+    """What this server answers to `Describe`; `pads`: it serves padded streams only."""
     engine, text = target.engine, target.text
     return ModelInfo(
         model_id=target.model_id,
@@ -307,7 +305,12 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=(GUIDE, PENALTIES, SHAPING) if can_guide() else (PENALTIES, SHAPING),
-        shaping=manager.limits.shaping,
+        capabilities=_capabilities(pads),
         images=engine.info.images,
     )
+
+
+def _capabilities(pads: bool) -> tuple[str, ...]:
+    """What the server can do, as `Describe` says it. `pads`: it requires padding of every device."""
+    wanted = {GUIDE: can_guide(), PENALTIES: True, PADDING: True, PADDING_REQUIRED: pads}
+    return tuple([name for name, is_there in wanted.items() if is_there])

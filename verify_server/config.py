@@ -6,10 +6,8 @@ from hw_profiles import catalog
 from opensled.address import host_port, web_address, web_origins
 from opensled.config import option
 from opensled.logs import LEVELS
-from opensled.shaping import TICK_RULES
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
-from scheduler.goodput.objective import MAX_USD, POWERS
 from verify_server.access_config import AccessConfig
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
@@ -18,8 +16,6 @@ from verify_server.engine.base import MAX_TREE
 from verify_server.gpu_config import GpuConfig
 from verify_server.handout.config import HandOutConfig
 from verify_server.kept.config import KeepConfig
-
-DEVICE = "orin-nano-super"  # assumed of devices, as in `opensled plan`: no device tells the server its power
 
 
 @dataclass(frozen=True)
@@ -109,39 +105,6 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         "that has not drafted yet (goodput, which learns); inf = no limit",
         low=0,
         metavar="S",
-    )
-    objective: str = option(
-        "speed",
-        "what policy goodput maximises under every promised pace: speed (tokens/s), cost (tokens per USD), energy "
-        "(tokens per joule), or balanced between speed and cost",
-        choices=tuple(POWERS),
-    )
-    accelerator_usd_hour: float | None = option(
-        None,
-        "price of the target's hardware for one hour (objectives cost and balanced); none = its profile's",
-        low=0,
-        high=MAX_USD,
-        metavar="USD",
-    )
-    kwh_usd: float = option(
-        0.0,
-        "price of the devices' electricity (objectives cost and balanced)",
-        low=0,
-        high=MAX_USD,
-        metavar="USD",
-    )
-    gb_usd: float = option(
-        0.0,
-        "price of a gigabyte of traffic (objectives cost and balanced)",
-        low=0,
-        high=MAX_USD,
-        metavar="USD",
-    )
-    device_profile: str = option(
-        DEVICE,
-        "profile of the devices, for their power while they draft (objective energy, or with --kwh-usd)",
-        metavar="ID",
-        check=catalog.device,
     )
     batch: int = option(
         0, "drafts that policy static waits for; 0 = one from every session", low=0, metavar="N"
@@ -275,16 +238,6 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     pad_frames: bool = option(
         False,
         "require of every device that frames have fixed sizes, which do not tell how many tokens they hold",
-    )
-    tick: int = option(
-        0,
-        "require that frames leave at multiples of so many milliseconds only, dummies where there is nothing to send; "
-        "0 = no; needs --pad-frames",
-        **TICK_RULES,
-    )
-    pad_answer: bool = option(
-        False,
-        "require that frames go on after an answer until their number is a power of two; needs --tick",
     )
     metrics: str = option(
         "",

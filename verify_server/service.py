@@ -13,16 +13,15 @@ from opensled import codec
 from opensled.bounds import MAX_POSITIONS
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.files import Identity
-from opensled.framed import Framed
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.padding import PADDING_REQUIRED
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients
 from verify_server.handout.hand_out import SILENT_S, DraftHandOut
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager
-from verify_server.session_stream import serve_stream
-from verify_server.shaped_wire import Ending
+from verify_server.session_stream import Ending, serve_stream
 from verify_server.target import TextCodec
 
 log = logging.getLogger(__name__)
@@ -103,11 +102,16 @@ class VerifyService:
     async def serve(self, stream: ByteStream) -> None:
         """Serve one call of `Sequence` to its end."""
         positions = self._manager.sequence_limits.context_length
+        lacks_padding = PADDING_REQUIRED in self.info.capabilities and not stream.padded
 
         async def receive() -> ClientMessage | Ending:
             data = await stream.read()
             if data is None:
                 return Ending.HALF_CLOSED
+            if lacks_padding:
+                raise InvalidRequest(
+                    "this server requires padded frames; the device must ask for them", "padding"
+                )
             if len(data) <= CHEAP_BYTES:
                 return client_message(data, positions)
             started = time.thread_time()
@@ -116,7 +120,7 @@ class VerifyService:
             finally:
                 stream.account.spent(time.thread_time() - started)
 
-        async def send(message: ServerMessage | Framed) -> None:
+        async def send(message: ServerMessage) -> None:
             await stream.write(codec.server_bytes(message))
 
         await serve_stream(

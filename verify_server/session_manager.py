@@ -12,7 +12,6 @@ from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, Voc
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.metrics import Metric
 from opensled.noise import KEY_BYTES, noise_key
-from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
@@ -55,7 +54,6 @@ class SessionLimits:
     # Share of a device's drafts with an accepted token; below it they are ignored
     min_acceptance: float = 0.05
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
-    shaping: Shaping | None = None  # that every stream must have at least
 
 
 class SessionManager:

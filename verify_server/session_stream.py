@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import Protocol
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
-from opensled.messages import Cancel, Draft, Dummy, Failure, Moved, Open, Verdict
-from opensled.shaping import agreed
+from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
 from verify_server.loop import VerifyLoop
 from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
-from verify_server.shaped_wire import Ending, Receive, Send, shaped
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +24,18 @@ CLOSE_SECONDS = 1.0
 # A client gives up before its deadline as the server computes it: gRPC rounds deadlines up on their way. At most so
 # many seconds, and this share of the time.
 EARLY, EARLY_SHARE = 0.05, 0.02
+
+
+class Ending(Enum):
+    """How a peer's side of a stream ends."""
+
+    GONE = auto()
+    CANCELLED = auto()  # in so many words
+    HALF_CLOSED = auto()  # it sends nothing more, and reads on
+
+
+Receive = Callable[[], Awaitable[ClientMessage | Ending | None]]  # None = the peer is gone
+Send = Callable[[ServerMessage], Awaitable[None]]
 
 
 class Account(Protocol):
@@ -100,7 +110,6 @@ async def _serve(
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
-        shaping = agreed(first.shaping, manager.limits.shaping)
         session, opened = await manager.open(first, tenant, account.spent)
     except Exception as error:
         if manager.hands_over:
@@ -114,29 +123,26 @@ async def _serve(
         return
     outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
     cancelled = False
-    async with shaped(receive, send, shaping, arrived) as wire:
-        try:
-            await wire.send(replace(opened, shaping=shaping))
-            cancelled = await _converse(
-                _read(manager.loop, session, wire.receive, first, account),
-                _write(manager.loop, outbox, wire.send),
-                session,
-                0.0 if wire.fills else CLOSE_SECONDS,
-            )
-        finally:
-            if session.outbox is outbox:  # else a newer stream has taken the session over
-                if cancelled or session.failed or session.leaving or deadline.passed or not may_return:
-                    manager.forget(session)
-                else:
-                    manager.leave(session)
-        await wire.finish()
+    try:
+        await send(opened)
+        cancelled = await _converse(
+            _read(manager.loop, session, receive, first, account),
+            _write(manager.loop, outbox, send),
+            session,
+        )
+    finally:
+        if session.outbox is outbox:  # else a newer stream has taken the session over
+            if cancelled or session.failed or session.leaving or deadline.passed or not may_return:
+                manager.forget(session)
+            else:
+                manager.leave(session)
 
 
-async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session, linger: float) -> bool:
+async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session) -> bool:
     """Read and write until the sequence or the peer ends; returns True if the peer cancelled it.
 
     Only the writer sends: two sends must not overlap. After an error the session has failed, whether or not its peer
-    stays to read of it. `linger`: seconds for the peer to end a finished stream.
+    stays to read of it.
     """
     outbox, failures = session.outbox, session.stats.failures
     reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(write)
@@ -155,7 +161,7 @@ async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Se
         if _ended(reading, Ending.HALF_CLOSED):
             await asyncio.wait({writing})
         if writing.done() and writing.result():
-            await asyncio.wait({reading}, timeout=linger)
+            await asyncio.wait({reading}, timeout=CLOSE_SECONDS)
         return _ended(reading, Ending.CANCELLED)
     finally:
         reading.cancel()
@@ -198,8 +204,6 @@ async def _read(
             return message
         elif isinstance(message, Cancel):
             return Ending.CANCELLED
-        elif isinstance(message, Dummy):
-            raise InvalidRequest("a dummy on a stream without a tick; Open.shaping asks for one", "kind")
         elif message == first:  # a repeated frame
             await account.idle()
         else:

@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("model_id", "vocab_size", "fingerprint", "eos_ids", "limits", "rules", "numerics", "version", "tokenizer_hash", "has_chat_template", "capabilities", "shaping", "images")
+    __slots__ = ("model_id", "vocab_size", "fingerprint", "eos_ids", "limits", "rules", "numerics", "version", "tokenizer_hash", "has_chat_template", "capabilities", "images")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +23,6 @@ class DescribeReply(_message.Message):
     TOKENIZER_HASH_FIELD_NUMBER: _ClassVar[int]
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
-    SHAPING_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     vocab_size: int
@@ -36,9 +35,8 @@ class DescribeReply(_message.Message):
     tokenizer_hash: str
     has_chat_template: bool
     capabilities: _containers.RepeatedScalarFieldContainer[str]
-    shaping: Shaping
     images: ImageFacts
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ...) -> None: ...
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ...) -> None: ...
 
 class ImageFacts(_message.Message):
     __slots__ = ("token_id", "rows", "most", "most_bytes")
@@ -117,51 +115,33 @@ class SignedManifest(_message.Message):
     def __init__(self, manifest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
-    __slots__ = ("open", "draft", "cancel", "dummy", "padding")
+    __slots__ = ("open", "draft", "cancel", "padding")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
-    DUMMY_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     open: Open
     draft: Draft
     cancel: Cancel
-    dummy: Dummy
     padding: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., dummy: _Optional[_Union[Dummy, _Mapping]] = ..., padding: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., padding: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("opened", "verdict", "failure", "moved", "dummy", "padding")
+    __slots__ = ("opened", "verdict", "failure", "moved", "padding")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
-    DUMMY_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     verdict: Verdict
     failure: Failure
     moved: Moved
-    dummy: Dummy
     padding: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., dummy: _Optional[_Union[Dummy, _Mapping]] = ..., padding: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class Shaping(_message.Message):
-    __slots__ = ("frame_bytes", "tick_ms", "pad_answer")
-    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TICK_MS_FIELD_NUMBER: _ClassVar[int]
-    PAD_ANSWER_FIELD_NUMBER: _ClassVar[int]
-    frame_bytes: int
-    tick_ms: int
-    pad_answer: bool
-    def __init__(self, frame_bytes: _Optional[int] = ..., tick_ms: _Optional[int] = ..., pad_answer: _Optional[bool] = ...) -> None: ...
-
-class Dummy(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., padding: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "top_logprobs", "guide", "shaping", "takes_unverified", "images")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "top_logprobs", "guide", "takes_unverified", "images")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -177,7 +157,6 @@ class Open(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     GUIDE_FIELD_NUMBER: _ClassVar[int]
-    SHAPING_FIELD_NUMBER: _ClassVar[int]
     TAKES_UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     ids: Ids
@@ -195,10 +174,9 @@ class Open(_message.Message):
     device: str
     top_logprobs: int
     guide: Guide
-    shaping: Shaping
     takes_unverified: bool
     images: _containers.RepeatedCompositeFieldContainer[Image]
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
 
 class Image(_message.Message):
     __slots__ = ("digest", "data")
@@ -339,14 +317,13 @@ class Cancel(_message.Message):
     def __init__(self) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs", "shaping", "rule")
+    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs", "rule")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     NOISE_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
-    SHAPING_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     noise_key: bytes
@@ -354,9 +331,8 @@ class Opened(_message.Message):
     limits: Limits
     hint: int
     draft_probs: bool
-    shaping: Shaping
     rule: str
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., rule: _Optional[str] = ...) -> None: ...
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ..., rule: _Optional[str] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("address", "resume_token")

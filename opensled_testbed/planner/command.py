@@ -125,27 +125,27 @@ def _draw_curve(found: Plan, path: Path) -> None:
     if not accelerator:
         raise UsageError("--curve: no user can be served on any accelerator, so there is nothing to draw")
     curve, numbers = trade_off_of(found, accelerator), path.with_suffix(".json")
-    points = _servers(found, accelerator) if config.simulate else []
+    server = _server(found, accelerator) if config.simulate else None
     source = found.work.acceptance.source
     told = {
         "question": asdict(config),
         "acceptance": source,
         **curve.as_json(),
-        "simulated": [each.as_json() for each in points],
+        "simulated": [server.as_json()] if server else [],
     }
     numbers.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     place = (
         f"{config.target}, {config.weight_bits:g}-bit weights, {config.context} KV positions each, on {accelerator}; "
         f"{config.device} on {config.link}"
     )
-    draw(curve, points, path, place, source)
+    draw(curve, server, path, place, source)
     print(f"curve: {path}, {numbers}", file=sys.stderr)
 
 
-def _servers(found: Plan, accelerator: str) -> list[SimulatedPoint]:
-    """A server under each objective with the users there are, or with half of those whom its own decoding could serve
+def _server(found: Plan, accelerator: str) -> SimulatedPoint:
+    """A server with the users there are, or with half of those whom its own decoding could serve
     at the promised pace: a full server has no choice left."""
-    from opensled_testbed.planner.tradeoff_simulated import MOST, simulated_points
+    from opensled_testbed.planner.tradeoff_simulated import MOST, simulated_point
 
     config, traces = found.config, traces_of(found.source)
     fleet = fleet_of(config, accelerator)
@@ -153,5 +153,5 @@ def _servers(found: Plan, accelerator: str) -> list[SimulatedPoint]:
     plain = best(setting, "centralized", config.pace).users
     fits = opensled(fleet).server.sessions_that_fit
     users = min(config.users or max(1, plain // 2), MOST, fits)
-    print(f"simulating {users} users under each objective", file=sys.stderr, flush=True)
-    return simulated_points(fleet.of_users(users), traces, config.pace, prices_of(config, setting))
+    print(f"simulating {users} users", file=sys.stderr, flush=True)
+    return simulated_point(fleet.of_users(users), traces, config.pace, prices_of(config, setting))

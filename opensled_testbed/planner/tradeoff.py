@@ -2,8 +2,7 @@
 
 The law says how many users an accelerator holds at each pace, mode and draft length. The fewer share it, the faster
 each of them reads, and the more each token costs. `--objective` chooses from these offers, by the formula of
-scheduler/goodput/objective.py for one user: R are the user's tokens/s, and S is a share of the accelerator (which is
-paid, and draws its busy power, for whole hours) with what the user's device and traffic add. All of it is derived.
+objective.py. All of it is derived.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +12,8 @@ from typing import Any
 
 from opensled_testbed.planner.acceptance import LENGTHS
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, capacity
+from opensled_testbed.planner.objective import POWERS, value
 from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
-from scheduler.goodput.objective import POWERS, Objective
 
 FASTEST = 1024.0  # tokens/s; no reader, nor any target of ours, is as fast
 FINE = 2 ** (1 / 8)  # factor from one pace to the next: finer than the law is exact
@@ -30,9 +29,9 @@ class Offer:
     cost: Cost
 
     def value(self, name: str) -> float:
-        """By one of POWERS: see `value` of the objective; of use for comparisons only."""
+        """By one of POWERS: see objective.py."""
         per_token = self.cost.joules_per_token if name == "energy" else self.cost.usd_per_million_tokens
-        return Objective(name).value(self.pace, per_token * self.pace, 1.0) if per_token else self.pace
+        return value(name, self.pace, per_token * self.pace)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,6 @@
 """The trade-off as a picture: price and energy of a token over the pace, one line a mode, and what objectives take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +23,24 @@ STROKES = {
     "sled-continuous": "#1f7f66",
 }
 SIGNS = {"speed": "^", "balanced": "D", "cost": "o", "energy": "s"}  # of the objectives
-# Of full signs, in the order in which they are drawn: all of them show where they coincide.
-SIZES = {"speed": 14, "balanced": 10, "cost": 8, "energy": 6}
 PANELS: tuple[tuple[str, Measure], ...] = (
     ("USD per million tokens", lambda cost: cost.usd_per_million_tokens),
     ("joules per token", lambda cost: cost.joules_per_token),
 )
 
 
-def draw(curve: TradeOff, servers: Sequence[SimulatedPoint], path: Path, place: str, source: str) -> None:
-    """Write the picture to `path` (.png or .svg), with simulated servers beside the curve; `place` says what runs
+def draw(curve: TradeOff, server: SimulatedPoint | None, path: Path, place: str, source: str) -> None:
+    """Write the picture to `path` (.png or .svg), with a simulated server beside the curve; `place` says what runs
     where, and `source` where acceptance is from."""
     figure = Figure(figsize=(11, 5.5), facecolor="white")
     for axes, (title, measure) in zip(figure.subplots(1, 2), PANELS):
         _panel(axes, curve, measure)
-        for each in servers:
-            look: Any = {"mec": "white", "mfc": INK, "mew": 0.9, "ms": SIZES[each.objective], "zorder": 4}
-            axes.plot(each.tokens_per_s, measure(each), SIGNS[each.objective], **look)
+        if server:
+            axes.plot(
+                server.tokens_per_s, measure(server), "*", mec="white", mfc=INK, mew=0.9, ms=15, zorder=4
+            )
         axes.set_title(title, fontsize=11, loc="left", color=INK)
-    _words(figure, servers, place, source)
+    _words(figure, server, place, source)
     figure.subplots_adjust(left=0.065, right=0.985, top=0.78, bottom=0.225, wspace=0.16)
     figure.savefig(path, dpi=110)
 
@@ -83,7 +82,7 @@ def _scales(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _words(figure: Figure, servers: Sequence[SimulatedPoint], place: str, source: str) -> None:
+def _words(figure: Figure, server: SimulatedPoint | None, place: str, source: str) -> None:
     """Title, legends, and what the numbers are."""
     figure.suptitle(
         "What it costs that every user reads faster", x=0.065, y=0.975, ha="left", va="top", color=INK
@@ -103,16 +102,16 @@ def _words(figure: Figure, servers: Sequence[SimulatedPoint], place: str, source
     note = (
         "Lines and open signs are derived from hardware profiles by the planner's law, not measured: at each pace the "
         "best draft length of a mode, on an\naccelerator that is paid, and busy, all the time. "
-        f"Acceptance: {source}.{_simulated(servers)}\n"
+        f"Acceptance: {source}.{_simulated(server)}\n"
         f"{place[0].upper()}{place[1:]}."
     )
     figure.text(0.065, 0.02, note, ha="left", va="bottom", color=INK, fontsize=8.5)
 
 
-def _simulated(servers: Sequence[SimulatedPoint]) -> str:
-    if not servers:
+def _simulated(server: SimulatedPoint | None) -> str:
+    if not server:
         return ""
     return (
-        f"\nFull signs are simulated: a server with {servers[0].users} users under each objective (policy goodput), "
-        "and the power that it draws between steps."
+        f"\nThe star is simulated: a server with {server.users} users (policy goodput), and the power that it draws "
+        "between steps."
     )

@@ -1,7 +1,6 @@
 """Policy `goodput`: what a step computes, and which devices draft how much. This is its derivation.
 
-**What is maximised.** Expected committed tokens per second of all sessions, under the pace that each was promised. This
-is objective `speed`; objective.py has the others, which count what the tokens cost as well.
+**What is maximised.** Expected committed tokens per second of all sessions, under the pace that each was promised.
 
 **A session's rate.** A draft of k tokens is away for A(k) = delay + k * draft seconds after a verdict: the link and the
 drafting. It then waits w for the start of a step, is in one step of t seconds, and commits E(k) tokens
@@ -31,13 +30,12 @@ others lose because its positions make steps longer:
     gain(k) = rate(k) + promise(k) - slowdown * share(k) * (token_s * (k + 1) + context_s * context + session_s)
 
 `slowdown` = sum of rate * share / t: a step that is one second longer slows each session by the share of its round.
-A candidate's worth is the sum of rates (or what the objective makes of it), plus PROMISE * pace for each session by the
-chance that it keeps its pace. The best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row;
-where only the server's own drafts change, at once and for OWN_BETTER. Assignments with own drafts count DOUBT less than
-plain decoding: what they gain is an estimate, and sessions that get no draft wait for longer steps all the same.
-While RESPONSE is the present one, each review takes the next response, to the costs that the present lengths make, if
-it is worth more than these: hints that followed every response would go back and forth, as all devices answer the same
-costs at once.
+A candidate's worth is the sum of rates, plus PROMISE * pace for each session by the chance that it keeps its pace. The
+best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row; where only the server's own drafts
+change, at once and for OWN_BETTER. Assignments with own drafts count DOUBT less than plain decoding: what they gain is
+an estimate, and sessions that get no draft wait for longer steps all the same. While RESPONSE is the present one, each
+review takes the next response, to the costs that the present lengths make, if it is worth more than these: hints that
+followed every response would go back and forth, as all devices answer the same costs at once.
 
 **The server's own drafts.** Arms: plain decoding, k tokens of the device, j of the server, or both. A second draft adds
 

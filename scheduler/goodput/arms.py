@@ -62,7 +62,6 @@ class MarginalCosts:
     context_s: float = 0.0
     session_s: float = 0.0
     slowdown: float = 0.0  # tokens/s that all sessions lose if steps become a second longer
-    price: float = 0.0  # tokens/s that must be won for one more USD/s or watt
     # Passes of the server's drafter in a step that its sessions share, and by how many: who wants more pays them alone
     passes: float = 0.0
     sharing: float = 1.0
@@ -76,11 +75,9 @@ class Assignment(NamedTuple):
 
     rule: int  # the arm of every session for which it is allowed, or RESPONSE
     arms: NDArray[np.int_]  # index into `Arms`, of each session
-    worth: float  # `value` and `promised`
+    worth: float  # `rate` and `promised`
     rate: float  # tokens/s of all sessions
     step_s: float
     busy: float  # mean sessions in a step; below 1 the target idles in between
     costs: MarginalCosts  # by which RESPONSE found the lengths
     promised: float  # tokens/s that kept promises count for
-    spent: float  # USD/s or watts, as the objective counts
-    value: float  # `rate` by the objective, tokens/s

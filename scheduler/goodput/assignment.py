@@ -1,7 +1,6 @@
 """For which sessions who drafts how much, the device or the server: the assignment that is worth most.
 
-scheduler/goodput/__init__.py derives the formulas, and says where the constants come from; objective.py has the
-objectives.
+scheduler/goodput/__init__.py derives the formulas, and says where the constants come from.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.arms import LENGTHS, NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
-from scheduler.goodput.objective import SPEED, Consumption, Objective
 from scheduler.goodput.rounds import RoundTable
 from scheduler.plan import SessionView
 
@@ -45,10 +43,9 @@ class DraftPlanner(RoundTable):
         sessions: Sequence[SessionView],
         profile: HardwareProfile,
         prompts: PromptLoad,
-        objective: Objective = SPEED,
     ) -> None:
         super().__init__(sessions, profile)
-        self._objective, self._prompts = objective, prompts
+        self._prompts = prompts
 
     def hints(self, arms: NDArray[np.int_]) -> NDArray[np.int_]:
         """Tokens that each device drafts, where the sessions have these arms."""
@@ -57,31 +54,24 @@ class DraftPlanner(RoundTable):
     def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
         """The assignment of the present rule, and the best one; both are the same unless another is clearly better."""
         kept = self.assignment(rule, costs)
-        kept, *others = self.weighed([kept, *self._candidates(kept)])
-        return kept, self.chosen(kept, others)
+        return kept, self.chosen(kept, list(self._candidates(kept)))
 
     def chosen(self, kept: Assignment, others: Sequence[Assignment]) -> Assignment:
         """The best of `others`, if it is better than `kept` by BETTER, or by OWN_BETTER where only the server's own
         drafts change: no device pauses for that."""
         best = max(others, key=self._trusted)
         better = BETTER if self.arms.device[[kept.arms, best.arms]].any() else OWN_BETTER
-        return best if self._trusted(best) > self._trusted(kept) + better * kept.value else kept
+        return best if self._trusted(best) > self._trusted(kept) + better * kept.rate else kept
 
     def _trusted(self, found: Assignment) -> float:
         """What an assignment is worth, less DOUBT."""
-        return found.worth - (DOUBT * found.value if self.arms.own[found.arms].any() else 0.0)
+        return found.worth - (DOUBT * found.rate if self.arms.own[found.arms].any() else 0.0)
 
     def _candidates(self, kept: Assignment) -> Iterator[Assignment]:
         uniform = [self.assignment(int(arm)) for arm in np.flatnonzero(self._allowed.any(axis=1))]
         yield from uniform
-        for start in (kept, max(self.weighed(uniform), key=lambda one: one.worth)):
+        for start in (kept, max(uniform, key=lambda one: one.worth)):
             yield self.assignment(RESPONSE, self.marginal_costs(start))
-
-    def weighed(self, found: Sequence[Assignment]) -> list[Assignment]:
-        """The same with their values beside each other."""
-        least = min(one.spent for one in found)
-        values = [self._objective.value(one.rate, one.spent, least) for one in found]
-        return [one._replace(value=value, worth=value + one.promised) for one, value in zip(found, values)]
 
     def by(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
         """The arm that a rule gives each session, where steps are as `costs` say."""
@@ -130,15 +120,7 @@ class DraftPlanner(RoundTable):
         rates = self._tokens[arms, self._all] * share / step_s
         rate = float(rates.sum())
         promised = float(self._promised(rates, self.arms.drafted[arms]).sum())
-        busy, spent = float(share.sum()), self._spent(arms, share, step_s)
-        return Assignment(rule, arms, rate + promised, rate, step_s, busy, costs, promised, spent, rate)
-
-    def _spent(self, arms: NDArray[np.int_], share: Numbers, step_s: float) -> float:
-        """What the objective counts, for all sessions."""
-        rounds = share / step_s
-        drafting = float((self._device_s[arms, self._all] * rounds).sum())
-        messages = float((self._messages[arms, self._all] * rounds).sum())
-        return self._objective.spent(Consumption(min(1.0, float(share.sum())), drafting, messages))
+        return Assignment(rule, arms, rate + promised, rate, step_s, float(share.sum()), costs, promised)
 
     def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers, float]:
         """Seconds of a step, each session's share of the steps in which it has its turn, and how many steps make a turn
@@ -216,7 +198,6 @@ class DraftPlanner(RoundTable):
             context_s=(cost.verify_s(base[0], base[1] + CONTEXTS_STEP, base[2]) - now_s) / CONTEXTS_STEP,
             session_s=cost.verify_s(base[0], base[1], base[2] + 1) - now_s,
             slowdown=float((rates * share).sum()) / at.step_s,
-            price=self._objective.price(at.rate, at.spent),
             passes=float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
             sharing=max(1.0, float((own > 0).sum())),
         )
@@ -233,10 +214,4 @@ class DraftPlanner(RoundTable):
         gains = rates - costs.slowdown * place_s
         if promises:
             gains = gains + self._promised(rates, self.arms.drafted[:, None])
-        if costs.price:
-            rounds = share / costs.step_s
-            # A busy target is no busier with one session more.
-            busy = share if costs.busy < 1 else 0.0
-            used = Consumption(busy, self._device_s * rounds, self._messages * rounds)
-            gains = gains - costs.price * self._objective.running(used)
         return np.where(self._allowed, gains, -np.inf)

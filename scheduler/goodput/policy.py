@@ -1,5 +1,4 @@
-"""The default policy: most expected tokens per second of target time, under every session's promised pace; by another
-objective (objective.py) most of them per USD or joule, under the same promises.
+"""The default policy: most expected tokens per second of target time, under every session's promised pace.
 
 Per session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt. Plain
 decoding is always possible, so a device that is slow, late, silent or bad costs its user a short wait now and then.
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
-from scheduler.goodput.objective import SPEED, Objective
 from scheduler.goodput.state import GoodputState, Wait, current
 from scheduler.goodput.step_budget import DraftOffers, most_urgent, most_valuable, urgency
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
@@ -47,14 +45,13 @@ class Goodput:
     """`draft_wait`: seconds that a session waits for a device of which nothing is known yet."""
 
     draft_wait: float
-    objective: Objective = SPEED
 
     @classmethod
     def of(cls, options: PolicyOptions) -> Goodput:
-        return cls(options.draft_wait, options.objective)
+        return cls(options.draft_wait)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        state = current(snapshot.memory, snapshot.sessions, profile, now, self.objective)
+        state = current(snapshot.memory, snapshot.sessions, profile, now)
         candidates = self._candidates(snapshot.sessions, state, now)
         wake_at = min([wait.until for wait in candidates.awaited], default=inf)
         start_at = _start_at(candidates, profile, now)

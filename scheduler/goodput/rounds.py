@@ -62,13 +62,13 @@ class RoundTable:
         self._lengths = lengths
         self._tokens = 1 + accepted_tokens(first, later, lengths)
         self._own = self._own_tokens((first, later))
-        self._device_s = lengths * draft  # for which the device drafts
-        away = (delay + self._device_s) * (1 - earlier)
+        device_s = lengths * draft  # for which the device drafts
+        away = (delay + device_s) * (1 - earlier)
         if continued.any():
             whole = np.where(lengths > 0, first * later ** np.maximum(0, lengths - 1), 0.0)
             # A draft that was sent on waits for no verdict: it is drafted while the step with the last one runs.
             least_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
-            ahead_s = np.maximum(0.0, self._device_s - least_s)
+            ahead_s = np.maximum(0.0, device_s - least_s)
             away += continued * whole * np.minimum(0.0, ahead_s - away)
         self._away = np.where(lengths > 0, away, 0.0)
         self._all = np.arange(len(sessions))
@@ -90,11 +90,6 @@ class RoundTable:
     def _positions(self) -> Numbers:
         """[arm, session]: of a step."""
         return self._lengths + self._own + 1.0
-
-    @cached_property
-    def _messages(self) -> Numbers:
-        """[arm, session]: of a round, a verdict and a draft."""
-        return np.where(self._lengths > 0, 2.0, 1.0)
 
     @cached_property
     def _usual(self) -> Numbers:

@@ -13,7 +13,6 @@ from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.goodput.arms import NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
 from scheduler.goodput.assignment import DraftPlanner
-from scheduler.goodput.objective import SPEED, Objective
 from scheduler.plan import SessionView, Slice
 
 PROMPTS_S = 5.0  # seconds over which rates of prompts are means: follows a burst, ignores a single prompt
@@ -93,7 +92,6 @@ def current(
     sessions: Sequence[SessionView],
     profile: HardwareProfile,
     now: float,
-    objective: Objective = SPEED,
 ) -> GoodputState:
     """The state in `memory`, or a new one when a review is due or a session has no hint yet.
 
@@ -107,8 +105,8 @@ def current(
     # Without a device that drafts the present rule was never a choice.
     is_first = not old.hints and any(one.forecast for one in new)
     if now >= old.reviewed + pause or changed or is_first:
-        return _reviewed(old, sessions, profile, now, objective)
-    return _with_new(old, sessions, new, profile, now, objective) if new else old
+        return _reviewed(old, sessions, profile, now)
+    return _with_new(old, sessions, new, profile, now) if new else old
 
 
 def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView]:
@@ -131,13 +129,12 @@ def _with_new(
     new: Sequence[SessionView],
     profile: HardwareProfile,
     now: float,
-    objective: Objective,
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
     # Neither a device nor the server can draft for them: there is nothing to decide.
     if all(one.forecast is None and one.own_forecast is None for one in new):
         return replace(old, newest=sessions[-1].id, held=frozenset())
-    planner = DraftPlanner(new, profile, old.prompts, objective)
+    planner = DraftPlanner(new, profile, old.prompts)
     arms = planner.by(old.rule, old.present_costs)
     hints, own = _hints(new, planner.hints(arms)), planner.arms.own[arms]
     asks = _asks(new, own, _waits_from(old, now))
@@ -157,17 +154,16 @@ def _reviewed(
     sessions: Sequence[SessionView],
     profile: HardwareProfile,
     now: float,
-    objective: Objective,
 ) -> GoodputState:
     """With the best assignment of all present sessions."""
     present = [session for session in sessions if not session.absent]
     if not present:
         return replace(old, reviewed=now, sessions=len(sessions), newest=sessions[-1].id if sessions else -1)
-    planner = DraftPlanner(present, profile, _load(old.prompts, present, profile), objective)
+    planner = DraftPlanner(present, profile, _load(old.prompts, present, profile))
     kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
     # Without anyone who drafts the present rule was never a choice; and the server's own drafts change at no cost.
-    is_clear = not (old.hints or old.asks) or best.worth > kept.worth + MUCH_BETTER * kept.value
+    is_clear = not (old.hints or old.asks) or best.worth > kept.worth + MUCH_BETTER * kept.rate
     is_clear |= not planner.arms.device[[kept.arms, best.arms]].any()
     if 0 < doubts < DOUBTS and not is_clear:
         best = kept
@@ -211,7 +207,7 @@ def _answered(best: Assignment, planner: DraftPlanner) -> tuple[Assignment, Marg
     costs = planner.marginal_costs(best)
     if best.rule != RESPONSE:
         return best, costs
-    best, answer = planner.weighed([best, planner.assignment(RESPONSE, costs)])
+    answer = planner.assignment(RESPONSE, costs)
     return (answer, planner.marginal_costs(answer)) if answer.worth > best.worth else (best, costs)
 
 

@@ -85,7 +85,7 @@ def _turn(choose: Choices) -> pb.ChatMessage:
 
 def _params(choose: Choices, opening: pb.Open) -> None:
     params = opening.params
-    field = choose.byte() % 9
+    field = choose.byte() % 7
     if field == 0:
         params.temperature = choose.number()
     elif field == 1:
@@ -126,7 +126,7 @@ def _committed(choose: Choices, opening: pb.Open) -> None:
 
 
 def _other(choose: Choices, opening: pb.Open) -> None:
-    field = choose.byte() % 8
+    field = choose.byte() % 7
     if field == 0:
         opening.rule = choose.pick(("ratio", "match", "", "telepathy"))
     elif field == 1:
@@ -139,10 +139,8 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.model_id = choose.pick(("fake", "", "other"))
     elif field == 5:
         opening.fingerprint = choose.text()
-    elif field == 6:
+    else:
         opening.pace = choose.number()
-    else:  # a tick would have the fuzzer wait
-        opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
 
 
 def _images(choose: Choices, opening: pb.Open) -> None:

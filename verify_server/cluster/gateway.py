@@ -191,7 +191,7 @@ class Gateway:
 
     async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream) -> None:
         """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
-        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds)
+        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded)
         sending = asyncio.ensure_future(_send(first, stream, call))
         try:
             while (message := await _next(call)) is not grpc.aio.EOF:

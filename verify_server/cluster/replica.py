@@ -63,7 +63,7 @@ class ReplicaServer:
         target = ENGINES.get(config.engine)(config)
         signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
         self._manager = make_manager(config, target, tenants, signer, derived(key, "prefix"))
-        self._info, self._text = describe(self._manager, target), target.text
+        self._info, self._text = describe(self._manager, target, config.pad_frames), target.text
         self._readiness, self._servers = service.Readiness(), list[service.Server]()
         self._started: Future[tuple[asyncio.AbstractEventLoop, ReplicaAddresses]] = Future()
         threading.Thread(target=self._thread, args=(public, tls, tenants), name="server", daemon=True).start()

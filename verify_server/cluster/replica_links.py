@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from opensled import codec
 from opensled.errors import Unreachable
+from opensled.padding import METADATA
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.signing import GatewayCredentials
 
@@ -72,10 +73,14 @@ class ReplicaLink:
                 self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
         return self._replies[method]
 
-    def sequence(self, tenant: str, seconds: float | None) -> Any:
-        """A stream of raw bytes for a sequence of `tenant`; its time limit is `seconds`, None = none."""
+    def sequence(self, tenant: str, seconds: float | None, padded: bool) -> Any:
+        """A stream of raw bytes for a sequence of `tenant`; its time limit is `seconds`, None = none.
+
+        `padded`: the device has asked for padding.
+        """
+        padding = METADATA if padded else ()
         method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
-        call = method(timeout=seconds, metadata=self._metadata(tenant))
+        call = method(timeout=seconds, metadata=(*self._metadata(tenant), *padding))
         self.streams += 1
         call.add_done_callback(self._ended)
         return call
