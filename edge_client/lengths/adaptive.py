@@ -150,15 +150,6 @@ class Adaptive(DraftLengthPolicy):
     def status(self) -> DraftStatus:
         return self._status
 
-    def price(self, fresh: bool) -> float | None:
-        """What one more draft token costs, in tokens that could be committed meanwhile; `fresh`: it must be drafted
-        first. None: not known yet."""
-        with self._lock:
-            if not self._times.rounds:
-                return None
-            law = self._law()
-            return law.rate * (law.slope_s + (1 - law.hidden) * law.token_s * fresh)
-
     # -- events -------------------------------------------------------------------------------------------
 
     def opened(self, seconds: float) -> None:

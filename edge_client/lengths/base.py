@@ -90,7 +90,6 @@ class DraftLengthPolicy(ABC):
     """
 
     needs_confidence = False  # draft tokens must carry their confidence: a pass over the vocabulary for each
-    needs_spread = False  # draft tokens must carry their entropy and margin
 
     @classmethod
     def of(cls, options: LengthOptions) -> DraftLengthPolicy:
