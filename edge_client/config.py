@@ -76,7 +76,7 @@ class DeviceConfig(LinkConfig):
     draft_length: int = option(
         0,
         "most tokens of a draft block; 0 = as many as pay (--stop adaptive), or the server's hint, "
-        f"{UNADVISED} without a hint (--stop fixed, confidence), or as many as there is room for (--stop dual-trigger)",
+        f"{UNADVISED} without a hint (--stop fixed, confidence)",
         low=0,
         metavar="K",
     )
@@ -84,21 +84,13 @@ class DeviceConfig(LinkConfig):
         "adaptive",
         "when a draft block ends. adaptive: at the length that commits most tokens per second, as measured; no drafts "
         "where they do not pay; fixed: at its length; confidence: also before the first token below --confidence; "
-        "dual-trigger: after the first token at or below --confidence, or with which the confidences of the block "
-        "multiply to --product or less; or your own module:Class",
+        "or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
     )
     confidence: float = option(
         LengthOptions.confidence,
-        "threshold of --stop confidence (c_th) and dual-trigger (R2)",
-        low=0,
-        high=1,
-        metavar="P",
-    )
-    product: float = option(
-        LengthOptions.product,
-        "threshold of --stop dual-trigger for the product of all confidences of a block (R1)",
+        "threshold of --stop confidence (c_th)",
         low=0,
         high=1,
         metavar="P",

@@ -13,13 +13,13 @@ import pytest
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.dual_trigger import DualTrigger
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RetryPolicy
 from hw_profiles.sysfs import BoardState
 from opensled.messages import MATCH, SamplingParams
 from opensled.noise import noise_key
 from opensled.store import heldout_path, model_path
+from opensled_testbed.dual_trigger import DualTrigger
 from opensled_testbed.reference import Reference, Sampling
 from tests.ahead_drafts import SendsOn
 from tests.fakes import Weather

@@ -10,7 +10,6 @@ LENGTH_POLICIES = Registry(
         "adaptive": "edge_client.lengths.adaptive:Adaptive",
         "fixed": "edge_client.lengths.fixed:FixedLength",
         "confidence": "edge_client.lengths.confidence:ConfidenceLength",
-        "dual-trigger": "edge_client.lengths.dual_trigger:DualTrigger",
     },
 )
 
