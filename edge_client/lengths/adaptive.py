@@ -43,7 +43,7 @@ from opensled.messages import DraftBlock
 
 log = logging.getLogger(__name__)
 
-# The constants are chosen; tests/test_adaptive.py and docs/benchmarks/look_ahead.json show what they are worth.
+# The constants are chosen; tests/test_adaptive.py shows what they are worth.
 LONGEST = 32  # tokens of a block, whatever the server takes
 LATEST = 16  # rounds whose draft tokens the status counts
 LONG_AGO_S = 10.0  # without a verdict, after which everything learned is in doubt
