@@ -3,8 +3,8 @@
     nice -n 10 python -m benchmarks.adaptation [--work build/adaptation] [--positions N] [--epochs N] [--out FOLDER]
 
 The shifted target is `tiny`, trained further on its tasks in another style. Along the same held-out prompts: the draft
-with `tiny`, the same draft with the shifted target, and with it the draft that was adapted: all its weights, and by
-LoRA. All steps go on where they were stopped; the minutes of what was there already are not in those of this run.
+with `tiny`, the same draft with the shifted target, and with it the draft that was adapted. All steps go on where they
+were stopped; the minutes of what was there already are not in those of this run.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ WANTED = 0.7  # of the acceptance lost
 PROMPTS = 2400  # of which a twentieth is held out
 DRAFT, TARGET = "tiny-draft", "tiny"
 OWN, LOST, ADAPTED = "with its own target", "with the shifted target", "adapted to it"
-RANKS = {
-    ADAPTED: 0,
-    "adapted by LoRA of rank 4": 4,
-    "adapted by LoRA of rank 16": 16,
-}  # by case; 0 = all weights
-CASES = (OWN, LOST, *RANKS)
+CASES = (OWN, LOST, ADAPTED)
 FIGURES = ("acceptance", "tokens_per_round")
 
 
@@ -63,7 +58,7 @@ def _run(arguments: argparse.Namespace, command: str) -> int:
     document = {"figure": NAME, "label": "real", "provenance": provenance(command), **measured(arguments)}
     write_json(arguments.out / f"{NAME}.json", document)
     print("\n".join(section(document)))
-    return 0 if document["recovered"][ADAPTED]["acceptance"] >= WANTED else 1
+    return 0 if document["recovered"]["acceptance"] >= WANTED else 1
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -88,27 +83,26 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         threads=arguments.threads,
     )
     pair = load_pair(DRAFT, str(shifted))
-    reports = {case: _adapted(pair, config, rank) for case, rank in RANKS.items()}
+    report = _adapted(pair, config)
     cases = {
         OWN: _own(texts_of(pair, config)[1], config.answer, config.length),
-        LOST: reports[ADAPTED]["before"],
-        **{case: report["after"] for case, report in reports.items()},
+        LOST: report["before"],
+        ADAPTED: report["after"],
     }
     return {
         "cases": cases,
-        "recovered": {case: {name: recovered(cases, case, name) for name in FIGURES} for case in RANKS},
-        "adapt": reports,
+        "recovered": {name: recovered(cases, name) for name in FIGURES},
+        "adapt": report,
         "shifted": _facts(),
     }
 
 
-def _adapted(pair: Pair, config: AdaptConfig, rank: int) -> dict[str, Any]:
-    """The report of `opensled adapt`, and its minutes with measuring; those of the first one include writing."""
+def _adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:
+    """The report of `opensled adapt`, and its minutes with writing and measuring."""
     from opensled_training.adapting.command import adapted
 
     began = time.monotonic()
-    out = Path(config.work) / (f"draft-lora-{rank}" if rank else "draft")
-    report = adapted(pair, replace(config, lora=rank, out=str(out)))
+    report = adapted(pair, replace(config, out=str(Path(config.work) / "draft")))
     return {**report, "whole_minutes": round((time.monotonic() - began) / 60, 2)}
 
 
@@ -132,9 +126,9 @@ def _facts() -> dict[str, Any]:
     return {"steps": RECIPE.steps, "positions": RECIPE.steps * rows * length, "rate": RECIPE.peak_lr}
 
 
-def recovered(cases: Mapping[str, Sequence[Mapping[str, Any]]], case: str, name: str) -> float:
+def recovered(cases: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> float:
     """The share of what was lost that came back, of a figure's mean over the temperatures."""
-    own, lost, back = (sum(each[name] for each in cases[one]) / len(cases[one]) for one in (OWN, LOST, case))
+    own, lost, back = (sum(each[name] for each in cases[one]) / len(cases[one]) for one in CASES)
     return round((back - lost) / (own - lost), 4)
 
 
@@ -153,14 +147,14 @@ def section(document: Mapping[str, Any]) -> list[str]:
     ]
     return [
         *table(("the draft", "T", "acceptance", "tokens a round", "by position"), rows),
-        *[_won_back(case, document["recovered"][case], document["adapt"][case]) for case in RANKS],
+        _won_back(document["recovered"], document["adapt"]),
     ]
 
 
-def _won_back(case: str, share: Mapping[str, float], report: Mapping[str, Any]) -> str:
+def _won_back(share: Mapping[str, float], report: Mapping[str, Any]) -> str:
     learned = report["learned"]
     return (
-        f"{case}: won back {share['acceptance']:.0%} of the acceptance lost, {share['tokens_per_round']:.0%} of the "
+        f"{ADAPTED}: won back {share['acceptance']:.0%} of the acceptance lost, {share['tokens_per_round']:.0%} of the "
         f"tokens a round; {learned['weights']:,} weights learned from {learned['tokens']:,} tokens "
         f"({learned['written_tokens']:,} written) in {learned['minutes']:.1f} minutes, {report['whole_minutes']:.1f} "
         "with what else was to be done"

@@ -2,13 +2,12 @@
 
     python -m benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
         [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
-        [--figure server_drafts|heads|exit_drafts] [--exits FOLDER] [--quick] [--out FOLDER]
+        [--figure server_drafts|heads] [--quick] [--out FOLDER]
 
 One `opensled serve --drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
 must be equal, or the run ends with an error that says where they are not. The servers' prefix cache is off, and no
-server is asked a prompt twice. Drafter exit:N of figure exit_drafts drafts with the folder FOLDER-N that `opensled
-train-exit --out FOLDER` wrote. What is measured is kept in a .part file after each turn: a run that was ended goes on
+server is asked a prompt twice. What is measured is kept in a .part file after each turn: a run that was ended goes on
 where it was.
 """
 
@@ -42,7 +41,7 @@ from benchmarks.server_drafts_document import (
     write,
 )
 from benchmarks.server_drafts_plan import GREEDY, Group, Run, groups_of, laps, place, turned
-from benchmarks.server_drafts_turn import DraftModels, Server, started, turn, warm
+from benchmarks.server_drafts_turn import Server, started, turn, warm
 from benchmarks.server_drafts_view import tables, title
 from opensled.errors import NotFound, OpenSledError, UsageError
 from opensled.store import model_file
@@ -55,7 +54,6 @@ ENGINES = "torch,llamacpp"
 DRAFTERS = {
     "server_drafts": "none,lookup,cacheback,model",
     "heads": "none,specformer,ctc,lookup,cacheback,model",
-    "exit_drafts": "none,exit:8,exit:10,exit:12,exit:15,specformer,model",
 }
 QUICK_DRAFTERS = "none,lookup"
 
@@ -73,7 +71,6 @@ def main(words: list[str] | None = None) -> int:
     add(
         "--drafters", help=f"of `serve --drafter`; default those of the figure, with --quick {QUICK_DRAFTERS}"
     )
-    add("--exits", default="", metavar="FOLDER", help="of drafter exit:N, which is in FOLDER-N")
     add("--users", help="at once; default 1,4,8, with --quick 1")
     add(
         "--kinds", help=f"of {', '.join((*KINDS, *MORE_KINDS))}; default {','.join(KINDS)}, with --quick chat"
@@ -96,7 +93,7 @@ class Task:
     """What the command asks for."""
 
     names: list[str]  # of the drafters, none among them
-    models: DraftModels
+    draft_model: str  # of drafter model
     about: dict[str, Any]  # what all its turns have in common
     prompts: int
     runs: list[Run]
@@ -117,7 +114,7 @@ class Task:
         }
         return cls(
             names=names,
-            models=DraftModels(arguments.draft_model, arguments.exits),
+            draft_model=arguments.draft_model,
             about=about,
             prompts=_positive((1 if quick else 10) if arguments.prompts is None else arguments.prompts),
             runs=list(_runs(arguments)),
@@ -181,7 +178,7 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
         exit_on_signals()  # so that no process outlives the run
         raw["pieces"].append(provenance(f"{COMMAND} {shlex.join(words)}".rstrip()))
     for run, groups in wanted:
-        with started(task.about["target"], run.setup, task.names, task.models) as servers:
+        with started(task.about["target"], run.setup, task.names, task.draft_model) as servers:
             asyncio.run(_lap(task, raw, run, groups, servers))
     print(_told(raw, task.path))
     if found := list(changed(raw["units"])):

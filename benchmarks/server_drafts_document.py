@@ -1,4 +1,4 @@
-"""server_drafts.json, heads.json and exit_drafts.json: raw turns that grow group by group, and the figure over them."""
+"""server_drafts.json and heads.json: raw turns that grow group by group, and the figure over them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ FIGURES = {
         "Draft heads beside a real target",
         "Where answers copy the prompt, `lookup` drafts more and costs nothing. With several users drafts compete for "
         "the rows of the target's step.",
-    ),
-    "exit_drafts": (
-        "Early exits of a real target as its drafts",
-        "A draft token of an exit costs its share of the target's layers and the whole output layer, which no exit "
-        "saves; the shipped draft is smaller, and learned from far more text.",
     ),
 }
 COPYING = ("extraction", "summary", "rewriting")  # their answers repeat the prompt
@@ -182,9 +177,8 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def required(kind: str, name: str) -> float:
-    """Of tokens/s without drafts: what a drafter must reach on a kind of text. Heads and exits copy nothing."""
-    copies = name not in HEADS and not name.startswith("exit")
-    return ENOUGH if kind in COPYING and copies else REQUIRED
+    """Of tokens/s without drafts: what a drafter must reach on a kind of text. Heads copy nothing."""
+    return ENOUGH if kind in COPYING and name not in HEADS else REQUIRED
 
 
 def _missed(ratios: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[dict[str, Any]]:

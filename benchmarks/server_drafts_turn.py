@@ -43,18 +43,6 @@ class Server(NamedTuple):
     pid: int
 
 
-class DraftModels(NamedTuple):
-    """What the drafters that need a model draft with."""
-
-    model: str  # of drafter model
-    exits: str = ""  # of drafter exit:N, with -N behind it
-
-    def of(self, drafter: str) -> str:
-        """ "" = a drafter has none, or its own."""
-        name, _, layers = drafter.partition(":")
-        return self.model if name == "model" else f"{self.exits}-{layers}" if name == "exit" else ""
-
-
 class Said(NamedTuple):
     """One answer, read by its user."""
 
@@ -67,16 +55,16 @@ class Said(NamedTuple):
 
 @contextmanager
 def started(
-    target: str, setup: str, drafters: Sequence[str], models: DraftModels
+    target: str, setup: str, drafters: Sequence[str], draft_model: str
 ) -> Iterator[dict[str, Server]]:
-    """A server for each drafter; while they are there, this process keeps off their core."""
+    """A server for each drafter; `draft_model`: of drafter model. This process keeps off their core meanwhile."""
     cores = os.sched_getaffinity(0)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, cores)
         found = {}
         for name in drafters:
             http = f"127.0.0.1:{free_port()}"
-            process = serving(stack, target, setup, {SERVER_CORE}, _words(name, models.of(name), http))
+            process = serving(stack, target, setup, {SERVER_CORE}, _words(name, draft_model, http))
             found[name] = process, http  # they load one after the other: no two of them at once on one core
             process.wait_ready(READY_S)
         os.sched_setaffinity(0, cores - {SERVER_CORE} or cores)
@@ -84,7 +72,7 @@ def started(
 
 
 def _words(drafter: str, draft_model: str, http: str) -> tuple[str, ...]:
-    model = ("--draft-model", draft_model) if draft_model else ()
+    model = ("--draft-model", draft_model) if drafter == "model" else ()
     return ("--drafter", drafter, *model, "--http", http, "--kv-tokens", str(KV_TOKENS), *QUIET)
 
 

@@ -28,7 +28,6 @@ PARTS = (
     Part("the doctor's prediction", "benchmarks.doctor_prediction", ("--keep",)),
     Part("attacks on availability", "benchmarks.attacks"),
     Part("six cells, emulated", "benchmarks.regimes"),
-    Part("look-ahead, emulated", "benchmarks.look_ahead"),
     Part("grid and map, simulated", "benchmarks.grid"),
     Part("short grids by drafts, simulated", "benchmarks.grid_set"),
 )

@@ -74,32 +74,22 @@ class DeviceConfig(LinkConfig):
     )
     draft_length: int = option(
         0,
-        "most tokens of a draft block; 0 = as many as pay (--stop adaptive, predicted), or the server's hint, "
-        f"{UNADVISED} without a hint (--stop fixed, confidence), or as many as there is room for (--stop dual-trigger)",
+        "most tokens of a draft block; 0 = as many as pay (--stop adaptive), or the server's hint, "
+        f"{UNADVISED} without a hint (--stop fixed, confidence)",
         low=0,
         metavar="K",
     )
     stop: str = option(
         "adaptive",
         "when a draft block ends. adaptive: at the length that commits most tokens per second, as measured; no drafts "
-        "where they do not pay; predicted: also where acceptance is unlikely, as learned from verdicts; fixed: at its "
-        "length; confidence: also before the first token below --confidence; dual-trigger: after the first token at or "
-        "below --confidence, or with which the confidences of the block multiply to --product or less; or your own "
-        "module:Class",
+        "where they do not pay; fixed: at its length; confidence: also before the first token below --confidence; "
+        "or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
     )
     confidence: float = option(
         LengthOptions.confidence,
-        "threshold of --stop confidence (c_th) and dual-trigger (R2); for --stop predicted only until the cost of "
-        "tokens is known",
-        low=0,
-        high=1,
-        metavar="P",
-    )
-    product: float = option(
-        LengthOptions.product,
-        "threshold of --stop dual-trigger for the product of all confidences of a block (R1)",
+        "threshold of --stop confidence (c_th)",
         low=0,
         high=1,
         metavar="P",
@@ -118,7 +108,7 @@ class DeviceConfig(LinkConfig):
     )
     battery_floor: float = option(
         LengthOptions.battery_floor,
-        "charge in percent below which a device on its battery drafts nothing (--stop adaptive, predicted)",
+        "charge in percent below which a device on its battery drafts nothing (--stop adaptive)",
         low=0,
         high=100,
         metavar="PERCENT",
@@ -126,7 +116,7 @@ class DeviceConfig(LinkConfig):
     look_ahead: bool = option(True, "draft on while a verdict travels; off = rest then, and save power")
     send_on: str = option(
         "auto",
-        "send what is drafted ahead before the verdict; auto = where it saves time (--stop adaptive, predicted)",
+        "send what is drafted ahead before the verdict; auto = where it saves time (--stop adaptive)",
         choices=("auto", "off"),
     )
     lookahead_branches: int = option(

@@ -299,7 +299,6 @@ def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
     options = LengthOptions(
         length=config.draft_length,
         confidence=config.confidence,
-        product=config.product,
         tree=config.draft_tree,
         look_ahead=config.look_ahead,
         send_on=config.send_on == "auto",

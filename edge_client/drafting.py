@@ -96,7 +96,6 @@ class JobDrafting(ABC):
             prompt_length=sampler.prompt_length - skipped,
             skipped=skipped,
             with_confidence=stop.needs_confidence,
-            with_spread=stop.needs_spread,
             vocab_size=self._vocab_size,
         )
         self._begin(text, sampler)

@@ -40,8 +40,6 @@ class DraftToken(NamedTuple):
     id: int
     confidence: float = 1.0  # chance that it stands if those before it do, by its drafter; 1 = untold
     drawn_from: SparseDistribution | None = None  # for rules with `draft_probs` only
-    entropy: float = 0.0  # of the draft model's candidates, nats; stays on the device
-    margin: float = 1.0  # between the probabilities of its two likeliest ids; stays on the device
 
 
 class TreeNode(NamedTuple):

@@ -16,7 +16,6 @@ from opensled.penalties import Emitted, TokenCounts, penalize
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
 DRAFT_CANDIDATES = 64
-FAR = 80.0  # nats below the likeliest token: there probabilities are below 1e-34
 
 
 def most_likely(logits: np.ndarray, count: int) -> np.ndarray:
@@ -39,14 +38,6 @@ def nucleus(probs: np.ndarray, top_p: float) -> int:
     return int(np.count_nonzero(before < top_p))
 
 
-def _spread(token: DraftToken, relative: np.ndarray, probs: np.ndarray) -> DraftToken:
-    """`token` with the entropy and margin of what it was drawn from; `relative`: logits less the largest one."""
-    likeliest = float(probs.max())
-    entropy = -log(likeliest) - float(np.dot(probs, np.maximum(relative, -FAR)))
-    second = float(np.partition(probs, -2)[-2]) if len(probs) > 1 else 0.0
-    return token._replace(entropy=max(0.0, entropy), margin=likeliest - second)
-
-
 @dataclass(frozen=True)
 class Sampler:
     """Draws draft tokens of one sequence: the target's sampling parameters and its noise key."""
@@ -54,7 +45,6 @@ class Sampler:
     params: SamplingParams
     key: bytes
     with_confidence: bool = True  # False: it stays 1, which saves a pass over the vocabulary
-    with_spread: bool = False  # entropy and margin too
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
     prompt_length: int = 0  # tokens of the text that penalties do not count
     skipped: int = 0  # positions that the drafter is not told of, and that its own do not count
@@ -104,11 +94,9 @@ class Sampler:
 
     def _drawn(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
         winner = self._winner(ids, scores, position)
-        if not (self.with_confidence or self.with_spread):
+        if not self.with_confidence:
             return DraftToken(int(ids[winner]))
-        probs = softmax(scores)
-        token = DraftToken(int(ids[winner]), float(probs[winner]))
-        return _spread(token, scores - scores[0], probs) if self.with_spread else token
+        return DraftToken(int(ids[winner]), float(softmax(scores)[winner]))
 
     def _allowed(self, logits: np.ndarray, emitted: Emitted | None) -> np.ndarray:
         """Those of ids the target knows, with the biases and penalties of the request."""
@@ -126,12 +114,9 @@ class Sampler:
     def _greedy(self, logits: np.ndarray) -> DraftToken:
         """The likeliest token; ties go to the lowest id."""
         winner = int(logits.argmax())
-        if not (self.with_confidence or self.with_spread):
+        if not self.with_confidence:
             return DraftToken(winner)
-        relative = logits - logits[winner]
-        weights = np.exp(relative)
-        token = DraftToken(winner, 1 / float(weights.sum()))
-        return _spread(token, relative, weights * token.confidence) if self.with_spread else token
+        return DraftToken(winner, 1 / float(np.exp(logits - logits[winner]).sum()))
 
     def _winner(self, ids: np.ndarray, scores: np.ndarray, position: int) -> int:
         """Index into `ids`, which are sorted by score descending."""

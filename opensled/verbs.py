@@ -196,12 +196,6 @@ VERBS = {
         "opensled_training.heads.config:TrainHeadConfig",
         "opensled_training.heads.command:train_head",
     ),
-    "train-exit": Verb(
-        "train an early exit of a target as its draft",
-        "opensled train-exit --target smollm2 --layers 12 --out exits/mine",
-        "opensled_training.exits.config:TrainExitConfig",
-        "opensled_training.exits.command:train_exit",
-    ),
     "train-pivots": Verb(
         "train a classifier for the loose rule pad",
         "opensled train-pivots --target tiny --draft tiny-draft --out pivots/mine",

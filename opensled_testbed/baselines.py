@@ -6,8 +6,8 @@ A fleet says what pace its users want; only `opensled` and its parts have a serv
 from collections.abc import Callable
 from dataclasses import replace
 
-from edge_client.lengths.base import LengthOptions
 from hw_profiles.draft_head import KINDS
+from opensled_testbed.dual_trigger import NEWEST, PRODUCT
 from opensled_testbed.fleet import Fleet, Group, Server
 
 LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded
@@ -58,10 +58,10 @@ def sled_continuous(fleet: Fleet) -> Fleet:
 
 
 def pipesd(fleet: Fleet) -> Fleet:
-    """PipeSD's dual trigger (arXiv 2605.13319) on the devices: edge_client/lengths/dual_trigger.py says what of it.
+    """PipeSD's dual trigger (arXiv 2605.13319) on the devices: opensled_testbed/dual_trigger.py says what of it.
 
     The paper has one client; for many, ours is the server of `sled-continuous`. Thresholds of devices that have the
-    rule already stay, see tuning.py; others get the product's defaults.
+    rule already stay, see tuning.py; others get our defaults.
     """
     groups = tuple(
         replace(_triggered(group), draft_length=LONGEST, stop="dual-trigger") for group in fleet.groups
@@ -72,7 +72,7 @@ def pipesd(fleet: Fleet) -> Fleet:
 def _triggered(group: Group) -> Group:
     if group.stop == "dual-trigger":
         return group
-    return replace(group, product=LengthOptions.product, confidence=LengthOptions.confidence)
+    return replace(group, product=PRODUCT, confidence=NEWEST)
 
 
 def opensled(fleet: Fleet) -> Fleet:

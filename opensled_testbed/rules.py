@@ -6,10 +6,10 @@ from collections.abc import Callable
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.dual_trigger import DualTrigger
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
+from opensled_testbed.dual_trigger import DualTrigger
 from opensled_testbed.fleet import STOPS, Group
 
 

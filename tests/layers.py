@@ -64,9 +64,7 @@ PLOT_HOMES = (
     "opensled_testbed/planner/tradeoff_picture.py",
     "opensled_testbed/report/plots",
     "benchmarks/picture.py",
-    "benchmarks/look_ahead_plot.py",
     "benchmarks/real_plot.py",
-    "benchmarks/head_curves_plot.py",
     "benchmarks/quality_plot.py",
 )
 # library -> the files, or folders with a slash, that may import it

@@ -120,13 +120,6 @@ def doctor() -> dict[str, Any]:
     return component("Doctor") | {"ratios": [], "facts": {"bound": 0.25, "rows": rows}}
 
 
-def look_ahead() -> dict[str, Any]:
-    rates = {"centralized": 10.0, "plain": 5.0, "adaptive": 9.0, "all": 9.0}
-    runs = [{"contender": name, "rates": [rate]} for name, rate in rates.items()]
-    head = {"figure": "look_ahead", "title": "Ahead", "label": "emulated", "provenance": ORIGIN}
-    return head | {"cells": [{"id": "hub", "runs": runs}]}
-
-
 EVERYTHING = {
     "regimes": regimes(cell_of("good cell", WINS), cell_of(HOSTILE, LOSES)),
     "grid": grid(),
@@ -136,7 +129,6 @@ EVERYTHING = {
     "peer": component("A peer"),
     "part": component(),
     "doctor": doctor(),
-    "look_ahead": look_ahead(),
     "other_form": {"provenance": ORIGIN, "label": "real"},
     "not-ours": {"something": "else"},
 }

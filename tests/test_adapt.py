@@ -128,10 +128,8 @@ def counting_texts(count: int = 24) -> list[ShardText]:
     return texts
 
 
-def trained(
-    folder: Path, epochs: int = 12, about: str = "a", rate: float = 5e-3, rank: int = 0
-) -> DraftLearner:
-    return DraftLearner(small(), counting_texts(), folder, {"about": about}, epochs, rate, rank)
+def trained(folder: Path, epochs: int = 12, about: str = "a", rate: float = 5e-3) -> DraftLearner:
+    return DraftLearner(small(), counting_texts(), folder, {"about": about}, epochs, rate)
 
 
 def test_a_draft_learns_the_probabilities(tmp_path: Path):
@@ -145,37 +143,11 @@ def test_a_draft_learns_the_probabilities(tmp_path: Path):
     assert one.learned.tokens == 80 * 24 * 16
 
 
-def test_lora_leaves_an_ordinary_model_that_has_learned(tmp_path: Path):
-    """The weights that came in, each with a matrix of low rank added to it; embedding and norms as they were."""
-    before = {name: weight.clone() for name, weight in small().state_dict().items()}
-    one = trained(tmp_path, 40, rate=2e-2, rank=2)
-    assert one.learned.weights == sum(
-        2 * sum(weight.shape) for name, weight in before.items() if "proj" in name
-    )
-    asked, right = torch.arange(20)[None], torch.arange(1, 21)
-    with torch.no_grad():
-        first = one.draft(asked).logits
-        assert torch.equal(first, small()(asked).logits), "at first nothing is added"
-    one.run()
-    after = one.draft.state_dict()
-    assert after.keys() == before.keys() and type(one.draft.model.layers[0].mlp.up_proj) is torch.nn.Linear
-    for name, weight in before.items():
-        rank = torch.linalg.matrix_rank(after[name] - weight, rtol=1e-4) if "proj" in name else 0
-        assert rank == (2 if "proj" in name else 0), name
-        assert "proj" in name or torch.equal(after[name], weight)
-    with torch.no_grad():
-        last = one.draft(asked).logits
-    learned, known = (each[0].log_softmax(-1)[range(20), right].mean() for each in (last, first))
-    assert learned > known + 0.1
-    assert all(weight.requires_grad for weight in one.draft.parameters())
-
-
-@pytest.mark.parametrize("rank", [0, 3])
-def test_it_goes_on_where_it_was_stopped_as_if_nothing_had_happened(tmp_path: Path, monkeypatch, rank):
-    whole = trained(tmp_path / "whole", rank=rank)
+def test_it_goes_on_where_it_was_stopped_as_if_nothing_had_happened(tmp_path: Path, monkeypatch):
+    whole = trained(tmp_path / "whole")
     whole.run()
     monkeypatch.setattr(learner, "CHECKPOINT_S", -1.0)  # after every step
-    stopped = trained(tmp_path / "parts", rank=rank)
+    stopped = trained(tmp_path / "parts")
     step, left = stopped._step, iter(range(5))
 
     def interrupted(group: list[ShardText]) -> None:
@@ -186,7 +158,7 @@ def test_it_goes_on_where_it_was_stopped_as_if_nothing_had_happened(tmp_path: Pa
     monkeypatch.setattr(stopped, "_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stopped.run()
-    again = trained(tmp_path / "parts", rank=rank)
+    again = trained(tmp_path / "parts")
     assert again.learned.steps == 5
     again.run()
     assert again.learned.steps == whole.learned.steps
@@ -200,14 +172,6 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path):
         trained(tmp_path, 1, about="b")
     with pytest.raises(UsageError, match="another epochs"):
         trained(tmp_path, 2)
-    with pytest.raises(UsageError, match="another lora"):
-        trained(tmp_path, 1, rank=4)
-
-
-def test_a_rate_fits_what_is_trained():
-    assert AdaptConfig().highest_rate < AdaptConfig(lora=4).highest_rate
-    assert AdaptConfig(lora=4, rate=0.02).highest_rate == 0.02
-    assert AdaptConfig(lora=4).run != AdaptConfig().run != AdaptConfig(lora=8).run
 
 
 # -- files ------------------------------------------------------------------------------------------------

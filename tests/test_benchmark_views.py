@@ -6,24 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import head_curves_view
 from benchmarks.quality_plot import sweeps
 from benchmarks.readme import write_readme
 
 FOLDER = Path(__file__).parents[1] / "docs/benchmarks"
-
-
-def test_a_head_that_was_measured_late_only_has_no_early_figure():
-    curves = {"long": [[0, 1.0], [10, 1.2], [40, 1.6]], "late": [[40, 1.9]], "short": [[0, 1.0], [20, 1.4]]}
-    lines = head_curves_view.section({"curves": {"tiny": curves}})
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| tiny")
-    ]
-    assert rows == [
-        ["tiny", "long", "40", "1.60", "1.20 at 10"],
-        ["tiny", "late", "40", "1.90", "not measured"],
-        ["tiny", "short", "20", "1.40", "1.40 at 20"],
-    ]
 
 
 def test_the_table_of_all_figures_is_the_one_in_the_folder(tmp_path):

@@ -177,8 +177,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["frobnicate"],
             "serve, pair, kept, relay, edge, service, generate, chat, run, top, selftest, doctor, demo, plan, bench, "
-            "quality, profile, draft-tables, train-head, train-exit, train-pivots, adapt, drafts, pull, "
-            "config, models",
+            "quality, profile, draft-tables, train-head, train-pivots, adapt, drafts, pull, config, models",
         ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),

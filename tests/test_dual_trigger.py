@@ -1,4 +1,4 @@
-"""PipeSD's dual trigger: blocks by hand, as a rule of a device and as a baseline; what its upload would be worth here.
+"""PipeSD's dual trigger: blocks by hand, and as a baseline; what its upload would be worth here.
 
 Run: .venv/bin/python -m pytest tests/test_dual_trigger.py -q
 """
@@ -9,17 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.device import _length_policy
-from edge_client.lengths.adaptive import LONGEST as ROOM
-from edge_client.lengths.base import LengthOptions, pulled
-from edge_client.lengths.dual_trigger import DualTrigger
-from edge_client.prompt_config import GenerateConfig
+from edge_client.lengths.base import pulled
 from hw_profiles import catalog
 from opensled.codec import encode_client
 from opensled.errors import UsageError
 from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from opensled.protocol import common_prefix
 from opensled_testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
+from opensled_testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
 from opensled_testbed.fleet import Fleet, Group, Server, read_fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.rules import rule_of, stretched_rule_of
@@ -85,11 +82,9 @@ def test_length_hint_and_room_bind_where_no_trigger_fires():
     assert rule.nodes(16) == 0
 
 
-def test_what_the_flags_mean():
-    told = _length_policy(GenerateConfig(stop="dual-trigger", product=0.3, confidence=0.5, draft_length=6))
-    assert told == DualTrigger(6, product=0.3, newest=0.5) and told.needs_confidence
-    usual = _length_policy(GenerateConfig(stop="dual-trigger"))
-    assert usual == DualTrigger(ROOM, product=LengthOptions.product, newest=LengthOptions.confidence)
+def test_it_says_what_it_does():
+    told = DualTrigger(6, product=0.3, newest=0.5)
+    assert told.needs_confidence
     assert told.status.words.endswith("until their confidences multiply to 0.3 or one is 0.5")
 
 
@@ -140,7 +135,7 @@ def test_the_recurrence_cuts_a_block_where_tokens_are_heavy():
 def test_devices_of_the_baseline_have_the_rule_at_a_server_that_waits_for_none():
     fleet = BASELINES[PIPESD](Fleet(HUB, (replace(BESIDE, draft_length=2, pace=9, confidence=0.7),)))
     (group,) = fleet.groups
-    usual = DualTrigger(LONGEST, product=LengthOptions.product, newest=LengthOptions.confidence)
+    usual = DualTrigger(LONGEST, product=PRODUCT, newest=NEWEST)
     assert rule_of(group, lambda: 0.0) == stretched_rule_of(group, 2.0) == usual
     assert (group.pace, fleet.server.policy) == (0.0, "fcfs")
     assert {*BASELINES} - {*USUAL} == {PIPESD, *PARTS, *OF_HEADS}

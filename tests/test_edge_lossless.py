@@ -9,7 +9,6 @@ import pytest
 
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.fixed import FixedLength
-from edge_client.lengths.predicted import Predicted
 from hw_profiles.sysfs import BoardState
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64, factory  # noqa: F401
 
@@ -24,7 +23,7 @@ def edges():
     """Drafter, and rule of its blocks."""
     return {
         "llamacpp adaptive": ("llamacpp", adaptive()),
-        "onnx predicted": ("onnx", Predicted(0.3, board=BoardState)),
+        "onnx adaptive": ("onnx", adaptive()),
         "cacheback, adaptive": ("cacheback", adaptive(tree=TREE)),
         "chain, adaptive": ("chain:cacheback,llamacpp", adaptive(tree=TREE)),
         "accelerated": ("accelerated:llamacpp", adaptive()),

@@ -20,7 +20,7 @@ from opensled.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageEr
 from opensled.messages import SamplingParams
 from opensled.store import model_path
 from opensled_testbed.reference import Reference
-from opensled_training.exits.exit_model import exit_model
+from opensled_training.vision.exit_model import exit_model
 from tests.fakes import FakeEngine, FakeText
 from tests.test_head_drafters import (
     PROMPTS,
@@ -40,7 +40,7 @@ from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.selftest import attending_by
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.engine.torch_scores import TorchScores
-from verify_server.exits import exit_attach
+from verify_server.exits import exit_attach, exit_file
 from verify_server.exits.exit_drafter import ExitDrafter
 from verify_server.exits.exit_file import ExitFile
 from verify_server.exits.exit_states import ExitStates
@@ -70,6 +70,22 @@ def about(tmp_path_factory) -> ExitFile:
     found = ExitFile(folder, EXIT, "tiny", "of tiny", config_digest(network.config))
     found.save()
     return found
+
+
+def test_the_draft_is_a_part_of_the_target() -> None:
+    """Its first layers, and between them and the norm its last one, which alone learns."""
+    target = fresh_engine().network
+    own = target.model.layers
+    model = exit_model(target, EXIT)
+    assert model.config.num_hidden_layers == len(model.model.layers) == EXIT + 1
+    for place, number in enumerate((*range(EXIT), len(own) - 1)):
+        for name, weight in own[number].state_dict().items():
+            assert torch.equal(model.model.layers[place].state_dict()[name], weight)
+    learning = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert learning and all(name.startswith(f"model.layers.{EXIT}.") for name in learning)
+    assert target.config.num_hidden_layers == len(own)  # its own config is not touched
+    with pytest.raises(UsageError, match=f"layers 1 to {len(own) - 1}"):
+        exit_model(target, len(own))
 
 
 def alone(about: ExitFile) -> LlamaForCausalLM:
@@ -288,3 +304,23 @@ def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> Non
 def test_layers_that_a_target_does_not_have_are_refused(layers) -> None:
     with pytest.raises(UsageError, match=f"exit:{layers}: this target has exits behind its layers 1 to"):
         exit_attach.early_exit(layers, ServeConfig(model="tiny"), target())
+
+
+@pytest.mark.parametrize("damage", ["[]", "{", '{"format": 2}', '{"format": 1, "layers": 0}'])
+def test_damaged_cards_are_refused(tmp_path, damage) -> None:
+    (tmp_path / exit_file.ABOUT).write_text(damage)
+    with pytest.raises(UnsupportedModel):
+        exit_file.load(tmp_path)
+
+
+def test_a_folder_without_its_layer_is_refused(about, tmp_path) -> None:
+    copied = replace(about, folder=tmp_path)
+    with pytest.raises(NotFound, match="lacks its weights"):
+        copied.weights()
+    weights = (about.folder / exit_file.WEIGHTS).read_bytes()
+    (tmp_path / exit_file.WEIGHTS).write_bytes(weights)
+    with pytest.raises(UnsupportedModel, match="no layer 22"):
+        replace(copied, layers=22).weights()
+    (tmp_path / exit_file.WEIGHTS).write_bytes(weights[:1000])
+    with pytest.raises(UnsupportedModel, match="cannot be read"):
+        copied.weights()

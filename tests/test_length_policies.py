@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from edge_client.device import _length_policy
 from edge_client.lengths import LENGTH_POLICIES, length_policy
+from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, pulled
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
+from edge_client.prompt_config import GenerateConfig
 from opensled.errors import UsageError
 from opensled.messages import DraftBlock, DraftToken
 
@@ -25,7 +30,7 @@ class Pairs(DraftLengthPolicy):
 
 
 NAMES = [*LENGTH_POLICIES.names(), f"{__name__}:Pairs"]
-TOKEN = DraftToken(1, 0.9, None, 0.3, 0.8)
+TOKEN = DraftToken(1, 0.9)
 
 
 @pytest.fixture(params=NAMES)
@@ -78,11 +83,19 @@ def test_it_says_what_it_does(policy: DraftLengthPolicy) -> None:
     assert status.words
     assert status.length <= 6
     assert status.drafting == (policy.most(16) > 0)
-    assert isinstance(policy.needs_confidence, bool) and isinstance(policy.needs_spread, bool)
+    assert isinstance(policy.needs_confidence, bool)
+
+
+def test_what_the_flags_mean() -> None:
+    adaptive = _length_policy(GenerateConfig(draft_length=5, battery_floor=0))
+    assert isinstance(adaptive, Adaptive) and adaptive.top(16, 9) == 5
+    doubtful = _length_policy(GenerateConfig(stop="confidence", draft_tree=0))
+    assert doubtful == ConfidenceLength(4, True, confidence=0.4)
+    assert _length_policy(GenerateConfig(stop="fixed", draft_length=2)) == FixedLength(2, tree=60)
 
 
 def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(UsageError, match="choose from adaptive, predicted, fixed, confidence, dual-trigger"):
+    with pytest.raises(UsageError, match="choose from adaptive, fixed, confidence"):
         length_policy("longest", LengthOptions())
     with pytest.raises(UsageError, match="no draft-length policy"):
         length_policy("edge_client.lengths.base:UNADVISED", LengthOptions())

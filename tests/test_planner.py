@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.lengths.dual_trigger import DualTrigger
 from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, LinkProfile, Quantity, TargetShape
 from hw_profiles.step_cost import TargetCost
 from opensled_testbed.cells import REGIMES
+from opensled_testbed.dual_trigger import DualTrigger
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.planner import capacity_law as law
 from opensled_testbed.planner import trip

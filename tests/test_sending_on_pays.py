@@ -8,7 +8,6 @@ from edge_client.config import DeviceConfig
 from edge_client.device import _length_policy
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.fixed import FixedLength
-from edge_client.lengths.predicted import Predicted
 from edge_client.lengths.verdict_times import OPEN_BLOCKS, VerdictTimes
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
@@ -86,11 +85,10 @@ def test_the_rules_that_do_not_measure_never_send_on():
     assert FixedLength(4).sends_on(4, 16) == 0
 
 
-@pytest.mark.parametrize("stop", ["adaptive", "predicted"])
 @pytest.mark.parametrize(("option", "wanted"), [("auto", True), ("off", False)])
-def test_the_option_reaches_the_rule(stop, option, wanted):
-    rule = _length_policy(DeviceConfig(stop=stop, send_on=option))
-    assert isinstance(rule, Predicted if stop == "predicted" else Adaptive) and rule._send_on == wanted
+def test_the_option_reaches_the_rule(option, wanted):
+    rule = _length_policy(DeviceConfig(send_on=option))
+    assert isinstance(rule, Adaptive) and rule._send_on == wanted
 
 
 def test_the_time_until_a_block_is_negative_where_it_did_not_wait():

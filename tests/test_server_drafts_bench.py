@@ -28,7 +28,7 @@ from benchmarks.server_drafts_document import (
     write,
 )
 from benchmarks.server_drafts_plan import Run, laps, turned
-from benchmarks.server_drafts_turn import DraftModels, Server, cpu_s
+from benchmarks.server_drafts_turn import Server, cpu_s
 from benchmarks.server_drafts_view import section, title
 from opensled.errors import UsageError
 
@@ -154,20 +154,6 @@ def test_heads_copy_nothing_and_need_not() -> None:
     unit["answers"] |= {"ctc": _turn(5.0), "specformer": _turn(5.0)}
     missed = summary(RUN, [unit])["missed"]
     assert {each["drafter"] for each in missed} == {"lookup", "model"}
-    unit["answers"] = {NONE: _turn(4.0), "exit:12": _turn(4.0)}
-    assert summary(RUN, [unit])["missed"] == []
-
-
-def test_each_exit_has_a_folder_of_its_own() -> None:
-    models = DraftModels("small", "exits/mine")
-    named = {name: models.of(name) for name in ("none", "specformer", "model", "exit:8", "exit:12")}
-    assert named == {
-        "none": "",
-        "specformer": "",
-        "model": "small",
-        "exit:8": "exits/mine-8",
-        "exit:12": "exits/mine-12",
-    }
 
 
 def test_a_changed_text_is_told_at_level_exact_only_and_asked_again() -> None:

@@ -8,10 +8,8 @@ LENGTH_POLICIES = Registry(
     "draft-length policy",
     {
         "adaptive": "edge_client.lengths.adaptive:Adaptive",
-        "predicted": "edge_client.lengths.predicted:Predicted",
         "fixed": "edge_client.lengths.fixed:FixedLength",
         "confidence": "edge_client.lengths.confidence:ConfidenceLength",
-        "dual-trigger": "edge_client.lengths.dual_trigger:DualTrigger",
     },
 )
 

@@ -43,7 +43,7 @@ from opensled.messages import DraftBlock
 
 log = logging.getLogger(__name__)
 
-# The constants are chosen; tests/test_adaptive.py and docs/benchmarks/look_ahead.json show what they are worth.
+# The constants are chosen; tests/test_adaptive.py shows what they are worth.
 LONGEST = 32  # tokens of a block, whatever the server takes
 LATEST = 16  # rounds whose draft tokens the status counts
 LONG_AGO_S = 10.0  # without a verdict, after which everything learned is in doubt
@@ -149,15 +149,6 @@ class Adaptive(DraftLengthPolicy):
     @property
     def status(self) -> DraftStatus:
         return self._status
-
-    def price(self, fresh: bool) -> float | None:
-        """What one more draft token costs, in tokens that could be committed meanwhile; `fresh`: it must be drafted
-        first. None: not known yet."""
-        with self._lock:
-            if not self._times.rounds:
-                return None
-            law = self._law()
-            return law.rate * (law.slope_s + (1 - law.hidden) * law.token_s * fresh)
 
     # -- events -------------------------------------------------------------------------------------------
 

@@ -76,7 +76,6 @@ class LengthOptions:
 
     length: int = 0  # most tokens of a block; 0 = not said
     confidence: float = 0.4  # threshold of a token's confidence, 0 to 1
-    product: float = 0.2  # threshold of the product of all confidences of a block, 0 to 1
     tree: int = 0  # most tokens of a draft tree; 0 = chains only
     look_ahead: bool = True  # the drafter goes on while a verdict travels
     send_on: bool = True  # what it drafts then may be sent before the verdict
@@ -90,7 +89,6 @@ class DraftLengthPolicy(ABC):
     """
 
     needs_confidence = False  # draft tokens must carry their confidence: a pass over the vocabulary for each
-    needs_spread = False  # draft tokens must carry their entropy and margin
 
     @classmethod
     def of(cls, options: LengthOptions) -> DraftLengthPolicy:

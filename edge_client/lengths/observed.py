@@ -10,7 +10,7 @@ from edge_client.lengths.learned_sums import LARGEST, Sums
 from hw_profiles.fading import FadingRatio, kept
 
 # The constants of this file are chosen: the values with which policy `adaptive` comes closest to the best fixed
-# length on the simulated devices of tests/test_adaptive.py and in docs/benchmarks/look_ahead.json.
+# length on the simulated devices of tests/test_adaptive.py.
 DEEPEST = 32  # positions of a block with a chance of their own; deeper ones are like the last
 # Assumed before the first verdict: chances of the first and of later tokens, and the draft tokens they count for.
 # The recorded pairs of the tiny family lie near them (docs/drafters.md).

@@ -1,4 +1,4 @@
-"""Results of a form of their own: look-ahead, the coupling of a real pair, sampling, the baseline of quick runs, and
+"""Results of a form of their own: the coupling of a real pair, sampling, the baseline of quick runs, and
 what the doctor foretells. Each has a table; what has none is linked."""
 
 import statistics
@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from opensled_testbed.report.html import (
-    Html,
     Section,
     code,
     folded,
-    loss,
     origin,
     paragraph,
     prose,
@@ -21,12 +19,6 @@ from opensled_testbed.report.html import (
 from opensled_testbed.report.results import Result
 
 Content = Mapping[str, Any]
-CONTENDERS = {
-    "centralized": "centralized",
-    "plain": "plain SLED",
-    "adaptive": "adaptive",
-    "all": "OpenSLED",
-}
 
 
 def section(results: Sequence[Result], page_folder: Path) -> Section:
@@ -38,35 +30,6 @@ def _shown(result: Result, page_folder: Path) -> str:
     made = TABLES.get(result.path.stem)
     body = made(result.content) if made else paragraph("See the file.")
     return f"<h3>{text(result.title)}</h3>{origin(result, page_folder)}{body}"
-
-
-def look_ahead(content: Content) -> str:
-    """Means over users and repeats, cell by cell."""
-    rows = [_look_ahead_row(cell) for cell in content["cells"]]
-    note = paragraph(
-        "Tokens/s of a user. Plain SLED drafts blocks of a fixed length and waits; OpenSLED "
-        "decides how much it drafts, and drafts ahead while a verdict travels. ▼: below centralized by more than 5 %.",
-        kind="note",
-    )
-    head = ["cell", *CONTENDERS.values(), "OpenSLED over centralized", "over plain SLED"]
-    return note + table(head, rows)
-
-
-def _look_ahead_row(cell: Content) -> list[object]:
-    found = {
-        name: [rate for run in cell["runs"] if run["contender"] == name for rate in run["rates"]]
-        for name in CONTENDERS
-    }
-    means = {name: statistics.fmean(rates) for name, rates in found.items() if rates}
-    shown = [f"{means[name]:.1f}" if name in means else "–" for name in CONTENDERS]
-    return [cell["id"], *shown, _over(means, "centralized"), _over(means, "plain")]
-
-
-def _over(means: Mapping[str, float], other: str) -> str | Html:
-    if not means.get(other) or "all" not in means:
-        return "–"
-    value = means["all"] / means[other]
-    return loss(f"{value:.2f}x") if value < 0.95 and other == "centralized" else f"{value:.2f}x"
 
 
 def coupling(content: Content) -> str:
@@ -139,7 +102,6 @@ def doctor(content: Content) -> str:
 
 
 TABLES: Mapping[str, Callable[[Content], str]] = {
-    "look_ahead": look_ahead,
     "coupling": coupling,
     "sampling": sampling,
     "quick_baseline": quick_baseline,

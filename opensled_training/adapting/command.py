@@ -56,11 +56,10 @@ def adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:
     learner = DraftLearner(
         copy.deepcopy(pair.draft),
         texts,
-        config.run,
+        config.shop / "run",
         {"pair": json.dumps(fingerprints), "source": config.kept or config.data},
         config.epochs,
-        config.highest_rate,
-        config.lora,
+        config.rate,
     )
     started = time.monotonic()
     learner.run()
@@ -71,7 +70,6 @@ def adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:
         found = gain(before, after, config.least_gain)
         report: dict[str, Any] = {
             "parents": fingerprints,
-            "lora_rank": config.lora,
             "learned": _learned(learner.learned, sum(int((text.roles != GIVEN).sum()) for text in texts)),
             "draft_length": config.length,
             "before": [each.facts() for each in before],

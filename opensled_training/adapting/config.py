@@ -7,8 +7,6 @@ from pathlib import Path
 
 from opensled.config import option
 
-RATE, LORA_RATE = 1e-3, 1e-2  # highest learning rates (docs/drafters.md has what was measured)
-
 
 @dataclass(frozen=True)
 class AdaptConfig:
@@ -39,14 +37,6 @@ class AdaptConfig:
         200_000, "tokens that the target writes to learn from", low=100, metavar="N", often=True
     )
     epochs: int = option(6, "times to read them", low=1, high=1000, metavar="N", often=True)
-    lora: int = option(
-        0,
-        "train matrices of this rank beside the weights (LoRA) and add them in the end; 0: train all weights",
-        low=0,
-        high=1024,
-        metavar="RANK",
-        often=True,
-    )
     least_gain: float = option(
         0.1,
         "tokens a round that the draft must gain, with the whole 95 %% interval; else nothing is written to --out",
@@ -57,9 +47,7 @@ class AdaptConfig:
     length: int = option(4, "tokens of the drafts that are measured", low=1, high=64, metavar="K")
     heldout: int = option(96, "held-out texts to measure along, at most", low=2, high=10_000, metavar="N")
     answer: int = option(96, "tokens of a held-out text, at most", low=8, high=4096, metavar="N")
-    rate: float = option(
-        0.0, f"highest learning rate; default: {RATE:g}, with --lora {LORA_RATE:g}", low=0, high=0.1
-    )
+    rate: float = option(1e-3, "highest learning rate", low=1e-6, high=0.1)
     work: str = option(
         "build/adapt", "folder for data and checkpoints; what it holds is not made again", metavar="DIR"
     )
@@ -71,16 +59,6 @@ class AdaptConfig:
     def shop(self) -> Path:
         """Folder of this pair's data."""
         return Path(self.work) / f"{Path(self.draft).stem}-to-{Path(self.target).stem}"
-
-    @property
-    def run(self) -> Path:
-        """Folder of the checkpoint: trainings of other ranks share the texts."""
-        return self.shop / (f"run-lora-{self.lora}" if self.lora else "run")
-
-    @property
-    def highest_rate(self) -> float:
-        """Of learning."""
-        return self.rate or (LORA_RATE if self.lora else RATE)
 
     @property
     def folder(self) -> Path:

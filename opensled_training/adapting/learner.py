@@ -1,4 +1,4 @@
-"""The training loop of a draft that goes on learning from the target's probabilities: all its weights, or LoRA.
+"""The training loop of a draft that goes on learning from the target's probabilities.
 
 It can be stopped at any time and goes on from its last checkpoint with the same batches.
 """
@@ -15,7 +15,6 @@ import torch
 from transformers import LlamaForCausalLM
 
 from opensled.errors import UsageError
-from opensled_training.adapting.low_rank import add_low_rank, merge_low_rank
 from opensled_training.distil.objective import apart
 from opensled_training.distil.shard_batches import ShardText, batch_of, batches_of
 from opensled_training.train import adamw
@@ -40,8 +39,7 @@ class Learned:
 class DraftLearner:
     """Trains `draft` (float32) on `texts`, each read `epochs` times; the checkpoint is in `folder` (made).
 
-    `about` says what is trained; UsageError where the checkpoint there is of something else. `rank`: of LoRA; 0 = all
-    weights learn.
+    `about` says what is trained; UsageError where the checkpoint there is of something else.
     """
 
     def __init__(
@@ -52,18 +50,14 @@ class DraftLearner:
         about: dict[str, object],
         epochs: int,
         rate: float,
-        rank: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.draft, self._texts, self._epochs, self._highest = draft.train(), texts, epochs, rate
-        self._about = {**about, "texts": len(texts), "epochs": epochs, "rate": rate, "lora": rank}
-        self._clock, self._rank = clock, rank
-        if rank:
-            add_low_rank(draft.model, rank)  # without the output layer, which is the embedding
-        self._learning = [each for each in draft.parameters() if each.requires_grad]
-        self._optimizer = adamw(self._learning, DECAY)
+        self._about = {**about, "texts": len(texts), "epochs": epochs, "rate": rate}
+        self._clock = clock
+        self._optimizer = adamw(draft.parameters(), DECAY)
         self._per_epoch = len(batches_of(texts, random.Random(SEED)))
-        self.learned = Learned(weights=sum(each.numel() for each in self._learning))
+        self.learned = Learned(weights=sum(each.numel() for each in draft.parameters()))
         folder.mkdir(parents=True, exist_ok=True)
         self._checkpoint = folder / "draft.pt"
         if self._checkpoint.exists():
@@ -84,8 +78,6 @@ class DraftLearner:
                 self._save()
                 saved = self._clock()
         self._save()
-        if self._rank:
-            merge_low_rank(self.draft.model)
         self.draft.eval()
 
     def _groups(self) -> Iterator[list[ShardText]]:
@@ -101,7 +93,7 @@ class DraftLearner:
         hidden = self.draft.model(batch.ids, use_cache=False).last_hidden_state[batch.asked]
         divergence, variation = apart(hidden, self.draft.model.embed_tokens.weight, batch.aims, generator)
         divergence.backward()
-        torch.nn.utils.clip_grad_norm_(self._learning, 1.0)
+        torch.nn.utils.clip_grad_norm_(self.draft.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         learned.steps, learned.tokens = learned.steps + 1, learned.tokens + len(batch.aims.ids)

@@ -42,18 +42,18 @@ def losses(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Gener
 
 def apart(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Divergence and variation, see `Losses`; the features of `aims` are not read."""
-    candidates = candidates_of(aims.ids, len(embedding), generator)
+    candidates = _candidates_of(aims.ids, len(embedding), generator)
     logits = linear(hidden, embedding[candidates.ids]).float() + candidates.log_shares
     log_probs = logits.log_softmax(-1).gather(1, candidates.places[aims.ids])  # [N, TOP]
     wanted = aims.log_probs.exp()
-    rest, own_rest = rest_of(wanted), rest_of(log_probs.exp())
+    rest, own_rest = _rest_of(wanted), _rest_of(log_probs.exp())
     known = (wanted * (aims.log_probs - log_probs)).sum(-1)
     divergence = known + rest * (rest.log() - own_rest.log())
     variation = 1 - torch.minimum(wanted, log_probs.exp()).sum(-1) - torch.minimum(rest, own_rest)
     return divergence.mean(), variation.mean()
 
 
-class Candidates(NamedTuple):
+class _Candidates(NamedTuple):
     """Tokens that the softmax goes over."""
 
     ids: Tensor  # [C]
@@ -61,7 +61,7 @@ class Candidates(NamedTuple):
     log_shares: Tensor  # [C]: log of the number of tokens that each one stands for
 
 
-def candidates_of(ids: Tensor, vocabulary: int, generator: torch.Generator) -> Candidates:
+def _candidates_of(ids: Tensor, vocabulary: int, generator: torch.Generator) -> _Candidates:
     likely = torch.zeros(vocabulary, dtype=torch.bool)
     likely[ids.flatten()] = True
     named, others = likely.nonzero()[:, 0], (~likely).nonzero()[:, 0]
@@ -69,9 +69,9 @@ def candidates_of(ids: Tensor, vocabulary: int, generator: torch.Generator) -> C
     places = torch.zeros(vocabulary, dtype=torch.long)
     places[named] = torch.arange(len(named))
     shares = torch.cat([torch.ones(len(named)), torch.full([len(drawn)], len(others) / max(1, len(drawn)))])
-    return Candidates(torch.cat([named, drawn]), places, shares.log())
+    return _Candidates(torch.cat([named, drawn]), places, shares.log())
 
 
-def rest_of(probs: Tensor) -> Tensor:
+def _rest_of(probs: Tensor) -> Tensor:
     """What the TOP leave, never 0."""
     return (1 - probs.sum(-1)).clamp_min(1e-4)

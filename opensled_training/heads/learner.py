@@ -14,7 +14,7 @@ from verify_server.heads.collapse import Trie
 
 
 class Shape(Protocol):
-    """Of a head, or of what else learns from tapped states."""
+    """Of a head."""
 
     @property
     def kind(self) -> str: ...
@@ -43,6 +43,6 @@ class Learner(Protocol):
         """`name`: see losses.LOSSES; a learner with a loss of its own takes that."""
 
     def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
-        """By way of drafting, of heads `chain` and `tree`, a draft from each start; ids are of the draft vocabulary.
+        """By way of drafting, `chain` and `tree`, a draft from each start; ids are of the draft vocabulary.
 
         A learner is judged by the last way."""

@@ -75,12 +75,6 @@ def rows(path: Path) -> int:
         return int(file["sizes"].sum())
 
 
-def taps(path: Path) -> tuple[int, ...]:
-    """Which hidden states a shard holds."""
-    with np.load(path) as file:
-        return tuple(file["taps"].tolist())
-
-
 def shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"))
 

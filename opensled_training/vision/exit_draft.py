@@ -31,19 +31,18 @@ from verify_server.heads.head_file import config_digest
 from verify_server.text.hf_text import HFText
 
 from ..eight_bits import NUMBERS
-from ..exits.exit_losses import fused
-from ..exits.exit_model import exit_model
-from ..exits.exit_source import FUSED
 from ..export import moved_into, patch_json, write_tokenizer
 from ..export_gguf import write_gguf
 from ..family import END_ID
 from ..train import adamw
+from .exit_model import exit_model
 from .recipe import VISION, Plan
 from .rows import Batch, RowMaker
 
 NAME = f"{VISION.name}-draft"
 PLAN = Plan(220, 1e-3, 30)
 REPORT_STEPS = 50
+FUSED = 3  # last layers whose outputs are imitated (arXiv 2510.22641)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Seen:
     """What the frozen target makes of a batch."""
 
     left: Tensor  # [rows, length, size]: what leaves the exit's last layer
-    deep: Tensor  # [n, size]: what is imitated, at the n places before a reply's tokens
+    deep: Tensor  # [n, size]: what is imitated at the n places before a reply's tokens, a mean behind the final norm
     logits: Tensor  # [n, vocabulary]
     wanted: Tensor  # [rows, length]: which places those are
 
@@ -59,10 +58,9 @@ class Seen:
 class ExitLearner:
     """The imitating layer behind layer `layers` of `whole`, whose weights stay as they are."""
 
-    def __init__(self, whole: LlavaForConditionalGeneration, layers: int, begun: str = "last") -> None:
-        """`begun`: see `opensled_training.exits.exit_model.source_of`."""
+    def __init__(self, whole: LlavaForConditionalGeneration, layers: int) -> None:
         self.whole, self.layers = whole.eval().requires_grad_(False), layers
-        self.model: LlamaForCausalLM = exit_model(decoder_of(whole), layers, begun)
+        self.model: LlamaForCausalLM = exit_model(decoder_of(whole), layers)
         self.layer = self.model.model.layers[-1]
 
     @torch.no_grad()
@@ -79,7 +77,7 @@ class ExitLearner:
         norm, states = self.model.model.norm, read.hidden_states
         last = read.last_hidden_state[wanted]
         deep = [norm(states[-1 - back][wanted]) for back in range(FUSED - 1, 0, -1)]
-        kept = fused(torch.stack([*deep, last], dim=1))
+        kept = torch.stack([*deep, last]).mean(0)
         return Seen(states[self.layers], kept, self.whole.lm_head(last), wanted)
 
     def drafted(self, seen: Seen, batch: Batch) -> Tensor:

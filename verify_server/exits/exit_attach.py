@@ -43,8 +43,8 @@ def early_exit(*given: Any) -> ExitDrafter:
         return _imitating(folder, layers, engine, target)
     if not layers:
         raise UsageError(
-            "--drafter exit needs the folder of an exit (opensled train-exit): --draft-model FOLDER; or exit:N to "
-            "leave the target after N layers without one"
+            "--drafter exit needs the folder of an exit: --draft-model FOLDER; or exit:N to leave the target after N "
+            "layers without one"
         )
     return _beside(engine, layers, None)
 
@@ -94,7 +94,7 @@ def _check(found: ExitFile, layers: int, engine: TorchEngine, target: Target) ->
     ):
         raise UnsupportedModel(
             f"the exit in {found.folder} was trained for {found.target!r}, a target of other sizes than "
-            f"{target.model_id!r}; train one with `opensled train-exit`"
+            f"{target.model_id!r}; take one that was trained for it"
         )
 
 

@@ -68,8 +68,7 @@ def load(folder: Path) -> ExitFile:
         about = json.loads(path.read_text())
     except OSError as error:
         raise NotFound(
-            f"{folder} holds no early exit: {path} cannot be read ({error.strerror}); make one with "
-            "`opensled train-exit`",
+            f"{folder} holds no early exit: {path} cannot be read ({error.strerror}); name the folder of one",
             "exit",
         ) from error
     except (ValueError, RecursionError) as error:

@@ -9,15 +9,13 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from opensled.errors import UnsupportedModel, UsageError
-from opensled_training.exits.config import BEGINNINGS
 from verify_server.engine.tap import places_of
 
 
-def exit_model(target: PreTrainedModel, layers: int, begun: str = BEGINNINGS[0]) -> LlamaForCausalLM:
-    """A copy of the target's embedding, first `layers` layers, norm and output layer, and of a deeper layer between.
+def exit_model(target: PreTrainedModel, layers: int) -> LlamaForCausalLM:
+    """A copy of the target's embedding, first `layers` layers, norm and output layer, and of its last layer between.
 
-    All weights are frozen but those of that layer. `begun`: see `source_of`. Raises UnsupportedModel and
-    UsageError.
+    All weights are frozen but those of that layer. Raises UnsupportedModel and UsageError.
     """
     own, _ = places_of(target)
     if not 1 <= layers < len(own):
@@ -25,16 +23,11 @@ def exit_model(target: PreTrainedModel, layers: int, begun: str = BEGINNINGS[0])
             f"--layers {layers}: a target of {len(own)} layers has exits behind its layers 1 to {len(own) - 1}"
         )
     model = LlamaForCausalLM(_config(target, layers + 1))
-    chosen = [*range(layers), source_of(begun, layers, len(own))]
+    chosen = [*range(layers), len(own) - 1]
     _take(model, dict(_weights(target, chosen)), target)
     model.requires_grad_(False)
     model.model.layers[-1].requires_grad_(True)
     return model.to(target.dtype).eval()
-
-
-def source_of(begun: str, layers: int, all_layers: int) -> int:
-    """Number, from 0, of the target's layer that the imitating one begins as."""
-    return {"last": all_layers - 1, "middle": (layers + all_layers) // 2, "next": layers}[begun]
 
 
 def _config(target: PreTrainedModel, layers: int) -> object:

@@ -1,9 +1,9 @@
-"""Policy `dual-trigger`: a block ends after the token with which it has become doubtful, as a whole or at its end.
+"""The rule of baseline `pipesd`: a block ends after the token with which it is doubtful, as a whole or at its end.
 
 This is the rule of PipeSD (arXiv 2605.13319): verify when the product of the confidences of a block is at most R1, or
 the confidence of its newest token is at most R2. We know the rule, and that about 16 samples tune R1 and R2; the text
 of the paper was not at hand. So these are our own: the product is that of one block, the doubtful token is sent with
-it, a block has at most LONGEST tokens, and there are no trees. opensled_testbed/tuning.py tunes both for a cell.
+it, a block has a longest length, and there are no trees. opensled_testbed/tuning.py tunes both for a cell.
 
 PipeSD also uploads a block in parts while it drafts: dp[j] = min over i of max(dp[i], gamma j) + alpha + beta (j - i),
 with gamma s to draft a token, alpha s for each message and beta s for each token in it. Against one message at the end
@@ -19,10 +19,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
-from edge_client.lengths.adaptive import LONGEST
-from edge_client.lengths.base import DraftStatus, LengthOptions
+from edge_client.lengths.base import DraftStatus
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftToken
+
+PRODUCT, NEWEST = 0.2, 0.4  # R1 and R2 of a fleet that is not tuned (chosen)
 
 
 class _Confidences(threading.local):
@@ -41,13 +42,9 @@ class DualTrigger(FixedLength):
     """
 
     needs_confidence = True
-    product: float = LengthOptions.product
-    newest: float = LengthOptions.confidence
+    product: float = PRODUCT
+    newest: float = NEWEST
     _block: _Confidences = field(default_factory=_Confidences, init=False, repr=False, compare=False)
-
-    @classmethod
-    def of(cls, options: LengthOptions) -> DualTrigger:
-        return cls(options.length or LONGEST, product=options.product, newest=options.confidence)
 
     def goes_on(self, index: int) -> bool:
         """Tokens that were drafted ahead end a block as well: the rule asks for a verdict, not for less drafting."""
