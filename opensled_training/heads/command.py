@@ -39,7 +39,7 @@ def train_head(config: TrainHeadConfig) -> int:
     _check(config)
     torch.set_num_threads(config.threads)
     source = load_source(config.target)
-    _write_texts(source, config)
+    write_texts(source, config)
     if not config.capture_only:
         print(_train(source, config), flush=True)
     return 0
@@ -55,7 +55,7 @@ def _check(config: TrainHeadConfig) -> None:
         )
 
 
-def _write_texts(source: Source, config: TrainHeadConfig) -> None:
+def write_texts(source: Source, config: TrainHeadConfig) -> None:
     """The texts to learn from and the held-out ones, as far as they are not there yet."""
     asker = Asker(config.target, source.text, None if config.data == "self" else Path(config.data))
     texts, heldout = config.shop / TEXTS, config.shop / HELDOUT
@@ -76,7 +76,7 @@ def _train(source: Source, config: TrainHeadConfig) -> str:
     paths = windows.shards(config.shop / TEXTS)
     pupil = _pupil(source, config, paths)
     plan = Plan(config.form.loss, config.epochs)
-    heldout = _heldout_windows(config.shop / HELDOUT, pupil.shape.taps)
+    heldout = heldout_windows(config.shop / HELDOUT, pupil.shape.taps)
     trainer = Trainer(pupil, paths, heldout, folder, plan)
     trainer.run()
     if not isinstance(pupil, Pupil):
@@ -100,7 +100,7 @@ def _pupil(source: Source, config: TrainHeadConfig, paths: Sequence[Path]) -> Le
     return new_pupil(network, config.head, ids, form.length, form.markov, source.dtype)
 
 
-def _heldout_windows(folder: Path, taps: Sequence[int]) -> list[Window]:
+def heldout_windows(folder: Path, taps: Sequence[int]) -> list[Window]:
     """HELDOUT_WINDOWS of a folder, of all kinds of text."""
     found = [window for path in windows.shards(folder) for window in tapped_windows(path, taps)]
     return found[:: max(1, len(found) // HELDOUT_WINDOWS)][:HELDOUT_WINDOWS]
