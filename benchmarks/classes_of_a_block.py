@@ -191,7 +191,9 @@ def main() -> None:
         counts = {"blocks": len(blocks), "classes": len(met.classes), "files": len(met.files)}
         print(json.dumps({**counts, "functions": sorted(met.functions), **groups}))
         return
-    print(f"{len(met.classes)} classes, {len(met.files)} files: what at least one of {len(blocks)} blocks met")
+    print(
+        f"{len(met.classes)} classes, {len(met.files)} files: what at least one of {len(blocks)} blocks met"
+    )
     for package, names in groups.items():
         print(f"\n{package}: {len(names)}")
         print("\n".join(f"  {name}" for name in names))

@@ -50,17 +50,13 @@ class SourceTree:
 
     def lines(self, *packages: str) -> int:
         """Lines of the packages, empty ones and comments too."""
-        return sum(
-            text.count("\n") for name, text in self.texts.items() if name.split("/")[0] in packages
-        )
+        return sum(text.count("\n") for name, text in self.texts.items() if name.split("/")[0] in packages)
 
     def matching(self, pattern: str) -> list[str]:
         """The product's files of a pattern; a star stands for no slash."""
         depth = pattern.count("/")
         return [
-            name
-            for name in self.product
-            if name.count("/") == depth and PurePosixPath(name).match(pattern)
+            name for name in self.product if name.count("/") == depth and PurePosixPath(name).match(pattern)
         ]
 
     def file_of(self, module: str) -> str | None:
@@ -72,8 +68,8 @@ class SourceTree:
         """The class of a package by its name, in whichever file; None = it is gone. Raises UsageError for two."""
         found = [
             Definition(file, name, node)
-            for file in self.product
-            if file.startswith(f"{package}/")
+            for file, text in self.product.items()
+            if file.startswith(f"{package}/") and f"class {name}" in text
             for node in self.module(file).body
             if isinstance(node, ast.ClassDef) and node.name == name
         ]
