@@ -1,0 +1,152 @@
+"""benchmarks.house counts a tree without importing it."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from benchmarks import house
+from benchmarks.house_source import SourceTree, branches, checkout
+from opensled.config import options
+from opensled.errors import UsageError
+from verify_server.config import ServeConfig
+
+OPTIONS = """
+    from opensled.config import option
+    from opensled.shared import Shared as Base
+
+    raise SystemExit("a tree that is counted is never imported")
+
+    class ServeConfig(Base):
+        model: str = option("tiny", "target")
+        both: int = option(2, "told anew here")
+        KINDS: ClassVar[int] = 3
+"""
+MINI = {
+    "opensled/__init__.py": "",
+    "opensled/turns.py": "A = 1\nB, C = 2, -3\n_D: int = 4 * 1024\nE = A\nF = True\nG = (1, 2)\n",
+    "opensled/v1/verify_pb2.py": "X = 1\nclass Generated: ...\n",
+    "opensled/base.py": "class Shared:\n    both: int = option(1, '')\n    parent: int = option(1, '')\n",
+    "opensled/shared.py": "from opensled.base import Shared as Shared\n",
+    "opensled/codec.py": "",
+    "opensled/handout/draft_codec.py": "",
+    "verify_server/config.py": OPTIONS,
+    "verify_server/kv/__init__.py": "",
+    "verify_server/kv/pool.py": "class Pool:\n    size: int\nclass _Private: ...\n",
+    "scheduler/plan.py": """
+        from opensled import turns
+        from opensled.turns import B
+        from verify_server.kv.pool import Pool as KVPool
+
+        class View:
+            @property
+            def room(self) -> KVPool:
+                return KVPool(B + turns.A)
+    """,
+    "benchmarks/quick.py": "A = 1\n",
+    "tests/test_a.py": "A = 1\n\n",
+}
+
+
+def made(folder: Path, files: dict[str, str]) -> SourceTree:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
+    return SourceTree(folder, files)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> SourceTree:
+    return made(tmp_path, MINI)
+
+
+def test_a_tree_is_counted_by_its_text(tree: SourceTree) -> None:
+    counts = house.static_counts(tree)
+    assert counts["lines of the product"] == 6 + 3 + 1 + 9 + 3 + 8
+    assert counts["lines of testbed, training, benchmarks"] == 1
+    assert counts["lines of tests"] == 2
+    assert counts["lines of turns.py"] == 6
+    assert counts["files directly in opensled/"] == 5
+    assert counts["public classes"] == 4  # without generated and private ones
+    assert counts["options of serve"] == 3  # the parent's come through two imports; one is told anew
+    assert counts["fields of ServeConfig"] == 2
+    assert counts["numeric constants of the product's modules"] == 4  # no truth value, name or tuple
+    assert counts["options of chat"] is None
+
+
+def test_a_pattern_of_the_core_stays_in_its_folder(tree: SourceTree) -> None:
+    core = house.core_files(tree)
+    assert core["codec"] == ["opensled/codec.py"]
+    assert core["kv"] == ["verify_server/kv/pool.py"]
+    assert core["session"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("if a:\n    pass\nelif b:\n    pass\nelse:\n    pass\n", 2),
+        ("while a or b or c:\n    pass\n", 3),
+        ("a = 1 if b else 2\n", 1),
+        ("match a:\n    case 1:\n        pass\n    case _:\n        pass\n", 2),
+        ("[a for a in b if a if c]\n", 2),
+        ("for a in b:\n    pass\n", 0),
+    ],
+)
+def test_branches(tree: SourceTree, text: str, count: int) -> None:
+    tree.texts["opensled/codec.py"] = text
+    assert branches(tree.module("opensled/codec.py")) == count
+
+
+def test_a_block_meets_what_its_functions_name(tree: SourceTree) -> None:
+    line = 1 + tree.texts["scheduler/plan.py"].split("\n").index("    @property")
+    met = {"blocks": 1, "classes": 1, "files": 1, "scheduler": ["plan.View"]}
+    counts = house.met_counts(tree, {**met, "functions": [["scheduler.plan", line], ["gone", 1]]})
+    assert counts["a block: classes entered or named"] == 2  # View and Pool
+    assert counts["a block: files entered or named"] == 3
+    assert counts["a block: numeric constants named"] == 2
+
+
+def test_two_classes_of_one_name_are_not_guessed_between(tmp_path: Path) -> None:
+    two = made(tmp_path, MINI | {"verify_server/other.py": "class ServeConfig: ...\n"})
+    with pytest.raises(UsageError, match=r"config\.py, verify_server/other\.py"):
+        house.static_counts(two)
+
+
+def test_before_and_after(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        me = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        subprocess.run(["git", *me, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    made(tmp_path, MINI)
+    git("add", ".")
+    git("commit", "-m", "before")
+    (tmp_path / "verify_server/kv/pool.py").unlink()
+    made(tmp_path, {"verify_server/kv/blocks.py": "class Blocks: ...\nclass Block: ...\n"})  # not added
+
+    lines = house.printed(house.counted(tmp_path, "HEAD", block=False))
+    assert "| public classes | 4 | 5 | +1 (+25%) |" in lines
+    assert "| fields of ServeConfig | 2 | 2 | 0 |" in lines
+    assert "| options of chat | - | - |  |" in lines
+    assert "Files of the core, gone: verify_server/kv/pool.py" in lines
+    assert "Files of the core, new: verify_server/kv/blocks.py" in lines
+    with pytest.raises(UsageError, match="git rev-parse"):
+        house.commit_of(tmp_path, "nowhere")
+
+
+def test_change() -> None:
+    assert house.change(3, 3) == "0"
+    assert house.change(0, 2) == "+2"
+    assert house.change(4, 3) == "-1 (-25%)"
+    assert house.change(4, None) == "gone"
+    assert house.change(None, 4) == "new"
+
+
+def test_the_options_are_those_of_the_command_line() -> None:
+    tree = checkout(house.ROOT)
+    found = tree.public_class(*house.VERBS["serve"])
+    assert house.option_count(tree, found) == len(options(ServeConfig))
