@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from opensled_training.heads.capture import Source, load_source
 from opensled_training.heads.command import HELDOUT, heldout_windows, write_texts
+from opensled_training.heads.config import TrainHeadConfig
 from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.pupil import Pupil, new_pupil
 from verify_server.heads.head_file import HeadFile, load, save
 
 BITS = 4
-
-
-@dataclass(frozen=True)
-class _HeldoutOnly:
-    """A `TextsWanted`."""
-
-    target: str
-    shop: Path
-    data: str = "self"
-    positions: int = 0
 
 
 def main(words: list[str] | None = None) -> None:
@@ -46,7 +37,8 @@ def main(words: list[str] | None = None) -> None:
 
 def shrink(head: HeadFile, work: Path, out: Path) -> dict[str, dict[str, float]]:
     """Write the smaller head; returns held-out tokens a step before and after, by way of drafting."""
-    source, wanted = load_source(head.target), _HeldoutOnly(head.target, work)
+    source = load_source(head.target)
+    wanted = TrainHeadConfig(head.target, work=str(work), positions=0)  # held-out texts alone
     write_texts(source, wanted)
     heldout = heldout_windows(wanted.shop / HELDOUT, head.head.shape.taps)
     pupil = _pupil(head, source)
