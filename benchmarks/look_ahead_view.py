@@ -49,7 +49,7 @@ INTRODUCTION = """\
 Tokens/s of one of {users} users, {label}: devices and links by their profiles, drafts as recorded with the tiny
 family ({recording}), real servers and streams. Plain SLED drafts blocks of a fixed length, the best of {lengths} by
 the law, and waits for each verdict; its server waits for all and pads. `adaptive` decides how much it drafts, down to
-nothing; `all of it` also drafts ahead while a verdict travels (several outcomes, token trees and tables are not part
+nothing; `all of it` also drafts ahead while a verdict travels (token trees and tables are not part
 of this emulation). Both are served by policy `goodput`. Ratios are means over users and {repeats} repeats, each user
 against himself with the same questions, with 95 % intervals; windows of {hub:g} s (hub) and {dense:g} s (dense-8k).
 The law's word was written down {written} at commit `{commit}`, before the first run; * marks where it expects

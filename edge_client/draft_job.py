@@ -288,8 +288,6 @@ class DraftJob:
                     began = self._pieces.took(began, (yield))
             if length:
                 steps = self._drafter.look_ahead(bet.block.tokens, length)
-                # Other outcomes of the verdict, for which some drafters work then, are no part of what is sent on.
-                steps = islice(steps, length + 1) if sends else steps
                 yield from bet.work(steps, self._policy.drafted)
             if sends and not bet.over:
                 known = takewhile(self._is_usable, self._drafter.ahead_of(bet.block.tokens))
