@@ -309,7 +309,6 @@ def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
         product=config.product,
         tree=config.draft_tree,
         look_ahead=config.look_ahead,
-        send_on=config.send_on == "auto",
         battery_floor=config.battery_floor,
     )
     return length_policy(config.stop, options)

@@ -23,7 +23,7 @@ from verify_server.session import DraftLimits, Session
 from verify_server.step import run_step
 
 BLOCKS, HOST = 12, 40
-LIMITS = DraftLimits(VOCABULARY, 6, 12, continuations=True)
+LIMITS = DraftLimits(VOCABULARY, 6, 12)
 PROMPT, ANSWER = 40, 24  # tokens
 SESSIONS = 5  # of up to 5 blocks each: half of them fit
 
@@ -82,7 +82,7 @@ def test_bits_are_the_same_after_a_round_trip(engine):
 
 
 class Rounds:
-    """Five devices that draft chains, trees and continuations of every quality, one round after the other."""
+    """Five devices that draft chains and trees of every quality, one round after the other."""
 
     def __init__(self, engine: TorchEngine, tiered: bool, seed: int = 0, script=None) -> None:
         self.engine, self.now = engine, 0.0

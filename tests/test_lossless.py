@@ -22,7 +22,6 @@ from opensled.messages import MATCH, SamplingParams
 from opensled.noise import noise_key
 from opensled.store import heldout_path, model_path
 from opensled_testbed.reference import Reference, Sampling
-from tests.ahead_drafts import SendsOn
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
 from verify_server.acceptance.served import ServedRules
@@ -158,15 +157,6 @@ def test_rules_that_learn_while_sixteen_sessions_share_them(exact64, drafter, le
     answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=rule))
     check(cases(), answers)
     assert rule.status.server_rate and rule.status.expected_rate
-
-
-@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-@pytest.mark.parametrize("drafter", [*MODEL_DRAFTERS, "chain:lookup,cacheback,llamacpp"])
-def test_blocks_that_are_sent_on_before_the_verdict(exact64, drafter, weather):
-    answers = asyncio.run(
-        answer_all(exact64, cases(), drafter, stop=SendsOn(3), weather=weather, patience=IMPATIENT)
-    )
-    check(cases(), answers)
 
 
 def test_look_ahead_in_a_storm(exact64):

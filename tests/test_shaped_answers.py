@@ -19,7 +19,7 @@ from opensled.errors import InvalidRequest, Unsupported
 from opensled.framed import Framed
 from opensled.messages import Dummy, Failure, Open, Opened, SamplingParams
 from opensled.shaping import FRAME_BYTES, LEAST_FRAMES, OPENING_BYTES, SHAPING, Shaping
-from tests.ahead_drafts import AheadDrafter, SendsOn
+from tests.ahead_drafts import AheadDrafter
 from tests.devices import device_on, read
 from tests.fakes import IMPATIENT, FakeEngine, MemoryNetwork, OracleDrafter, Weather, continuation
 from tests.serving import PROMPT, finish, first_reply, linked, serving
@@ -84,7 +84,7 @@ def test_the_text_is_the_targets_own(shaping, weather):
             prompts = [(1 + number, 2, 3) for number in range(3)]
             drafters = OracleDrafter(0.7, 0), AheadDrafter(0.9, 1), AheadDrafter(0.7, 2)
             asked = [
-                ask(network, prompt, drafter, LONG, stop=SendsOn(4), patience=patience, shaping=shaping)
+                ask(network, prompt, drafter, LONG, stop=FixedLength(4), patience=patience, shaping=shaping)
                 for drafter, prompt in zip(drafters, prompts)
             ]
             for prompt, answer in zip(prompts, await asyncio.gather(*asked)):

@@ -80,10 +80,6 @@ class Drafter(ABC):
         """
         return iter(())
 
-    def ahead_of(self, block: Sequence[DraftToken]) -> Sequence[DraftToken]:
-        """What `look_ahead` has drafted behind `block` so far: the guess of the bonus token, and what follows it."""
-        return ()
-
     def close(self) -> None:  # noqa: B027
         """Free what the drafter holds. A second call does nothing."""
 
@@ -209,10 +205,6 @@ class ModelDrafter(Drafter):
         truths, end = self._truths, len(block) + 1 + length
         while truths == self._truths and len(self.drafted) < end and self._draft_one():
             yield
-
-    def ahead_of(self, block: Sequence[DraftToken]) -> Sequence[DraftToken]:
-        agrees = [token.id for token in self.drafted[: len(block)]] == [token.id for token in block]
-        return tuple(self.drafted[len(block) :]) if agrees else ()
 
     def _suppose(self, block: Sequence[DraftToken]) -> None:
         """Continue after `block`, which this drafter or another one in its chain proposed."""

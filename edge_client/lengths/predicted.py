@@ -85,7 +85,6 @@ class Predicted(Adaptive):
             options.look_ahead,
             options.tree,
             options.battery_floor,
-            options.send_on,
         )
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
