@@ -97,6 +97,17 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
         "together 0.999 times the tokens/s",
         "61720ae",
     ),
+    (
+        "Look-ahead over several outcomes of a verdict (`--lookahead-branches`)",
+        "all look-ahead together: 0.999 times the tokens/s, over 18 cells",
+        "61720ae",
+    ),
+    (
+        "Sending on before the verdict (`--send-on`, `benchmarks.send_on`)",
+        "simulated, tokens/s of one user with it against without: 1.00 to 1.07, 1.14 in one of nine cells; with policy "
+        "fcfs 1.00 to 1.11, 1.34 in one of nine",
+        "61720ae",
+    ),
 )
 
 

@@ -114,18 +114,6 @@ class DeviceConfig(LinkConfig):
         metavar="PERCENT",
     )
     look_ahead: bool = option(True, "draft on while a verdict travels; off = rest then, and save power")
-    send_on: str = option(
-        "auto",
-        "send what is drafted ahead before the verdict; auto = where it saves time (--stop adaptive)",
-        choices=("auto", "off"),
-    )
-    lookahead_branches: int = option(
-        2,
-        "verdicts besides full acceptance to draft ahead for, if the draft model has time; llama.cpp only",
-        low=0,
-        high=15,
-        metavar="N",
-    )
     threads: int = option(
         0, "threads of the draft model; 0 = calibrated, else physical cores less one", low=0, metavar="N"
     )

@@ -301,7 +301,6 @@ def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
         confidence=config.confidence,
         tree=config.draft_tree,
         look_ahead=config.look_ahead,
-        send_on=config.send_on == "auto",
         battery_floor=config.battery_floor,
     )
     return length_policy(config.stop, options)

@@ -10,8 +10,7 @@ itself meanwhile, and drafts after that. While it reads, the server is never kep
 Look-ahead: while a verdict travels the drafter goes on. It bets that the whole block is accepted, and that the token it
 drafts next is the bonus token, which with shared noise is as likely as any draft token. When the verdict confirms that,
 what it drafted after that token is the head of the next block and needs no pass. Otherwise the work is wasted, and the
-device loses at most the pass under way. Where the policy finds it worth while, what was drafted ahead is sent on before
-the verdict, the guess of the bonus token at its head, and the drafter works ahead of that as well.
+device loses at most the pass under way.
 """
 
 import logging
@@ -22,7 +21,7 @@ from typing import NamedTuple
 from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
-from opensled.messages import DraftBlock, DraftToken, TreeNode
+from opensled.messages import DraftBlock, TreeNode
 from opensled.protocol import rebase
 from opensled.sampling import Sampler
 
@@ -45,7 +44,6 @@ class BlockBudget(NamedTuple):
     hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
     policy: DraftLengthPolicy | None = None  # of this block alone, instead of the device's own
     awaited: bool = False  # the server waits for the block
-    behind: int = 0  # tokens of the block before, which may be continued without its verdict; 0 = it may not
     least: int = 0  # tokens of the shortest chain that the acceptance rule makes full use of; 0 = any
 
 
@@ -102,30 +100,19 @@ class DraftJob:
         self._truth, self._base, self._heard, self._reads_on = truth, len(truth), len(truth), False
         return self._draft(news, budget)
 
-    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> Work[Drafted] | None:
-        """Work ahead of `block`, which was sent: all tokens without a verdict. The result is what is to be sent on.
-
-        None: the drafter cannot; nothing is bet on one path of a tree.
-        """
+    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> Work[None] | None:
+        """Work ahead of `block`, which was sent. None: the drafter cannot; nothing is bet on one path of a tree."""
         if not self._looks_ahead or block.parents:
             return None
-        news = tuple(self._truth[self._known : block.base])
-        self._known += len(news)
-        sent = min(budget.behind, self._bet.tokens) if self._bet else 0
-        bet = self._bet = LookAhead(block, sent=sent)
-        return self._ahead(bet, budget, news)
+        bet = self._bet = LookAhead(block)
+        return self._ahead(bet, budget)
 
     def heard(self, truth: Sequence[int]) -> None:
         """The truth grew: a block that it contradicts ends, and so does the work ahead of one."""
         self._heard = len(truth)
         bet = self._bet
-        if bet is None or bet.over:
-            return
-        if rebase(bet.block, truth) is None:
+        if bet is not None and rebase(bet.block, truth) is None:
             bet.over = True
-            self.wasted += bet.sent
-        elif len(truth) > bet.block.base:
-            bet.sent = 0  # what it continued has stood, and it is judged itself
 
     def interrupt(self) -> None:
         """The sequence needs no more drafts; all that was drafted ahead is wasted."""
@@ -158,14 +145,15 @@ class DraftJob:
             self._fail()
         if not nodes:
             return Drafted(DraftBlock(self._base), seconds, self._reads_on)
-        known = list(takewhile(lambda node: self._is_usable(node.token), nodes))
+        known = list(takewhile(self._is_usable, nodes))
         tokens = tuple([node.token for node in known])
         is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
         parents = () if is_chain else tuple([node.parent for node in known])
         return Drafted(DraftBlock(self._base, tokens, parents), seconds)
 
-    def _is_usable(self, token: DraftToken) -> bool:
+    def _is_usable(self, node: TreeNode) -> bool:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
+        token = node.token
         return 0 <= token.id < self._vocab_size and (not self._sparse or token.drawn_from is not None)
 
     def _propose(self, news: tuple[int, ...], budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
@@ -262,30 +250,17 @@ class DraftJob:
         since = self._since
         return self.over or (bool(since) and tuple([node.token.id for node in nodes[: len(since)]]) != since)
 
-    def _ahead(self, bet: LookAhead, budget: BlockBudget, news: tuple[int, ...]) -> Work[Drafted]:
-        tokens: tuple[DraftToken, ...] = ()
+    def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
         try:
             if not self.over:
-                self._commit(news)
+                self._commit(())
             self._sent = len(bet.block.tokens)
-            sends = 0 if self.over else self._sends_on(budget)
-            length = sends or (0 if self.over else self._policy.ahead(budget.length, budget.hint))
+            length = 0 if self.over else self._policy.ahead(budget.length, budget.hint)
             if length and self._drafter.behind:
                 began = yield
                 while not (bet.over or self.over) and self._drafter.read(self._pieces.length):
                     began = self._pieces.took(began, (yield))
             if length:
-                steps = self._drafter.look_ahead(bet.block.tokens, length)
-                # Other outcomes of the verdict, for which some drafters work then, are no part of what is sent on.
-                steps = islice(steps, length + 1) if sends else steps
-                yield from bet.work(steps, self._policy.drafted)
-            if sends and not bet.over:
-                known = takewhile(self._is_usable, self._drafter.ahead_of(bet.block.tokens))
-                tokens = tuple(islice(known, sends + 1))
+                yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)
         except Exception:
             self._fail()
-        return Drafted(DraftBlock(bet.block.base + len(bet.block.tokens), tokens), bet.seconds)
-
-    def _sends_on(self, budget: BlockBudget) -> int:
-        """Tokens after the guess of the bonus token that are sent on without a verdict."""
-        return self._policy.sends_on(budget.behind, budget.length, budget.hint) if budget.behind else 0

@@ -34,7 +34,6 @@ class LookAhead:
 
     block: DraftBlock  # a chain that was sent
     over: bool = False  # may be set while the work goes on
-    sent: int = 0  # tokens at its end that were drafted ahead, too, and sent on before a verdict
     tokens: int = 0  # drafted so far, and
     seconds: float = 0.0  # what they took
 

@@ -97,8 +97,7 @@ def made(config: DeviceConfig, drafter: str, model: str) -> DrafterFactory:
     made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
     if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
         raise UsageError(f"{drafter} is no drafter factory (edge_client/drafters/base.py says what one is)")
-    branches = config.lookahead_branches if config.look_ahead else 0
-    options = DrafterOptions(branches, config.draft_table, config.personal_table, config.draft_window)
+    options = DrafterOptions(config.draft_table, config.personal_table, config.draft_window)
     factory: DrafterFactory = kind(model, config.threads, options)
     named = {config.draft_table, config.personal_table} - {"", OFF}
     if named and not factory.uses_tables:

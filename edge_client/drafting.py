@@ -32,9 +32,9 @@ class Drafting(Protocol):
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """Draft what is to follow the truth as it is now; ends whatever else the drafter does."""
 
-    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> asyncio.Future[Drafted] | None:
-        """Work ahead on what may follow `block`, whose last tokens have just been sent, until the next call of anything
-        but `heard`. The result is what is to be sent on without a verdict; None = nothing will be."""
+    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
+        """Work ahead on what may follow `block`, which has just been sent, until the next call of anything but
+        `heard`."""
 
     def heard(self, truth: Truth) -> None:
         """The truth grew: a block being drafted that it contradicts ends here."""
@@ -115,10 +115,11 @@ class JobDrafting(ABC):
             self._start(truth, self._sampler)
         return self._run(self._job.draft(truth.tokens, budget))
 
-    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> asyncio.Future[Drafted] | None:
+    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
         """See `Drafting`."""
         work = self._job.look_ahead(block, budget) if self._looks_ahead else None
-        return None if work is None else self._run(work)
+        if work is not None:
+            self._run(work)
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; the work ahead of a block that the truth contradicts ends as well."""

@@ -29,13 +29,15 @@ async def generate(
     hearing = asyncio.ensure_future(verifier.next_verdict())
     try:
         while not verifier.truth.finish_reason:
-            waited_for: set[asyncio.Future[Any]] = {hearing, *exchange.working}
+            waited_for: set[asyncio.Future[Any]] = {hearing}
+            if exchange.drafting:
+                waited_for.add(exchange.drafting)
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             commit = exchange.hear(hearing.result()) if hearing.done() else None
             draft = exchange.drafted()
             if draft is not None:
                 await verifier.submit(draft)
-                exchange.look_ahead(draft)
+                exchange.look_ahead(draft.block)
             if commit is not None:
                 yield commit  # nothing more is read until the reader comes back
                 if not verifier.truth.finish_reason:  # else there is nothing more to hear
@@ -56,8 +58,7 @@ class Sent(NamedTuple):
 
 
 class Exchange:
-    """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent,
-    and perhaps the continuation of that.
+    """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent.
 
     No I/O: `generate` sends what `drafted` returns. `clock` in seconds.
     """
@@ -71,69 +72,40 @@ class Exchange:
     ) -> None:
         self.drafting: asyncio.Future[Drafted] | None = None
         self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
-        self._ahead: asyncio.Future[Drafted] | None = None  # what may be sent on without a verdict
         self._counter = 0  # of the latest draft
         self._rewinds = 0  # of the truth, when the block that is being drafted began
         self._commits = Commits()
-        self._sent: dict[int, Sent] = {}  # by counter, those without a verdict
+        self._sent = Sent(0.0, False)  # the latest draft
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
         self._streamed_at = 0.0
 
-    @property
-    def working(self) -> set[asyncio.Future[Drafted]]:
-        """Work whose end may bring a block to send."""
-        ahead = self._ahead if self._sequence.turn.continuable is not None else None
-        return {work for work in (self.drafting, ahead) if work is not None}
-
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
         if self.drafting is None and self._sequence.turn.may_draft:
-            truth, self._ahead = self._sequence.truth, None
+            truth = self._sequence.truth
             self._rewinds = truth.rewinds
             self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
     def drafted(self) -> Draft | None:
-        """The block that is drafted by now, if it is to be sent: behind the truth, or a block without a verdict."""
-        if self.drafting is None:
-            return self._drafted_ahead()
-        if not self.drafting.done():
+        """The block that is drafted by now, if it is to be sent."""
+        if self.drafting is None or not self.drafting.done():
             return None
         turn, truth = self._sequence.turn, self._sequence.truth
         (block, seconds, self._reads_on), self.drafting = _cut(self.drafting.result(), turn), None
         if truth.rewinds != self._rewinds or (not turn.server_drives and rebase(block, truth.tokens) is None):
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
-            return self._numbered(block, seconds)
+            self._counter += 1
+            self._sent = Sent(self._clock(), awaited=not turn.server_drives)
+            return Draft(self._counter, block, seconds)
         return None
 
-    def _drafted_ahead(self) -> Draft | None:
-        """The continuation of the block that has no verdict yet; a guess of the bonus token alone gains nothing."""
-        ahead, turn = self._ahead, self._sequence.turn
-        chain = turn.continuable
-        if ahead is None or not ahead.done() or chain is None:
-            return None
-        (block, seconds, _), self._ahead = ahead.result(), None
-        block = block.first(1 + turn.allowed(len(block.tokens) - 1))
-        if len(block.tokens) < 2 or block.base != chain.base + len(chain.tokens):
-            return None
-        return self._numbered(block, seconds, continues=turn.latest)
-
-    def _numbered(self, block: DraftBlock, seconds: float, continues: int = 0) -> Draft:
-        self._counter += 1
-        self._sent[self._counter] = Sent(self._clock(), not self._sequence.turn.server_drives)
-        return Draft(self._counter, block, seconds, continues)
-
-    def look_ahead(self, draft: Draft) -> None:
+    def look_ahead(self, block: DraftBlock) -> None:
         """Work ahead on what may follow a block that was sent, until the truth is known; or read on, where an empty
         one gave the drive back to the server because there is much to read."""
-        unanswered = self._sequence.turn.unanswered
-        if draft.block.tokens and unanswered:
-            chain, behind = unanswered[-1].block, len(draft.block.tokens)
-            budget = self._budget(chain.base + len(chain.tokens) + 1)
-            if self._sequence.limits.continuations:
-                budget = budget._replace(behind=behind)
-            self._ahead = self._drafter.look_ahead(chain, budget)
+        if block.tokens and self._sequence.turn.unanswered:
+            self._drafter.look_ahead(block, self._budget(block.base + len(block.tokens) + 1))
         elif self._reads_on:
             self.draft()
 
@@ -141,12 +113,9 @@ class Exchange:
         """Extend the truth and take the turn that follows; the drafter goes on at once."""
         truth = self._sequence.truth
         known, turn = (truth.confirmed, len(truth)), self._sequence.turn
-        continued = len(turn.unanswered) > 1
         news, answered = hear(verdict, truth, turn)
         block = answered.block if answered else None
         self._learn(known[1], answered)
-        if continued and answered is not None and len(turn.unanswered) < 2:
-            self._drafter.stop.continued(bool(turn.unanswered))
         if truth.finish_reason:
             self._drafter.interrupt()
         else:
@@ -160,8 +129,7 @@ class Exchange:
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
         if answered is not None:
-            block, sent = answered.block, self._sent[answered.counter]
-            self._sent = {counter: each for counter, each in self._sent.items() if counter > answered.counter}
+            block, sent = answered.block, self._sent
             awaited = sent.awaited and known == block.base
             accepted = len(agreed(block, truth.tokens[block.base :]))
             policy.answered(block, accepted, now - sent.at, awaited)

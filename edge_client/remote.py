@@ -186,9 +186,9 @@ class RemoteSession:
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
         self.draft_probs = opened.draft_probs
-        for draft in self.turn.reopened(opened.hint):
-            if draft.block.base <= len(self.truth):
-                await self.submit(draft)
+        draft = self.turn.reopened(opened.hint)
+        if draft is not None and draft.block.base <= len(self.truth):
+            await self.submit(draft)
 
     async def _persist(self, moved: Moved, seconds: float) -> Opened:
         """Open a stream, however often it takes: first where `moved` says, then where the device asks first.

@@ -11,11 +11,8 @@ meanwhile counts then. With the guess at its head the next block takes next = su
 
     warm = cold                        one accelerator drafts and verifies by turns
     warm = max(next, verdict)          the lower level drafts ahead while the verdict travels
-    warm = (next + hit * max(next, supply + verdict - next)) / (1 + hit)      it sends that on before the verdict
 
-Where it sends on, two blocks are under way in a row of hits. The next verdict comes a whole block later, or a step of
-the upper level later, if that is longer: then next is that step. The lower level runs two blocks ahead at most, so
-two verdicts in a row take one supply and one verdict together. The mean round lasts cold - hit * (cold - warm).
+The mean round lasts cold - hit * (cold - warm).
 
 A level that vets for the next one starts cold itself when its tokens are taken back. Until it has n tokens again it
 takes, with P(x) of a verdict that commits x tokens,
@@ -43,7 +40,6 @@ class Ahead(Enum):
 
     NOTHING = "nothing"
     DRAFTS = "drafts ahead"
-    SENDS = "drafts ahead and sends that on"
 
 
 @dataclass(frozen=True)
@@ -71,12 +67,8 @@ class Rounds:
     @property
     def late_s(self) -> float:
         """Until the lower level has ended a pass in vain, where it is still at work when the verdict comes."""
-        ahead_s = {
-            Ahead.NOTHING: 0.0,
-            Ahead.DRAFTS: self.next_s,
-            Ahead.SENDS: 2 * self.next_s - self.supply_s,
-        }
-        return self.pass_s / 2 if ahead_s[self.ahead] > self.verdict_s else 0.0
+        is_late = self.ahead is Ahead.DRAFTS and self.next_s > self.verdict_s
+        return self.pass_s / 2 if is_late else 0.0
 
     @property
     def cold_s(self) -> float:
@@ -88,11 +80,7 @@ class Rounds:
         """See the top of this file."""
         if self.ahead is Ahead.NOTHING:
             return self.cold_s
-        if self.ahead is Ahead.DRAFTS:
-            return min(self.cold_s, max(self.next_s, self.verdict_s))
-        hit, first = self.blocks.hit, max(self.next_s, self.step_s)
-        second = max(first, self.supply_s + self.verdict_s - first)
-        return min(self.cold_s, (first + hit * second) / (1 + hit))
+        return min(self.cold_s, max(self.next_s, self.verdict_s))
 
     @property
     def ready_s(self) -> float:

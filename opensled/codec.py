@@ -183,9 +183,7 @@ def tokenizer_reply(tokenizer_json: bytes, chat_template: str) -> pb.GetTokenize
 
 
 def _limits(limits: pb.Limits) -> Limits:
-    return Limits(
-        limits.max_draft, limits.context_length, limits.max_tree, limits.continuations, limits.least_draft
-    )
+    return Limits(limits.max_draft, limits.context_length, limits.max_tree, limits.least_draft)
 
 
 def _encode_limits(limits: Limits) -> pb.Limits:
@@ -200,7 +198,6 @@ def _encode_draft(message: Draft) -> pb.Draft:
         tokens=block.ids,
         parents=block.parents,
         seconds=message.seconds,
-        continues=message.continues,
     )
     if any(token.confidence < 1 for token in block.tokens):
         encoded.confidences = bytes([_byte(token.confidence) for token in block.tokens])
@@ -226,7 +223,7 @@ def _decode_draft(message: pb.Draft) -> Draft:
     if not 0 <= seconds < math.inf:  # also NaN
         seconds = 0.0
     block = DraftBlock(message.base, _tokens(ids[:], confidences, sources), tuple(parents[:]))
-    return Draft(counter, block, seconds, message.continues)
+    return Draft(counter, block, seconds)
 
 
 def _tokens(ids: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> tuple[DraftToken, ...]:

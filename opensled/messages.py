@@ -211,7 +211,6 @@ class Draft:
     counter: int
     block: DraftBlock
     seconds: float = 0.0  # that the device took to draft it; 0 = not told
-    continues: int = 0  # counter of the draft without a verdict that it follows; 0 = it follows the truth
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,6 @@ class Limits:
     max_draft: int  # tokens of a chain
     context_length: int  # positions, prompt included
     max_tree: int = 0  # tokens of a tree; 0 = chains only
-    continuations: bool = False  # whether a chain may continue one that has no verdict yet
     least_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
 
 

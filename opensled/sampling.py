@@ -66,28 +66,6 @@ class Sampler:
         scores = logits[ids].astype(np.float64)
         return self._drawn(ids, scores, position + self.skipped)
 
-    def draw_with_rival(
-        self, logits: np.ndarray, position: int, emitted: Emitted | None = None
-    ) -> tuple[DraftToken, int, float]:
-        """See `draw`; also the id with the next largest score, noise included, and how much smaller its score is."""
-        logits = self._allowed(logits, emitted)
-        if self.params.temperature == 0:
-            token = self._greedy(logits)
-            others = logits.copy()
-            others[token.id] = -np.inf
-            rival = int(others.argmax())
-            return token, rival, float(logits[token.id] - others[rival])
-        ids = most_likely(logits, DRAFT_CANDIDATES)
-        scores = logits[ids].astype(np.float64)
-        position += self.skipped
-        noisy = self._noisy(ids, scores, position)
-        order = np.argsort(-noisy, kind="stable")[:2]
-        return (
-            self._drawn(ids, scores, position),
-            int(ids[order[-1]]),
-            float(noisy[order[0]] - noisy[order[-1]]),
-        )
-
     def certain(self, id: int, confidence: float) -> DraftToken:
         """A draft token that was not drawn, but follows from what came before."""
         return DraftToken(id, confidence)
@@ -120,12 +98,8 @@ class Sampler:
 
     def _winner(self, ids: np.ndarray, scores: np.ndarray, position: int) -> int:
         """Index into `ids`, which are sorted by score descending."""
-        return int(np.argmax(self._noisy(ids, scores, position)))
-
-    def _noisy(self, ids: np.ndarray, scores: np.ndarray, position: int) -> np.ndarray:
-        """What is compared: of as many of `ids` as top_k, top_p and min_p leave."""
         scaled = self._scaled(scores)
-        return scaled + gumbel(self.key, position, ids[: len(scaled)])
+        return int(np.argmax(scaled + gumbel(self.key, position, ids[: len(scaled)])))
 
     def _scaled(self, scores: np.ndarray) -> np.ndarray:
         """Descending `scores` / temperature, as many as top_k, top_p and min_p leave."""

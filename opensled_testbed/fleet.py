@@ -44,7 +44,6 @@ class Group:
     # Who says how long blocks are: "fixed", or "adaptive" and "dual-trigger" with draft_length as the most
     stop: str = "fixed"
     look_ahead: bool = False  # draft on while a verdict travels
-    send_on: bool = False  # and send that before the verdict, where stop = "adaptive" finds it worth while
     live: bool = False  # run the real drafter, paced; else replay what it drafted when it was recorded
     pace: float = 0.0  # tokens/s that its users ask the server for; 0 = none
     background: bool = False  # they give way to others

@@ -17,9 +17,7 @@ def rule_of(group: Group, clock: Callable[[], float]) -> DraftLengthPolicy:
     """A rule of its own for one device; `clock`: seconds of the run."""
     assert group.stop in STOPS, "checked when the fleet is read"
     if group.stop == "adaptive":
-        return Adaptive(
-            group.draft_length, group.look_ahead, send_on=group.send_on, clock=clock, board=BoardState
-        )
+        return Adaptive(group.draft_length, group.look_ahead, clock=clock, board=BoardState)
     if group.stop == "dual-trigger":
         return DualTrigger(group.draft_length, product=group.product, newest=group.confidence)
     if group.confidence:
@@ -39,7 +37,6 @@ class Stretched(Adaptive):
         super().__init__(
             group.draft_length,
             group.look_ahead,
-            send_on=group.send_on,
             clock=lambda: time.monotonic() / dilation,
             board=BoardState,
         )

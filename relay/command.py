@@ -67,7 +67,7 @@ def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> 
     return replace(
         own,
         eos_ids=above.eos_ids,
-        limits=replace(own.limits, context_length=context, max_tree=0, continuations=False),
+        limits=replace(own.limits, context_length=context, max_tree=0),
         numerics=above.numerics,
         capabilities=tuple([name for name in (GUIDE, PENALTIES) if name in above.capabilities]),
         images=None,

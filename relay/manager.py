@@ -148,8 +148,8 @@ class RelayManager(SessionManager):
         return session
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
-        """Chains on what is known only: a tree, and what continues a draft, would meet tokens taken back."""
-        return super()._limits_under(rule)._replace(max_tree=0, continuations=False)
+        """Chains only: a tree would meet tokens taken back."""
+        return super()._limits_under(rule)._replace(max_tree=0)
 
     async def stopped(self) -> None:
         """Wait until the server above has heard of all sequences that ended here."""

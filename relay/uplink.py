@@ -75,7 +75,6 @@ class VettedBlocks:
         self.stop: DraftLengthPolicy = FixedLength(length)
         self._length = length
         self._next: tuple[asyncio.Future[Drafted], Truth, BlockBudget] | None = None
-        self._ahead: tuple[asyncio.Future[Drafted], DraftBlock, BlockBudget] | None = None
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`; the session has begun already."""
@@ -83,70 +82,52 @@ class VettedBlocks:
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; done once there is such a block."""
         future = self._future()
-        self._next, self._ahead = (future, truth, budget), None
+        self._next = (future, truth, budget)
         self.look()
         return future
 
-    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> asyncio.Future[Drafted] | None:
-        """See `Drafting`; done once there is a block behind `block`, the guess of the bonus token at its head."""
-        if not budget.behind:
-            return None
-        future = self._future()
-        self._ahead = (future, block, budget)
-        self.look()
-        return future
+    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
+        """See `Drafting`; the session vets on meanwhile."""
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; the uplink tells the session."""
 
     def interrupt(self) -> None:
         """See `Drafting`."""
-        self._next = self._ahead = None
+        self._next = None
 
     def look(self) -> None:
         """There may be a block now."""
-        if self._next is not None:
-            future, truth, budget = self._next
-            if not self._is_applied(truth):
-                return  # what was heard last is not applied yet
-            block = self._block(len(truth), budget, 0)
-            if block is not None:
-                self._next = None
-                future.set_result(Drafted(block))
-        elif self._ahead is not None:
-            future, chain, budget = self._ahead
-            if not self._agrees(chain):
-                self._ahead = None
-                return
-            block = self._block(chain.base + len(chain.tokens), budget, 1)
-            if block is not None:
-                self._ahead = None
-                future.set_result(Drafted(block))
+        if self._next is None:
+            return
+        future, truth, budget = self._next
+        if not self._is_applied(truth):
+            return  # what was heard last is not applied yet
+        block = self._block(len(truth), budget)
+        if block is not None:
+            self._next = None
+            future.set_result(Drafted(block))
 
     def _is_applied(self, truth: Truth) -> bool:
         sequence, known = self._session.sequence, truth.confirmed
         return sequence.confirmed == known and sequence.tokens[known : len(truth)] == truth.tokens[known:]
 
-    def _agrees(self, chain: DraftBlock) -> bool:
-        tokens = self._session.sequence.tokens
-        return tuple(tokens[chain.base : chain.base + len(chain.tokens)]) == chain.ids
-
-    def _block(self, base: int, budget: BlockBudget, guesses: int) -> DraftBlock | None:
-        """The block at `base`, with `guesses` tokens before the draft; None = it is to grow."""
+    def _block(self, base: int, budget: BlockBudget) -> DraftBlock | None:
+        """The block at `base`; None = it is to grow."""
         session = self._session
-        most = min(self._length, budget.length - guesses)  # a block holds the guess as well
+        most = min(self._length, budget.length)
         if budget.hint is not None:
             most = min(most, budget.hint)
         if most <= 0:
-            return None if guesses else DraftBlock(base)
+            return DraftBlock(base)
         start = base - session.sequence.confirmed
         ids, agreed = session.sequence.vetted[start:], session.agreed[start:]
-        if len(ids) <= guesses:
+        if not ids:
             return None
-        grows = len(ids) < most + guesses and not session.full
+        grows = len(ids) < most and not session.full
         if grows and session.survival.of_all(agreed) >= self._bound:
             return None
-        tokens = zip(ids[: most + guesses], agreed)
+        tokens = zip(ids[:most], agreed)
         return DraftBlock(base, tuple([DraftToken(id, session.survival.chance(each)) for id, each in tokens]))
 
 

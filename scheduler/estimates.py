@@ -19,7 +19,6 @@ PRIOR = 8.0  # for which the guess about an unknown device counts
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
 OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
 EARLIER = 32.0  # drafts after which half of what they show of their mean times is forgotten
-CONTINUED = 16.0  # drafts that stand whole after which half of what they show of continuations is forgotten
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
 LEAST = 0.01  # chance below which nothing is compared
 MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
@@ -39,8 +38,6 @@ class Forecast(NamedTuple):
     drafts: int = 0  # that have arrived; 0 = the times are guesses
     # Of the latest draft, which may be shorter than its hint; None = none has arrived
     length: int | None = None
-    # Chance that the draft after one that stands whole was sent on before the verdict, and follows the text
-    continued: float = 0.0
     # Of a second draft beside another one: tokens that it adds to what stands, as a share of those that it would add if
     # neither knew of the other; two that always agree add none
     apart: float = 0.0
@@ -106,7 +103,6 @@ class DeviceEstimate:
         # What others of its tenant show counts for PRIOR drafts of a token; of an unknown device nothing is assumed.
         assumed_s = PRIOR * guess.away_s(1) if guess.earlier else 0.0
         self._earlier = FadingRatio(EARLIER, guess.earlier * assumed_s, assumed_s)
-        self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
     @property
@@ -134,12 +130,6 @@ class DeviceEstimate:
         if self._tenant is not None:
             self._tenant.judged(length, accepted)
 
-    def continued(self, stands: bool) -> None:
-        """Whether a draft that stood whole was followed by one that had been sent on, and that follows the text."""
-        self._continued.add(stands, 1)
-        if self._tenant is not None:
-            self._tenant.continued(stands)
-
     def beside(self, added: int, independent: float) -> None:
         """A second draft has `added` so many tokens to what stands of the first; see `Forecast.apart`."""
         self._beside.add(added, independent)
@@ -161,7 +151,6 @@ class DeviceEstimate:
             self.jitter_s,
             self.drafts,
             self.length,
-            self._continued.ratio,
             self._beside.ratio,
             max(0.0, self._earlier.ratio),
         )
@@ -189,11 +178,6 @@ class DraftEstimate:
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         self.device.arrived(away_s, length, drafting_s)
-        self._forecast = None
-
-    def continued(self, stands: bool) -> None:
-        """See `DeviceEstimate.continued`."""
-        self.device.continued(stands)
         self._forecast = None
 
     def beside(self, added: int, independent: float) -> None:

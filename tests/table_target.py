@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_client.drafters.branching import BranchingDrafter
+from edge_client.drafters.base import ModelDrafter
 from opensled.messages import DraftToken, TreeNode
 from opensled_testbed.reference import Sampling, key_of_seed
 from tests.fakes import EOS, VOCAB, FakeEngine
@@ -44,40 +44,21 @@ class TableEngine(FakeEngine):
         return self.scores(np.stack(rows) if rows else np.zeros((0, VOCAB)))
 
 
-class TableDrafter(BranchingDrafter):
+class TableDrafter(ModelDrafter):
     """Drafts with the target's own logits, changed by as much `noise`."""
-
-    branches = 2
 
     def __init__(self, noise: float = 0.0) -> None:
         super().__init__(context_length=400)
         self._noise = noise * np.random.default_rng(1).normal(size=(VOCAB, VOCAB))
-        self._lines: dict[int, list[int]] = {0: []}  # what each sequence of the cache holds
+        self._line: list[int] = []  # what the cache holds
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
-        self._lines[0][start:] = tokens
-        return self._logits(0)
-
-    def _logits(self, number: int) -> np.ndarray:
-        text = self._lines[number]
-        return logits_after(text) + self._noise[text[-1]]
+        self._line[start:] = tokens
+        return logits_after(self._line) + self._noise[self._line[-1]]
 
     def truncate(self, length: int) -> int:
-        del self._lines[0][length:]
+        del self._line[length:]
         return length
-
-    def fork(self, number: int, length: int) -> None:
-        self._lines[number] = self._lines[0][:length]
-
-    def forward_branch(self, number: int, token: int, position: int) -> np.ndarray:
-        self._lines[number][position:] = [token]
-        return self._logits(number)
-
-    def adopt(self, number: int, start: int) -> None:
-        self._lines[0][start:] = self._lines[number][start:]
-
-    def forget(self, number: int) -> None:
-        self._lines.pop(number, None)
 
 
 class TreeDrafter(TableDrafter):

@@ -12,7 +12,6 @@ from benchmarks.attacks import messages
 from benchmarks.attacks.connection import Connection, Peer
 from opensled.errors import Unreachable
 from opensled.messages import ChatMessage, Failure, Open, SamplingParams
-from tests.ahead_drafts import AheadDrafter, SendsOn
 from tests.bad_input import CANCEL, drafting, opening
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
@@ -50,16 +49,13 @@ def test_the_longest_wait_of_all_names_counts_and_old_buckets_go():
     assert len(buckets._buckets) == MOST_BUCKETS and buckets.take(("a",), 1.0, 0.0) == 0.0
 
 
-@pytest.mark.parametrize("kind", ["stale", "repeated", "empty", "withdrawn", "continued"])
+@pytest.mark.parametrize("kind", ["stale", "repeated", "empty", "withdrawn"])
 def test_messages_that_gain_nothing_wait_for_their_turn(kind):
     frames = {
         "stale": [drafting(48, 48, counter=number) for number in range(1, 41)],
         "repeated": [drafting(48, counter=1)] * 40,
         "empty": [drafting(counter=number) for number in range(1, 41)],
         "withdrawn": [drafting(*[48] * (number % 2), counter=number) for number in range(1, 81)],
-        # Each behind the one before, of which the first alone can be a continuation
-        "continued": [drafting(48)]
-        + [drafting(48, counter=number, base=4, continues=number - 1) for number in range(2, 42)],
     }
 
     async def scenario():
@@ -84,22 +80,6 @@ class Hesitant(OracleDrafter):
     def propose(self):
         self.times = getattr(self, "times", 0) + 1
         return iter(()) if self.times % 2 else super().propose()
-
-
-def test_continuations_of_drafts_that_fail_meet_no_limit():
-    async def scenario():
-        engine = SlowEngine(num_blocks=1100, context_length=4000)  # so that there is time to send on
-        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
-        async with (
-            serving(engine=engine, client_limits=limits) as (manager, address),
-            linked(address) as link,
-        ):
-            params = SamplingParams(temperature=0, max_tokens=150)
-            answer = await ask(link, PROMPT, AheadDrafter(0.6), params, stop=SendsOn(3))
-            assert list(answer.tokens) == continuation(PROMPT, 150)
-            assert manager.loop.stats.void > 20 and not manager.stats.limited
-
-    asyncio.run(scenario())
 
 
 def test_a_device_that_keeps_to_its_turns_meets_no_limit():

@@ -129,38 +129,3 @@ def test_hits_that_come_more_often_than_predicted_count_for_more():
             rate.add(1, 0, age=0)
     assert per_forecast.ratio == pytest.approx(0.5 / 0.3, rel=0.05)
     assert rate.ratio == pytest.approx(0.5, abs=0.02)
-
-
-def test_sending_on_is_worth_most_on_long_links_and_never_costs():
-    gains = []
-    for rtt_s in (0.01, 0.05, 0.2):
-        waits, sends = (
-            law(0.95, token_s=0.005, base_s=rtt_s, away_s=rtt_s, continues=on) for on in (False, True)
-        )
-        gains.append(sends.rate / waits.rate)
-    assert gains == sorted(gains) and gains[0] >= 1 and gains[-1] > 1.2
-
-
-def test_a_block_is_sent_on_where_the_saved_time_is_likely_enough():
-    long = law(0.9, token_s=0.005, base_s=0.2, away_s=0.2, continues=True)
-    assert long.continuation(4) > 0
-    assert long.continuation(4) <= 16 and long.continuation(16) > 0
-    assert law(0.3, token_s=0.005, base_s=0.2, away_s=0.2, continues=True).continuation(4) == 0, (
-        "it is mostly void"
-    )
-    assert law(0.9, token_s=0.05, base_s=0.06, away_s=0.06, continues=True).continuation(4) == 0, (
-        "it takes too long"
-    )
-    assert law(0.9, token_s=0.005, looks_ahead=False, continues=True).continuation(4) == 0
-
-
-def test_two_blocks_under_way_take_half_a_round_each_or_the_time_to_draft_them():
-    one = law(0.9, token_s=0.01, base_s=0.1, slope_s=0.0, away_s=0.1, continues=True)
-    assert one.sent_s[:8].tolist() == pytest.approx([0.05, 0.05, 0.05, 0.05, 0.05, 0.06, 0.07, 0.08])
-
-
-def test_nothing_is_sent_on_where_the_step_of_the_server_is_most_of_a_round():
-    for step_s, sends in ((0.0, True), (0.03, True), (0.058, False)):
-        one = law(0.9, token_s=0.005, base_s=0.06, away_s=0.06, slope_s=0.0, continues=True, step_s=step_s)
-        assert (one.continuation(4) > 0) == sends and one.sent_s[4] == max(0.03, step_s)
-        assert one.rate >= law(0.9, token_s=0.005, base_s=0.06, away_s=0.06, slope_s=0.0).rate

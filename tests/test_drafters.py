@@ -112,7 +112,7 @@ class TestMinimal(DrafterContract):
     @pytest.fixture(scope="class")
     @classmethod
     def factory(cls):
-        return MinimalFactory("ignored", 3, DrafterOptions(branches=2))
+        return MinimalFactory("ignored", 3, DrafterOptions(window=2))
 
     def test_the_defaults_do_nothing(self, factory, drafter):
         factory.check_vocabulary(tiny_info(fingerprint="another"))

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from benchmarks.send_on import Setting, run
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import DeviceEstimate
+from tests.one_near_user import tokens_per_s
 from tests.test_goodput_rules import GOOD, drafting, hints, plan
 
 DELAY_S, DRAFT_S, LENGTH = 0.01, 0.005, 4
@@ -72,7 +72,5 @@ def test_who_looks_ahead_drafts_where_others_would_not() -> None:
 @pytest.mark.parametrize("acceptance", [0.6, 0.8])
 def test_the_default_policy_loses_nothing_where_looking_ahead_pays(acceptance: float) -> None:
     """One user near the server, whose device hides much of its drafting: 0.89 and 0.92 of `fcfs` without `earlier`."""
-    goodput, fcfs = (
-        run(5, acceptance, False, Setting(1, policy, 4))["tokens_per_s"] for policy in ("goodput", "fcfs")
-    )
+    goodput, fcfs = (tokens_per_s(policy, 5, acceptance, 4) for policy in ("goodput", "fcfs"))
     assert goodput >= 0.96 * fcfs

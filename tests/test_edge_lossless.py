@@ -8,9 +8,8 @@ import asyncio
 import pytest
 
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.fixed import FixedLength
 from hw_profiles.sysfs import BoardState
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64, factory  # noqa: F401
+from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401
 
 TREE = 60
 
@@ -53,14 +52,6 @@ def test_verdicts_commit_what_they_should(exact64, edge):  # noqa: F811
         commits = answer.commits
         assert sum(len(commit.tokens) for commit in commits) == len(answer.tokens)
         assert all(commit.accepted <= min(len(commit.tokens), commit.drafted) for commit in commits)
-
-
-def test_other_outcomes_drafted_ahead_change_nothing(exact64, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(factory("llamacpp"), "branches", 2)
-    answers = asyncio.run(
-        answer_all(exact64, cases(), "llamacpp", stop=FixedLength(3), weather=STORM, patience=IMPATIENT)
-    )
-    check(cases(), answers)
 
 
 @pytest.mark.parametrize("drafter", ["chain:lookup,cacheback,llamacpp", "accelerated:llamacpp"])

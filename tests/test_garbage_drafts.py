@@ -44,7 +44,6 @@ class Flood:
     counts: bool = True  # else every draft has the same number
     told: tuple[float, ...] = (1.0,)  # confidences of its tokens, each at random; 1 = it does not say
     branches: int = 0  # of a draft tree; 0 = chains
-    continues: bool = False  # every second draft continues the one before it
 
 
 FLOODS_BY_NAME = {
@@ -55,7 +54,6 @@ FLOODS_BY_NAME = {
     "one number": Flood(counts=False),
     "sure": Flood(told=(SURE,)),
     "any confidences": Flood(told=(0.0, 0.3, SURE, 1.0)),
-    "continuations": Flood(continues=True),
     "sure trees": Flood(length=4 * MAX_DRAFT, told=(0.3, SURE), branches=4),
 }
 
@@ -97,10 +95,7 @@ class Flooder:
         ids = [self._random.randrange(flood.vocab) for _ in range(flood.length)]
         tokens = tuple(DraftToken(id, self._random.choice(flood.told)) for id in ids)
         parents = tuple(max(-1, index - flood.branches) for index in range(flood.length))
-        if flood.continues and counter % 2 == 0:
-            return Draft(counter, DraftBlock(self._end, tokens), continues=counter - 1)
         base = self._length + flood.ahead
-        self._end = base + len(tokens)
         return Draft(counter, DraftBlock(base, tokens, parents if flood.branches else ()))
 
     async def _read(self, stream: GrpcStream) -> None:

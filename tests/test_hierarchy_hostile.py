@@ -187,7 +187,7 @@ COSTS = {
     ),
     "revisions": of_verdicts(lambda said: said._replace(revision=2**32 - 1 - end_of(said))),
     "no room": of_openings(limits=Limits(0, 0)),
-    "all room": of_openings(limits=Limits(2**32 - 1, 2**32 - 1, 2**32 - 1, True, 2**32 - 1)),
+    "all room": of_openings(limits=Limits(2**32 - 1, 2**32 - 1, 2**32 - 1, 2**32 - 1)),
     "a hint of the opening": of_openings(hint=2**32 - 1),
     "asks for probabilities": of_openings(draft_probs=True),
     "another rule": of_openings(rule="telepathy"),

@@ -26,7 +26,7 @@ HOPS = {
     ("device", "device"): Hop(0.0, Ahead.NOTHING),
     ("device", "hub"): Hop(0.004),
     ("device", "cloud"): Hop(0.064),
-    ("hub", "cloud"): Hop(0.06, Ahead.SENDS),
+    ("hub", "cloud"): Hop(0.06),
 }
 
 
@@ -238,36 +238,6 @@ def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead: Ahead) -> N
         assert found[wanted] == pytest.approx(seconds, rel=0.02)
     assert found[0] == 0
     assert found[9] > 9 * rounds.token_s  # rounds do not end where blocks do
-
-
-def sent_on(draw: random.Random, rounds: Rounds, length: int) -> float:
-    """Seconds of a token where blocks are sent on: a clock for each token of a sender that runs two blocks ahead."""
-    token_s, ready, verdicts, hit, tokens = rounds.supply_s / length, rounds.supply_s, [0.0], False, 0.0
-    for _ in range(40_000):
-        arrived, step_s = ready + rounds.rtt_s / 2, rounds.step_s
-        served = max(arrived, verdicts[-1] - rounds.rtt_s / 2) + step_s
-        verdicts.append(served + rounds.rtt_s / 2)
-        tokens += rounds.blocks.mean_tokens
-        hit = draw.random() < rounds.blocks.hit
-        if not hit:
-            ready = verdicts[-1] + rounds.late_s + rounds.supply_s
-            verdicts = verdicts[-1:]
-            continue
-        # One token more than two blocks may wait: the guess. The rest of the next one waits for the verdict before.
-        held = verdicts[-2] + rounds.supply_s if len(verdicts) > 2 else 0.0
-        ready = max(ready + (length + 1) * token_s, held)
-    return verdicts[-1] / tokens
-
-
-@pytest.mark.parametrize(("supply_s", "rtt_s", "step_s"), [(0.03, 0.08, 0.02), (0.1, 0.09, 0.01),
-                                                           (0.2, 0.08, 0.02), (0.03, 0.02, 0.08)])  # fmt: skip
-def test_two_blocks_are_under_way_where_they_are_sent_on(
-    supply_s: float, rtt_s: float, step_s: float
-) -> None:
-    rounds = Rounds(blocks(Agreement.uniform(0.9), 3), supply_s, rtt_s, step_s, Ahead.SENDS)
-    assert rounds.token_s == pytest.approx(sent_on(random.Random(1), rounds, 3), rel=0.02)
-    waits = replace(rounds, ahead=Ahead.DRAFTS)
-    assert rounds.token_s < waits.token_s or supply_s >= rounds.verdict_s
 
 
 def test_the_start_and_the_end_of_an_answer_cost_tokens() -> None:

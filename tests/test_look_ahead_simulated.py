@@ -196,7 +196,7 @@ class SimulatedWaits:
         self.server.start()
 
     def limits_of(self, script) -> Limits:
-        return Limits(MAX_DRAFT, script.prompt + script.last, continuations=True)
+        return Limits(MAX_DRAFT, script.prompt + script.last)
 
     def _tell(self, base: int, end: int, draft: object) -> None:
         self.reader.told(verdict_of(self.trace, base, end, draft))

@@ -177,7 +177,7 @@ def test_a_sequence_that_lost_its_kv_counts_on(monkeypatch):
 
 
 def test_a_draft_model_like_the_target_is_never_wrong():
-    """Commits, look-ahead, branches and drafts behind drafts: everywhere the device counts what the server counts."""
+    """Commits, look-ahead and drafts behind drafts: everywhere the device counts what the server counts."""
     answers = answer_all(lambda: TableDrafter(noise=0.0))
     check(answers)
     for answer in answers:

@@ -158,22 +158,6 @@ class Protocol(RuleBasedStateMachine):
         self.loop.create_task(chosen.session.submit(Draft(chosen.counter, block)))
         self.loop.settle()
 
-    @rule(device=st.integers(0, 1), right=st.integers(0, 4), wrong=st.integers(0, 2))
-    def send_on(self, device: int, right: int, wrong: int) -> None:
-        """The continuation of the only draft that has no verdict."""
-        chosen = self.devices[device]
-        chain = chosen.session.turn.continuable if chosen.is_open else None
-        if chain is None or chosen.reading.done():
-            return
-        base = chain.base + len(chain.tokens)
-        ids = (chosen.script[base : base + right] + [1, 2][:wrong])[:4]
-        if ids:
-            chosen.counter += 1
-            block = DraftBlock(base, tuple(map(DraftToken, ids)))
-            draft = Draft(chosen.counter, block, continues=chosen.session.turn.latest)
-            self.loop.create_task(chosen.session.submit(draft))
-            self.loop.settle()
-
     # -- what always holds --------------------------------------------------------------------------
 
     @invariant()

@@ -89,7 +89,7 @@ class Sessions(RuleBasedStateMachine):
         self.opened += 1
         kind = 1 + self.opened % KINDS  # those of one kind begin alike, so they share KV
         script = script_of([kind] * length, min(length + max_tokens, CONTEXT))
-        limits = DraftLimits(VOCAB, MAX_DRAFT, MAX_TREE, continuations=True)
+        limits = DraftLimits(VOCAB, MAX_DRAFT, MAX_TREE)
         table = BlockTable(self.loop.pool)
         session = made(self.opened, script[:length], len(script) - length, table, limits)
         self.loop.add(session)
@@ -121,20 +121,6 @@ class Sessions(RuleBasedStateMachine):
         reader.counter += 1
         reader.sent = Draft(reader.counter, block)
         if reader.session.has_reader:
-            reader.session.submit(reader.sent, 0.0)
-
-    @precondition(lambda self: any(reader.sent for reader in self.readers))
-    @rule(index=small, right=st.integers(0, 4), wrong=st.integers(0, 2))
-    def send_on(self, index: int, right: int, wrong: int) -> None:
-        """The continuation of the newest draft, whatever has become of that."""
-        reader = self._any(index)
-        block = reader.sent.block if reader.sent else DraftBlock(0)
-        base = block.base + len(block.tokens)
-        ids = [*reader.script[base : base + right], *(1 + (token % 40) for token in range(wrong))][:MAX_DRAFT]
-        if block.tokens and not block.parents and ids and reader.session.has_reader:
-            reader.counter += 1
-            block = DraftBlock(base, tuple(map(DraftToken, ids)))
-            reader.sent = Draft(reader.counter, block, continues=reader.counter - 1)
             reader.session.submit(reader.sent, 0.0)
 
     @precondition(lambda self: any(reader.sent for reader in self.readers))
@@ -286,12 +272,13 @@ class Sessions(RuleBasedStateMachine):
         for session in (reader.session for reader in self.readers if not reader.session.in_step):
             assert session.sequence.computed < len(session.sequence.tokens)
             assert len(session.sequence.table.blocks) == self.loop.pool.blocks_for(session.sequence.computed)
-            waiting = [each for each in (session.pending, session.following) if each is not None]
-            assert all(each.rest.base == len(session.sequence.tokens) for each in waiting)
-            unanswered = [draft.counter for draft in session.turn.unanswered]
+            pending, unanswered = session.pending, session.turn.unanswered
+            assert pending is None or pending.rest.base == len(session.sequence.tokens)
             # The verdict with the end answers whatever is under way.
             if session.has_reader and not session.sequence.finish_reason:
-                assert [each.draft.counter for each in waiting] == unanswered, "each is answered once"
+                assert (pending and pending.draft.counter) == (unanswered and unanswered.counter), (
+                    "answered once"
+                )
             held = [
                 self.engine.slots[
                     session.sequence.table.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE

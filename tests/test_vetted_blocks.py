@@ -4,7 +4,6 @@ import asyncio
 from types import SimpleNamespace
 
 from edge_client.draft_job import BlockBudget
-from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import Truth
 from relay.survival import Survival
 from relay.uplink import VettedBlocks
@@ -17,15 +16,12 @@ def vetted(count, agreed=True, full=False):
     return SimpleNamespace(sequence=sequence, agreed=[agreed] * count, full=full, survival=Survival())
 
 
-def block_of(session, *, length=8, bound=0.4, hint=None, behind=0, chain=None):
+def block_of(session, *, length=8, bound=0.4, hint=None):
     """The ids of the block that leaves now; None = it is to grow."""
 
     async def scenario():
-        blocks, budget = VettedBlocks(session, length, bound), BlockBudget(8, hint=hint, behind=behind)
-        if chain:
-            future = blocks.look_ahead(DraftBlock(3, tuple(map(DraftToken, chain))), budget)
-        else:
-            future = blocks.draft(Truth((1, 2, 3)), budget)
+        blocks, budget = VettedBlocks(session, length, bound), BlockBudget(8, hint=hint)
+        future = blocks.draft(Truth((1, 2, 3)), budget)
         return future.result().block.ids if future.done() else None
 
     return asyncio.run(scenario())
@@ -41,18 +37,9 @@ def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
     assert block_of(vetted(0, full=True)) is None
 
 
-def test_a_block_goes_on_behind_one_without_a_verdict():
-    ahead = {"behind": 2, "chain": (10, 11), "length": 3}
-    assert block_of(vetted(4), **ahead) is None
-    assert block_of(vetted(6), **ahead) == (12, 13, 14, 15)  # the guess of the bonus token, and three
-    assert block_of(vetted(6), **{**ahead, "chain": (10, 99)}) is None  # was taken back
-
-
-def test_with_the_guess_it_is_no_longer_than_the_longest_block_that_the_server_above_takes():
+def test_a_block_is_no_longer_than_the_longest_one_that_the_server_above_takes():
     """`block_of` has a budget of eight."""
-    assert block_of(vetted(20), length=8) == tuple(range(10, 18))
-    ahead = block_of(vetted(20), length=8, behind=2, chain=(10, 11))
-    assert ahead == tuple(range(12, 20)), "not nine"
+    assert block_of(vetted(20), length=12) == tuple(range(10, 18))
 
 
 def test_blocks_behind_what_is_not_applied_yet_wait():

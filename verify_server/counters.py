@@ -24,8 +24,6 @@ class LoopStats:
     tokens: int = 0  # tokens committed
     unasked: int = 0  # of them, without a draft
     stale: int = 0  # drafts dropped without computation
-    continued: int = 0  # drafts that arrived as continuations of another one
-    void: int = 0  # of them, those of drafts that failed: dropped without an answer
     loose: int = 0  # tokens of drafts that stand though the target's own is another one
     preempted: int = 0  # times that a session lost its KV to another one
     drafts: DraftCounts = field(default_factory=DraftCounts)  # of devices

@@ -21,8 +21,6 @@ def check_draft(draft: Draft, limits: DraftLimits, prompt: int, rule: Acceptance
     _check_size(block, limits.max_draft, limits.max_tree)
     if block.base < prompt:
         raise InvalidRequest(f"base {block.base} lies inside the prompt ({prompt})", "base")
-    if draft.continues:
-        _check_continuation(draft, limits)
     _check_tokens(block, limits.vocab_size, rule)
 
 
@@ -35,15 +33,6 @@ def _check_size(block: DraftBlock, max_draft: int, max_tree: int) -> None:
         raise Unsupported("this sequence takes no draft trees; send a chain, without parents", "parents")
     elif count > max_tree:
         raise InvalidRequest(f"draft tree of {count} tokens; this server takes at most {max_tree}", "tokens")
-
-
-def _check_continuation(draft: Draft, limits: DraftLimits) -> None:
-    if not limits.continuations:
-        raise Unsupported(
-            "this sequence takes no continuations; wait for the verdict of each draft", "continues"
-        )
-    if not draft.block.tokens:
-        raise InvalidRequest("a continuation without tokens; send nothing instead", "tokens")
 
 
 def _check_tokens(block: DraftBlock, vocab_size: int, rule: AcceptanceRule) -> None:

@@ -34,8 +34,6 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
             lambda: loop.costs.error,
         ),
         Metric("stale_drafts_total", "Drafts that came too late to be computed.", lambda: stats.stale),
-        Metric("continuations_total", "Drafts sent before the verdict on the last.", lambda: stats.continued),
-        Metric("void_continuations_total", "Of them, those behind a draft that failed.", lambda: stats.void),
         Metric("draft_tokens", "Tokens of one draft.", lambda: stats.lengths),
         Metric(
             "draft_hints_total",

@@ -54,7 +54,6 @@ class Session:
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
     loose: list[int] = field(default_factory=list)  # positions of tokens that its rule let stand
     pending: PendingDraft | None = None
-    following: PendingDraft | None = None  # the continuation of `pending`
     in_step: bool = False
     closed: bool = False
     failed: bool = False
@@ -73,7 +72,7 @@ class Session:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
         self.outbox, self._view = Outbox(), None
-        self.has_reader, self.pending, self.following, self.listens = True, None, None, False
+        self.has_reader, self.pending, self.listens = True, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
@@ -82,7 +81,7 @@ class Session:
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
-        self.has_reader, self.pending, self.following, self._view = False, None, None, None
+        self.has_reader, self.pending, self._view = False, None, None
 
     def hand_over(self) -> None:
         """Send the reader elsewhere; what is being computed for it goes out first."""
@@ -101,17 +100,14 @@ class Session:
             return False
         self._view = None
         check_draft(draft, self.limits, self.sequence.prompt_length, self.rule)
-        if draft.continues:
-            return self._continue(draft, now)
         if draft.block.parents:
             tree = without_twins(draft.block)
             draft = replace(draft, block=likeliest_first(tree, self._reach(tree)))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
-        self.timing.followed(False)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
-        replaces, self.pending, self.following = self.pending is not None, None, None
+        replaces, self.pending = self.pending is not None, None
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
             return False
@@ -119,33 +115,7 @@ class Session:
             self.pending = self._pending(draft, rest, now)
         return useful and not replaces
 
-    def _continue(self, draft: Draft, now: float) -> bool:
-        """Take the continuation of a draft. If that one has failed, it is void: no step, and no answer.
-
-        True: each draft may have one, for an honest device cannot know what becomes of it.
-        """
-        stands = self.turn.draft(draft)
-        self.timing.followed(stands)
-        self.stats.continued += 1
-        if stands:
-            self._keep(self.turn.unanswered[-1], now, now)
-        else:
-            self.stats.void += 1
-        return True
-
-    def _keep(self, draft: Draft, since: float, now: float) -> None:
-        """Let a draft wait for a step, behind the one that it continues; answer it if nothing of it can be computed."""
-        rest = self.sequence.rebase(draft.block)
-        if self.sequence.finish_reason or rest is None:
-            self._drop(draft, now)
-        elif self.pending is None:
-            self.pending = self._pending(draft, rest, since)
-        else:
-            self.following = self._pending(draft, rest, since)
-
     def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
-        if not rest.parents:  # one that continued another may hold a part of that as well
-            rest = rest.first(self.limits.max_draft)
         return PendingDraft(draft, rest, since, self._reach(rest))
 
     def _reach(self, block: DraftBlock) -> tuple[float, ...]:
@@ -159,7 +129,7 @@ class Session:
             self.timing.asked(len(self.sequence), now)
             known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
             self.timing.estimate.judged(known, stands)
-        self.turn.verdict(draft.counter, None, self.sequence.tokens)
+        self.turn.verdict(draft.counter, None)
         self._tell(block.base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
@@ -245,7 +215,7 @@ class Session:
                 emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
                 ends=self.sequence.ends.ids,
             )
-            self.pending, self.following = self.following, None
+            self.pending = None
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         self.in_step = True
@@ -285,8 +255,6 @@ class Session:
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(now)
-        if draft is not None and self.limits.continuations and stands == len(draft.block.tokens):
-            self.timing.stood_whole(self.pending is not None)
         return len(news)
 
     def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:
@@ -309,24 +277,21 @@ class Session:
         self.timing.left(length, now)
         if item.draft is not None:
             self.timing.asked(length, now)
-        if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint, self.sequence.tokens):
+        if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint):
             self.timing.asked_since = now
         if item.hint is not None:
             self.timing.estimate.device.hint = item.hint
 
     def _rebase_pending(self, now: float) -> None:
-        """Drafts that arrived before the end of the step meet the new truth."""
-        if self.pending is None:
+        """A draft that arrived before the end of the step meets the new truth."""
+        waiting, self.pending = self.pending, None
+        if waiting is None:
             return
-        waiting = (self.pending,) if self.following is None else (self.pending, self.following)
-        self.pending = self.following = None
-        for arrived, _, since, _ in waiting:
-            draft = self.turn.answered(arrived.counter)
-            has_waited = draft is arrived  # else it continued a draft that was computed until now
-            if draft is None or (self.sequence.finish_reason and not has_waited):
-                self.stats.void += 1
-            else:
-                self._keep(draft, since if has_waited else now, now)
+        rest = self.sequence.rebase(waiting.draft.block)
+        if self.sequence.finish_reason or rest is None:
+            self._drop(waiting.draft, now)
+        else:
+            self.pending = self._pending(waiting.draft, rest, waiting.since)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""

@@ -85,7 +85,7 @@ class SessionManager:
         self.images = ImageStore(loop.engine.see) if info.images else None
         self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, self.images)
         self._draft_limits = DraftLimits(
-            self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads, True
+            self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads
         )
         self._ids = itertools.count(1)
         self._signer = signer or TokenSigner(loop.clock, TOKEN_SECONDS)
@@ -128,7 +128,6 @@ class SessionManager:
         limits = replace(
             self.inputs.limits_of(tenant),
             max_tree=takes.max_tree,
-            continuations=takes.continuations,
             least_draft=takes.least_draft,
         )
         return session, Opened(
@@ -271,12 +270,10 @@ class SessionManager:
         return session
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
-        """A rule that must know what tokens are drawn from takes chains on committed tokens only, one that needs long
-        chains takes no continuations, for they are short."""
+        """A rule that must know what tokens are drawn from takes chains only."""
         limits = self._draft_limits
         return limits._replace(
             max_tree=limits.max_tree if rule.trees else 0,
-            continuations=not (rule.draft_probs or rule.least_draft),
             least_draft=rule.least_draft,
         )
 
@@ -301,7 +298,7 @@ def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:
         if tokens < max_draft + 2:
             raise UsageError(f"KV memory for {tokens} tokens holds no draft of {max_draft}; raise {flag}")
     return Limits(
-        max_draft, min(info.context_length, memory - max_draft), min(limits.max_tree, info.max_tree), True
+        max_draft, min(info.context_length, memory - max_draft), min(limits.max_tree, info.max_tree)
     )
 
 

@@ -20,7 +20,6 @@ class SessionTiming:
         self._verdicts: deque[tuple[int, float]] = deque(maxlen=VERDICTS_TIMED)  # (length, time)
         self._first_at: float | None = None  # when the first committed token left, and
         self._first_length = 0  # the length of the sequence then
-        self._whole = False  # the latest draft stood whole, and no other one has come since
 
     def begin(self, now: float) -> None:
         """The session is admitted."""
@@ -29,7 +28,6 @@ class SessionTiming:
     def reopened(self) -> None:
         """What a device sends again after an outage says nothing of its drafting."""
         self._verdicts.clear()
-        self._whole = False
 
     def arrived(self, base: int, depth: int, drafting_s: float, now: float) -> None:
         """A draft of `depth` tokens on the first `base` ones is here: learn how long the device takes."""
@@ -39,18 +37,6 @@ class SessionTiming:
             if length == base:
                 self.estimate.arrived(now - left, depth, drafting_s)
                 return
-
-    def stood_whole(self, continued: bool) -> None:
-        """A draft has stood whole; `continued`: what was sent on after it is here, and follows the text."""
-        self._whole = not continued
-        if continued:
-            self.estimate.continued(True)
-
-    def followed(self, continued: bool) -> None:
-        """A draft is here; `continued`: it was sent on before the last verdict was known, and follows the text."""
-        if self._whole:
-            self.estimate.continued(continued)
-        self._whole = False
 
     def left(self, length: int, now: float) -> None:
         """A verdict leaves, which makes the sequence `length` tokens long."""

@@ -73,10 +73,6 @@ class Drafter(ABC):
         """
         return iter(())
 
-    def ahead_of(self, block: Sequence[DraftToken]) -> Sequence[DraftToken]:
-        """What `look_ahead` has drafted behind `block` so far: the guess of the bonus token, and what follows it."""
-        return ()
-
     def close(self) -> None:  # noqa: B027
         """Free what the drafter holds. A second call does nothing."""
 
@@ -84,7 +80,6 @@ class Drafter(ABC):
 class DrafterOptions(NamedTuple):
     """What a user sets for drafters; each drafter takes what it knows."""
 
-    branches: int = 0  # outcomes of a verdict that are drafted ahead, beside the main line
     draft_table: str = ""  # file of a frozen table; "" = the one beside the draft model, if there is one
     personal_table: str = OFF  # file of the user's own table
     window: int = 0  # most tokens of a text that a draft model reads; 0 = as many as it soon reads
@@ -157,18 +152,14 @@ class ModelDrafter(Drafter):
         return len(self.sequence) - len(self.drafted)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._count(tokens)
+        if self._counts is not None:
+            self._counts.add(tokens)
         base = self._base
         if self.sequence[base : base + len(tokens)] == list(tokens):
             del self.drafted[: len(tokens)]
             self._truths += 1
         else:
             self._replace_tail(base, tokens)
-
-    def _count(self, tokens: Sequence[int]) -> None:
-        """The answer grew by `tokens`."""
-        if self._counts is not None:
-            self._counts.add(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
         truths, index = self._truths, 0
@@ -200,10 +191,6 @@ class ModelDrafter(Drafter):
         while truths == self._truths and len(self.drafted) < end and self._draft_one():
             yield
 
-    def ahead_of(self, block: Sequence[DraftToken]) -> Sequence[DraftToken]:
-        agrees = [token.id for token in self.drafted[: len(block)]] == [token.id for token in block]
-        return tuple(self.drafted[len(block) :]) if agrees else ()
-
     def _suppose(self, block: Sequence[DraftToken]) -> None:
         """Continue after `block`, which this drafter or another one in its chain proposed."""
         ids, base = [token.id for token in block], self._base
@@ -233,11 +220,11 @@ class ModelDrafter(Drafter):
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
         return self.sampler.draw(logits, self._left_out + position, self._emitted())
 
-    def _emitted(self, path: Sequence[int] | None = None) -> Emitted | None:
-        """What penalties count: the answer, and `path` behind it, or else what is drafted."""
+    def _emitted(self) -> Emitted | None:
+        """What penalties count: the answer, and what is drafted behind it."""
         if self._counts is None:
             return None
-        return Emitted(self._counts, tuple([token.id for token in self.drafted] if path is None else path))
+        return Emitted(self._counts, tuple([token.id for token in self.drafted]))
 
     def _pass(self, forward: Callable[[Sequence[int], int], Logits], fresh: Sequence[int]) -> Logits:
         """Compute `fresh` tokens and count them as cached."""

@@ -146,10 +146,6 @@ class ChainDrafter(Drafter):
             if has_worked:
                 return
 
-    def ahead_of(self, block: Sequence[DraftToken]) -> Sequence[DraftToken]:
-        """See `Drafter`; of the one that worked ahead."""
-        return next(filter(None, (drafter.ahead_of(block) for drafter in self._drafters)), ())
-
     def close(self) -> None:
         for drafter in self._drafters:
             drafter.close()

@@ -16,8 +16,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from edge_client.drafters.base import DrafterFactory, DrafterOptions
-from edge_client.drafters.branching import BranchingDrafter
+from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
 from opensled import llama
@@ -29,8 +28,7 @@ from opensled.vocabulary import require_same
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
-SEQUENCE = 0  # id of the main line's sequence; those of branches follow
-BRANCH = 64  # positions that a branch has for itself, at most
+SEQUENCE = 0  # id of the only sequence of a context
 
 
 class LlamaCppFactory(DrafterFactory):
@@ -40,7 +38,6 @@ class LlamaCppFactory(DrafterFactory):
         path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
         self.threads = draft_threads(threads, "llamacpp", model)
-        self.branches = options.branches
         self._window = Window(options.window)
         self._model = LlamaModel(path)
 
@@ -48,7 +45,7 @@ class LlamaCppFactory(DrafterFactory):
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> LlamaCppDrafter:
-        drafter = LlamaCppDrafter(self._model, self.threads, self.branches)
+        drafter = LlamaCppDrafter(self._model, self.threads)
         drafter.prepare(self._window)
         return drafter
 
@@ -59,13 +56,12 @@ class LlamaCppFactory(DrafterFactory):
         return other
 
 
-class LlamaCppDrafter(BranchingDrafter):
+class LlamaCppDrafter(ModelDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: int, branches: int = 0) -> None:
+    def __init__(self, model: LlamaModel, threads: int) -> None:
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        self.branches = branches if _shares_cells(model) else 0
-        params = _parameters(self.context_length, threads, self.branches)
+        params = _parameters(self.context_length, threads)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             raise UnsupportedModel(
@@ -127,40 +123,15 @@ class LlamaCppDrafter(BranchingDrafter):
         )  # recurrent and sliding-window caches cannot roll back
         return 0
 
-    def fork(self, number: int, length: int) -> None:
-        llama_cpp.llama_memory_seq_cp(self._memory, SEQUENCE, number, 0, length)
-
-    def forward_branch(self, number: int, token: int, position: int) -> np.ndarray:
-        self._batch.seq_id[0][0] = number
-        try:
-            self._decode((token,), position, wanted=1)
-        finally:
-            self._batch.seq_id[0][0] = SEQUENCE
-        return self._logits(-1)
-
-    def adopt(self, number: int, start: int) -> None:
-        llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, start, -1)
-        llama_cpp.llama_memory_seq_cp(self._memory, number, SEQUENCE, start, -1)
-
-    def forget(self, number: int) -> None:
-        llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
-
     def close(self) -> None:
         super().close()
         self._free()
 
 
-def _shares_cells(model: LlamaModel) -> bool:
-    """Whether parts of sequences can be shared and removed: not in recurrent and sliding-window caches."""
-    handle = model.handle
-    recurrent = llama_cpp.llama_model_is_recurrent(handle) or llama_cpp.llama_model_is_hybrid(handle)
-    return not recurrent and llama_cpp.llama_model_n_swa(handle) == 0
-
-
-def _parameters(context_length: int, threads: int, branches: int) -> Any:
+def _parameters(context_length: int, threads: int) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = context_length + branches * BRANCH
-    params.n_seq_max, params.kv_unified = 1 + branches, branches > 0
+    params.n_ctx = context_length
+    params.n_seq_max, params.kv_unified = 1, False
     params.n_batch = params.n_ubatch = BATCH
     params.n_threads = params.n_threads_batch = threads
     return params

@@ -64,14 +64,11 @@ class Adaptive(DraftLengthPolicy):
         look_ahead: bool = True,
         tree: int = 0,
         battery_floor: float = 20.0,
-        send_on: bool = True,
         clock: Callable[[], float] = time.monotonic,
         board: Callable[[], BoardState] | None = None,
     ) -> None:
         """See `LengthOptions`; `clock`: seconds; `board`: returns the board's state at once."""
         self._length, self._look_ahead, self._floor = length or LONGEST, look_ahead, battery_floor
-        # Whether to send on is wanted, and whether the sequence that asked last allows it
-        self._send_on, self._continues = send_on, False
         self._most_nodes = tree
         self._clock, self._board = clock, board or board_watch(clock=clock)
         self._lock = threading.Lock()
@@ -92,13 +89,13 @@ class Adaptive(DraftLengthPolicy):
         self._room = 0  # tokens at the latest question; they end with the answer
         self._asked = self._length  # most tokens of a block since the answer began
         self._latest: deque[tuple[int, int]] = deque(maxlen=LATEST)  # accepted and drafted tokens of a round
-        self._basis = (-1, 0, False)  # rounds, longest block and sending on, on which the law rests
+        self._basis = (-1, 0)  # rounds and longest block, on which the law rests
         self._solved: DraftLaw
         self._status = DraftStatus(True, "nothing drafted yet", UNADVISED)
 
     @classmethod
     def of(cls, options: LengthOptions) -> Adaptive:
-        return cls(options.length, options.look_ahead, options.tree, options.battery_floor, options.send_on)
+        return cls(options.length, options.look_ahead, options.tree, options.battery_floor)
 
     # -- questions ----------------------------------------------------------------------------------------
 
@@ -124,15 +121,6 @@ class Adaptive(DraftLengthPolicy):
                 return min(top, UNADVISED)
             law = self._law(top)
             return min(law.ahead, law.length(top))
-
-    def sends_on(self, length: int, limit: int, hint: int | None = None) -> int:
-        """See the base class: where a second block under way saves more than the little that it costs in vain."""
-        with self._lock:
-            top = self.top(limit, hint)
-            if not top or not self._send_on or not self._times.rounds or self._battery_low():
-                return 0
-            self._continues = True
-            return self._law(top).continuation(length)
 
     def top(self, limit: int, hint: int | None = None) -> int:
         """Most tokens of a block by room, owner and server."""
@@ -186,11 +174,6 @@ class Adaptive(DraftLengthPolicy):
             self._gate.round_over(now, accepted + 1, spent_s, self._rate(), server_rate(self._server_speed))
             self._verdicts.came(block.base + accepted + 1, now)
 
-    def continued(self, stands: bool) -> None:
-        with self._lock:
-            self._hits_per_forecast.add(stands, 0, age=0)
-            self._hit_rate.add(stands, 0, age=0)
-
     def streamed(self, tokens: int, seconds: float) -> None:
         with self._lock:
             streamed(self._server_speed, tokens, seconds)
@@ -239,9 +222,8 @@ class Adaptive(DraftLengthPolicy):
         length = len(block.tokens)
         if not block.parents:
             token_s = mean_but_largest(self._paces)
-            drafted_s = max(0.0, drafting_s)
-            fresh = min(length, round(drafted_s / token_s)) if token_s else length
-            self._times.took(seconds, length, drafted_s, fresh)
+            fresh = min(length, round(drafting_s / token_s)) if token_s else length
+            self._times.took(seconds, length, drafting_s, fresh)
         if self._has_trees:
             self._trees.took(length if block.parents else CHAIN, accepted + 1, seconds + drafting_s)
 
@@ -303,7 +285,7 @@ class Adaptive(DraftLengthPolicy):
     def _law(self, top: int = 0) -> DraftLaw:
         """Of blocks of at most `top` tokens; 0 = as in the present answer."""
         token_s, top, times = mean_but_largest(self._paces) or 0.0, top or self._asked, self._times
-        basis = (times.rounds, top, self._continues)
+        basis = (times.rounds, top)
         if basis != self._basis or abs(self._solved.token_s - token_s) > REDRAWN * token_s:
             self._basis = basis
             self._solved = DraftLaw(
@@ -318,8 +300,6 @@ class Adaptive(DraftLengthPolicy):
                 min(1.0, self._hit_rate.ratio),
                 self._look_ahead,
                 times.deviations(),
-                self._continues,
-                1 / (server_rate(self._server_speed) or self._guess or float("inf")),
             )
         return self._solved
 

@@ -78,7 +78,6 @@ class LengthOptions:
     confidence: float = 0.4  # threshold of a token's confidence, 0 to 1
     tree: int = 0  # most tokens of a draft tree; 0 = chains only
     look_ahead: bool = True  # the drafter goes on while a verdict travels
-    send_on: bool = True  # what it drafts then may be sent before the verdict
     battery_floor: float = 20.0  # percent below which nothing is drafted on battery
 
 
@@ -107,11 +106,6 @@ class DraftLengthPolicy(ABC):
         """Most tokens of the next block to draft while the present one travels; 0 = draft nothing ahead."""
         return self.most(limit, hint)
 
-    def sends_on(self, length: int, limit: int, hint: int | None = None) -> int:
-        """Tokens to send behind a chain of `length` tokens that has no verdict yet, after a guess of its bonus token;
-        0 = wait for the verdict. `limit`, `hint`: see `most`. Policies send nothing on unless they override it."""
-        return 0
-
     def nodes(self, limit: int, hint: int | None = None) -> int:
         """Most tokens of a tree that has room for `limit`; 0 = draft a chain."""
         return 0
@@ -136,9 +130,6 @@ class DraftLengthPolicy(ABC):
         `awaited`: the server waited for the block. Else it read the prompt or decoded meanwhile, and the verdict came
         in the midst of that: `seconds` may be next to nothing, or several steps.
         """
-
-    def continued(self, stands: bool) -> None:  # noqa: B027
-        """What was sent on without a verdict follows the truth, now that this is known, or it is void."""
 
     def streamed(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The server decoded `tokens` tokens by itself; they came `seconds` after the ones before."""

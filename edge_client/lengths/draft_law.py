@@ -5,9 +5,6 @@ the verdict before to the block, which is drafting, and from the block to its ve
 guesses that the whole block is accepted, guesses the bonus token, and drafts on. If both guesses are right, the next
 round is "warm": it starts with tokens at hand. Else it is "cold". Each of the two states has a best length; they are
 a Markov decision process with two states, solved by policy iteration (Howard 1960).
-
-Where the server takes continuations, the device may send what it drafted ahead before the verdict. In a row of hits two
-blocks are then under way all the time, and verdicts come twice as often, as far as the device drafts fast enough.
 """
 
 from dataclasses import dataclass
@@ -19,8 +16,6 @@ from hw_profiles.speculation import Numbers, reach
 
 MOST_CERTAIN = 0.98  # upper bound of the chance of a hit: keeps a cycle finite (chosen)
 ITERATIONS = 8  # of the policy iteration; it mostly ends after three
-# Least share of a round that sending on must save on average (chosen: it pays for the bytes and the power of a message)
-WORTH = 0.05
 FIRST_LENGTH = 4  # cold length that the iteration starts from (chosen: any start converges)
 
 
@@ -41,8 +36,6 @@ class DraftLaw:
     looks_ahead: bool = True
     # Seconds beyond the line of a round with 0, 1, 2, ... tokens drafted in it
     deviations: tuple[float, ...] = ()
-    continues: bool = False  # blocks may be sent on before the verdict
-    step_s: float = 0.0  # of the server, which verifies one block of this device at a time; 0 = not known
 
     @cached_property
     def reach(self) -> Numbers:
@@ -87,28 +80,8 @@ class DraftLaw:
 
     @cached_property
     def warm_s(self) -> Numbers:
-        """See `rounds_s`, after a hit: the faster of waiting for the verdict and of sending on."""
-        waiting = self.rounds_s(self.ready)
-        return np.minimum(waiting, self.sent_s) if self.continues else waiting
-
-    @cached_property
-    def sent_s(self) -> Numbers:
-        """From a verdict to the next one in a row of hits with two blocks of k tokens under way: in that time the
-        device drafts one of them, and the guess before it, and the server verifies the other."""
-        lengths = np.arange(self.top + 1)
-        server_s = np.maximum(self.base_s / 2, self.step_s) + self.slope_s * lengths
-        return np.maximum((lengths + 1) * self.token_s, server_s)
-
-    def continuation(self, length: int) -> int:
-        """Tokens to send on behind a block of `length`, after the guess of its bonus token; 0 = none."""
-        if not self.ready:
-            return 0
-        _, rate, head_start = self._best
-        waiting, sent = (
-            self._worth(each, rate, head_start) for each in (self.rounds_s(self.ready), self.sent_s)
-        )
-        saved_s = float(self.hit[min(length, self.top)]) * float(sent[1:].max() - waiting[1:].max()) / rate
-        return 1 + int(sent[1:].argmax()) if saved_s >= WORTH * self.base_s else 0
+        """See `rounds_s`, after a hit."""
+        return self.rounds_s(self.ready)
 
     def rounds_s(self, ready: float) -> Numbers:
         """From a verdict to the next one, with a block of k tokens of which `ready` are at hand."""

@@ -1,4 +1,4 @@
-"""When verdicts came: how long a device was at work on a block, or how early it sent it on."""
+"""When verdicts came: how long a device was at work on a block."""
 
 from collections import OrderedDict
 
@@ -20,7 +20,7 @@ class VerdictTimes:
             self._ends.popitem(last=False)
 
     def until(self, base: int, sent_at: float, usual_s: float) -> float:
-        """From the verdict before to a block that was sent at that time; negative for one that did not wait for it.
+        """From the verdict before to a block that was sent at that time.
 
         `usual_s`: what its tokens usually take, for a verdict that is not known.
         """
@@ -28,4 +28,4 @@ class VerdictTimes:
         # A much earlier end belongs to another answer, which had the same length by chance.
         if began is None or sent_at - began > PAUSE_S + SLOWER * usual_s:
             return usual_s
-        return sent_at - began
+        return max(0.0, sent_at - began)

@@ -82,9 +82,10 @@ class ProvisionalDrafting:
         block.set_result(Drafted(DraftBlock(len(truth), ready[:length])))
         return block
 
-    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> asyncio.Future[Drafted] | None:
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
         """See `Drafting`; a drafter with a tail is ahead already."""
-        return self._inner.look_ahead(block, room) if self._tail is None else None
+        if self._tail is None:
+            self._inner.look_ahead(block, room)
 
     def heard(self, truth: Truth) -> None:
         if self._tail is None:

@@ -63,18 +63,16 @@ class RuleFacts(_message.Message):
     def __init__(self, name: _Optional[str] = ..., lossless: _Optional[bool] = ..., trees: _Optional[bool] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_draft", "context_length", "max_tree", "continuations", "least_draft")
+    __slots__ = ("max_draft", "context_length", "max_tree", "least_draft")
     MAX_DRAFT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MAX_TREE_FIELD_NUMBER: _ClassVar[int]
-    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     LEAST_DRAFT_FIELD_NUMBER: _ClassVar[int]
     max_draft: int
     context_length: int
     max_tree: int
-    continuations: bool
     least_draft: int
-    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ..., continuations: _Optional[bool] = ..., least_draft: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ..., least_draft: _Optional[int] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()
@@ -285,7 +283,7 @@ class LogitBias(_message.Message):
     def __init__(self, id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("counter", "base", "tokens", "parents", "draft_probs", "seconds", "confidences", "continues")
+    __slots__ = ("counter", "base", "tokens", "parents", "draft_probs", "seconds", "confidences")
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -293,7 +291,6 @@ class Draft(_message.Message):
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
-    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     counter: int
     base: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -301,8 +298,7 @@ class Draft(_message.Message):
     draft_probs: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
     seconds: float
     confidences: bytes
-    continues: int
-    def __init__(self, counter: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ..., seconds: _Optional[float] = ..., confidences: _Optional[bytes] = ..., continues: _Optional[int] = ...) -> None: ...
+    def __init__(self, counter: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ..., seconds: _Optional[float] = ..., confidences: _Optional[bytes] = ...) -> None: ...
 
 class SparseDistribution(_message.Message):
     __slots__ = ("ids", "probs")

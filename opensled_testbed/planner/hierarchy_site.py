@@ -142,7 +142,7 @@ class Site:
         wait = (STEPS - 1) * min(1.0, self.others)  # at an idle server no block waits
         return {
             (DEVICE, HUB): Hop(near),
-            (HUB, CLOUD): Hop(self.hub_rtt_s, Ahead.SENDS, BOUNDS, wait),
+            (HUB, CLOUD): Hop(self.hub_rtt_s, bounds=BOUNDS, wait=wait),
             (DEVICE, CLOUD): Hop(near + self.hub_rtt_s, wait=wait),
             (CLOUD, CLOUD): Hop(0.0, Ahead.NOTHING),
         }

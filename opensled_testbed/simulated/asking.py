@@ -96,11 +96,11 @@ class Asking(ABC):
     def _advance(self) -> None:
         """Send what is drafted by now, if there is anything."""
         exchange = self._exchange
-        while exchange and not self.truth.finish_reason and (draft := exchange.drafted()):
+        if exchange and not self.truth.finish_reason and (draft := exchange.drafted()):
             self._sends(draft)
             self.turn.draft(draft)
             self._up(self._server.submit, (self._session, draft), draft_bytes(len(draft.block.tokens)))
-            exchange.look_ahead(draft)
+            exchange.look_ahead(draft.block)
 
     def _sends(self, draft: Draft) -> None:  # noqa: B027
         """A draft leaves."""

@@ -59,7 +59,7 @@ class SimulatedAnswer(Asking):
     def __init__(self, device: SimulatedDevice, record: RequestRecord, script: Script, done: Done) -> None:
         super().__init__(device.events, device.server, device.ways, script, device.wish)
         self._device, self._record, self._done = device, record, done
-        self._sent_at: dict[int, float] = {}  # seconds, by the draft's counter
+        self._sent_at = 0.0  # seconds, of the latest draft
 
     def _up(self, call: Callable[..., None], argument: object, size: int) -> None:
         if self._device.user is None:  # else the link that counts is the user's
@@ -91,14 +91,12 @@ class SimulatedAnswer(Asking):
         self._draft_by(drafts)
 
     def _sends(self, draft: Draft) -> None:
-        self._sent_at[draft.counter] = self._events.now
+        self._sent_at = self._events.now
 
     def _heard(self, verdict: Verdict, commit: Commit) -> None:
         if commit.drafted:
             now = self._events.now
-            self._record.rounds.append(
-                Round(self._sent_at.pop(verdict.answers), now, commit.drafted, commit.accepted)
-            )
+            self._record.rounds.append(Round(self._sent_at, now, commit.drafted, commit.accepted))
             self._record.wasted -= commit.accepted
         if commit.tokens:
             self._show(len(commit.tokens))

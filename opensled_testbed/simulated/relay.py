@@ -7,11 +7,10 @@ profile of the hub says.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 from edge_client.commits import Commit
-from opensled.messages import Limits, SamplingParams, Verdict
+from opensled.messages import SamplingParams, Verdict
 from opensled.protocol import EndRules
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Hub
@@ -80,10 +79,6 @@ class SimulatedRelay(SimulatedServer):
         self._opening += 1
         Uplink(self, reader).begin()
 
-    def limits_of(self, script: Script) -> Limits:
-        """See `SimulatedServer.limits_of`."""
-        return replace(super().limits_of(script), continuations=False)
-
     def refused(self, reader: Reader) -> None:
         """The server above has no place."""
         self._opening -= 1
@@ -105,7 +100,7 @@ class SimulatedRelay(SimulatedServer):
             SamplingParams(temperature=0),
             b"",
             Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT, continuations=False),
+            DraftLimits(VOCABULARY, MAX_DRAFT),
             background=wish.background,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),

@@ -94,7 +94,7 @@ class SimulatedServer:
 
     def limits_of(self, script: Script) -> Limits:
         """What a device is told when a sequence is opened."""
-        return Limits(MAX_DRAFT, script.prompt + script.last, continuations=True)
+        return Limits(MAX_DRAFT, script.prompt + script.last)
 
     def _begin(self, reader: Reader, session: Session) -> None:
         session.timing.begin(self._events.now)
@@ -113,7 +113,7 @@ class SimulatedServer:
             SamplingParams(temperature=0),
             b"",
             Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree, continuations=True),
+            DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree),
             background=wish.background,
             own=self._drafter.own_draft() if self._drafter else None,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),

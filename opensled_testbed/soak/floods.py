@@ -90,26 +90,6 @@ async def sure_drafts(flood: Flood) -> None:
         await stream.close()
 
 
-async def continuations(flood: Flood) -> None:
-    """Wrong drafts of the full length, each at once with a continuation and with more that continue nothing."""
-    stream, opened = await _opened(flood)
-    length, most = len(opened.prompt_ids), opened.limits.max_draft
-    tokens = (DraftToken(WRONG),) * most
-    try:
-        for first in count(1, BESIDE):
-            await stream.send(Draft(first, DraftBlock(length, tokens)))
-            for number in range(first + 1, first + BESIDE):
-                chain = DraftBlock(length + most * (number - first), tokens)
-                await stream.send(Draft(number, chain, continues=number - 1))
-            flood.counts["sent"] += BESIDE
-            verdict = await _verdict(stream, first)
-            length = verdict.base + len(verdict.tokens)
-            if verdict.finish_reason or not flood.on:
-                return
-    finally:
-        await stream.close()
-
-
 async def wrong_tokens(flood: Flood) -> None:
     """Requests of a client that has no access."""
     flood.counts["sent"] += 1
@@ -137,7 +117,6 @@ async def silent_streams(flood: Flood) -> None:
 FLOODS: dict[str, Callable[[Flood], Awaitable[None]]] = {
     "stale drafts": stale_drafts,
     "sure drafts": sure_drafts,
-    "continuations": continuations,
     "wrong tokens": wrong_tokens,
     "empty chats": empty_chats,
     "silent streams": silent_streams,

@@ -12,9 +12,6 @@ drafting. It then waits w for the start of a step, is in one step of t seconds, 
 The times are medians, which know nothing of what comes now and then. A device that looks ahead has sometimes drafted
 before the verdict came: A is shorter by the share that its drafts are `earlier` on the mean.
 
-Where a device sends on, a draft that stands whole is, with a chance that is learned, followed by one that was drafted
-while its step ran; that one is away for k * draft less a step, and A is the mean of both.
-
 A verdict leaves when a step ends and the next one begins, so a draft misses all steps that begin while it is away: it
 comes back after ceil(A / t) whole steps, and w = ceil(A / t) * t - A, as far as the target is busy. Steps are not all
 equally long, so ceil is smoothed over BLUR of a step.

@@ -25,7 +25,7 @@ AHEAD = 8  # steps for which an assignment is made, about as many as from one re
 NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 NO_FORECAST = Forecast(0.0, 0.0, 0.0, 0.0)
 # What of a forecast counts, of a device's drafts and of the server's own
-OF_DEVICE = attrgetter("first", "later", "delay_s", "draft_s", "continued", "earlier")
+OF_DEVICE = attrgetter("first", "later", "delay_s", "draft_s", "earlier")
 OF_OWN = attrgetter("first", "later", "apart")
 
 
@@ -51,7 +51,7 @@ class RoundTable:
         self._contexts = np.array([one.context for one in sessions], float)
         self._longest = np.array([one.max_draft if one.forecast else 0 for one in sessions])
         forecasts = [one.forecast or NO_FORECAST for one in sessions]
-        first, later, delay, draft, continued, earlier = _table(forecasts, OF_DEVICE)
+        first, later, delay, draft, earlier = _table(forecasts, OF_DEVICE)
         self._has_own = np.array([one.own_forecast is not None for one in sessions])
         self.arms = ARMS[bool(self._has_own.any())]
         # A rule that needs long drafts has two choices: none, and in the place of the longest one its own.
@@ -62,14 +62,9 @@ class RoundTable:
         self._lengths = lengths
         self._tokens = 1 + accepted_tokens(first, later, lengths)
         self._own = self._own_tokens((first, later))
-        device_s = lengths * draft  # for which the device drafts
-        away = (delay + device_s) * (1 - earlier)
-        if continued.any():
-            whole = np.where(lengths > 0, first * later ** np.maximum(0, lengths - 1), 0.0)
-            # A draft that was sent on waits for no verdict: it is drafted while the step with the last one runs.
-            least_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
-            ahead_s = np.maximum(0.0, device_s - least_s)
-            away += continued * whole * np.minimum(0.0, ahead_s - away)
+        away = (delay + lengths * draft) * (
+            1 - earlier
+        )  # `lengths * draft`: seconds for which the device drafts
         self._away = np.where(lengths > 0, away, 0.0)
         self._all = np.arange(len(sessions))
 

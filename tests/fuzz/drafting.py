@@ -1,8 +1,4 @@
-"""Targets for what decides over rows and never over text: confidences, and proposals of the server's own drafter.
-
-A device that drafts on before the verdict has come would join here: as one more base in `messages.draft`, which both
-server targets of drafts send.
-"""
+"""Targets for what decides over rows and never over text: confidences, and proposals of the server's own drafter."""
 
 from __future__ import annotations
 

@@ -173,8 +173,6 @@ def draft(choose: Choices, counter: int | None = None, base: int | None = None) 
         message.parents.extend(choose.below(index + 1) - 1 for index in range(len(tokens)))
     if kind % 4 >= 2:
         message.confidences = _confidences(choose, len(tokens))
-    if kind % 16 == 9:  # mostly the draft before it
-        message.continues = choose.pick((max(1, message.counter) - 1, choose.byte()))
     if kind == 200:
         message.parents.append(choose.byte() - 1)
     return pb.ClientMessage(draft=message, padding=[choose.bytes(3)] if kind == 202 else ())
