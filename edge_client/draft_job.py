@@ -252,8 +252,6 @@ class DraftJob:
 
     def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
         try:
-            if not self.over:
-                self._commit(())
             self._sent = len(bet.block.tokens)
             length = 0 if self.over else self._policy.ahead(budget.length, budget.hint)
             if length and self._drafter.behind:
