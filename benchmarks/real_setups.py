@@ -31,8 +31,7 @@ from opensled_testbed.provenance import SEED, provenance
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import Segment, TargetEngine
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool
+from verify_server.kv.blocks import BlockPool, BlockTable
 
 COMMAND = "python -m benchmarks.real_setups"
 CONTEXT = 256  # tokens that are there before a step

@@ -11,14 +11,16 @@ Look-ahead: while a verdict travels the drafter goes on. It bets that the whole 
 drafts next is the bonus token, which with shared noise is as likely as any draft token. When the verdict confirms that,
 what it drafted after that token is the head of the next block and needs no pass. Otherwise the work is wasted, and the
 device loses at most the pass under way.
+
+Two pieces of the job come first: how much of a long text a pass reads, and the work ahead of one block.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
 from opensled.messages import DraftBlock, TreeNode
@@ -26,6 +28,55 @@ from opensled.protocol import rebase
 from opensled.sampling import Sampler
 
 log = logging.getLogger(__name__)
+
+FIRST_PIECE, LONGEST_PIECE = 16, 512  # tokens of a long text that are read in one pass
+# Seconds that such a pass is to take: a verdict waits for its end, and short passes read slowly (chosen)
+PIECE_S = 0.05
+
+Result = TypeVar("Result")
+Work = Generator[None, float, Result]  # receives the time after each pass, in seconds
+
+
+@dataclass
+class Pieces:
+    """How many tokens the next pass of reading takes."""
+
+    length: int = FIRST_PIECE
+
+    def took(self, began: float, ended: float) -> float:
+        """A piece was read from `began` to `ended`, in seconds; returns `ended`."""
+        if ended > began:
+            fitting = int(self.length * PIECE_S / (ended - began))
+            self.length = min(max(fitting, FIRST_PIECE // 2), LONGEST_PIECE)
+        return ended
+
+
+@dataclass
+class LookAhead:
+    """The work ahead of one block."""
+
+    block: DraftBlock  # a chain that was sent
+    over: bool = False  # may be set while the work goes on
+    tokens: int = 0  # drafted so far, and
+    seconds: float = 0.0  # what they took
+
+    def work(self, steps: Iterator[None], drafted: Callable[[int, float], None]) -> Work[None]:
+        """Take `steps`, one token each, until it is over; `drafted` hears of each token."""
+        began = yield
+        while not self.over and next(steps, self) is not self:
+            ended = yield
+            self.tokens, self.seconds = self.tokens + 1, self.seconds + ended - began
+            drafted(1, ended - began)
+            began = ended
+
+    @property
+    def token_s(self) -> float:
+        """Mean seconds of a token."""
+        return self.seconds / self.tokens if self.tokens else 0.0
+
+    def wasted(self, ready: int) -> int:
+        """Tokens drafted for nothing, where `ready` are still proposals: not those, nor the bonus token."""
+        return max(0, self.tokens - (ready + 1 if ready else 0))
 
 
 class Drafted(NamedTuple):

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from edge_client.draft_job import BlockBudget, Drafted, DraftJob
-from edge_client.draft_work import Result, Work
+from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.base import DraftLengthPolicy

@@ -1,18 +1,47 @@
-"""The edge loop: draft, send, obey the verdict, hand its tokens on. Start reading here."""
+"""The edge loop: draft, send, obey the verdict, hand its tokens on. Start reading here, at `generate`.
+
+A `Verifier` is what the loop talks to: the keeper of one sequence's truth.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from edge_client.commits import Commit, Commits
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
-from edge_client.verifier import OpenSequence, Verifier
-from opensled.messages import Draft, DraftBlock, SamplingParams, Verdict
-from opensled.protocol import agreed, rebase
+from opensled.messages import Draft, DraftBlock, Limits, SamplingParams, Verdict
+from opensled.protocol import Truth, agreed, rebase
 from opensled.sampling import sampler
 from opensled.turns import Turn, hear
+
+
+class OpenSequence(Protocol):
+    """One open sequence as its device knows it: the reader tells `truth` and `turn` each verdict (`turns.hear`)."""
+
+    truth: Truth
+    turn: Turn
+    limits: Limits
+
+
+class Verifier(OpenSequence, Protocol):
+    """The keeper of one open sequence's truth: a server behind a link, or a bigger server behind a server.
+
+    Verdicts also come unasked (the server decodes when no draft comes), so asking and hearing are two calls.
+    """
+
+    noise_key: bytes
+    draft_probs: bool  # whether drafts must name the distribution they were drawn from
+
+    async def submit(self, draft: Draft) -> None:
+        """Propose a block; a later one replaces it. Never waits for the verdict."""
+
+    async def next_verdict(self) -> Verdict:
+        """The next verdict; it never leaves a gap behind `truth`. Raises what ended the sequence."""
+
+    async def close(self) -> None:
+        """The reader is done: free everything."""
 
 
 async def generate(

@@ -1,12 +1,62 @@
-"""The target's tokenizer, as its tokenizer.json has it."""
+"""The target's tokenizer, as its tokenizer.json has it; and the bytes of each token, for every kind of tokenizer."""
 
+import json
+import re
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from opensled.bounds import require_unicode
 from opensled.errors import ProtocolError
-from opensled.token_bytes import BYTE_PIECE, TokenBytes
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
+SPACE = "▁"  # a space in them
+
+
+class TokenBytes:
+    """Bytes of token ids: a token may hold a part of a character, which has no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added = {id: added.content for id, added in tokenizer.get_added_tokens_decoder().items()}
+        kinds = _kinds(json.loads(tokenizer.decoder.__getstate__())) if tokenizer.decoder else set()
+        self._is_byte_level = "ByteLevel" in kinds
+        # Others (WordPiece, word suffixes) join tokens by rules; alone each decodes to its text without the join.
+        self._is_plain = bool(kinds & {"Metaspace", "ByteFallback", "Fuse"})
+
+    def of(self, token: int) -> bytes:
+        """The bytes of one id; none for an id without a piece."""
+        if token in self._added:
+            return self._added[token].encode()
+        piece = self._tokenizer.id_to_token(token) or ""
+        if self._is_byte_level:
+            return b"".join(_byte_letters().get(letter) or letter.encode() for letter in piece)
+        if raw := BYTE_PIECE.fullmatch(piece):
+            return bytes([int(raw[1], 16)])
+        if self._is_plain:
+            return piece.replace(SPACE, " ").encode()
+        text: str = self._tokenizer.decode([token], skip_special_tokens=False)
+        return text.encode()
+
+
+def _kinds(decoder: Any) -> set[str]:
+    """The names of a decoder and of its parts."""
+    return {decoder.get("type", "")}.union(*(_kinds(part) for part in decoder.get("decoders", ())))
+
+
+@cache
+def _byte_letters() -> dict[str, bytes]:
+    """How byte-level BPE spells bytes (GPT-2's table): a byte that prints as itself, others as letters from U+0100."""
+    printing = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printing]
+    letters = {chr(byte): bytes([byte]) for byte in printing}
+    return letters | {chr(256 + index): bytes([byte]) for index, byte in enumerate(others)}
 
 
 def pieces_of(tokenizer: Tokenizer) -> list[str]:

@@ -17,8 +17,7 @@ from relay.survival import Survival
 from scheduler.plan import SessionView
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.outbox import Outbox
-from verify_server.session import Session
-from verify_server.step_item import StepItem
+from verify_server.session import Session, StepItem
 
 
 def nothing() -> None:

@@ -24,11 +24,10 @@ from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snap
 from tests.fakes import MemoryNetwork, Weather
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.loop import VerifyLoop
-from verify_server.session import Session
+from verify_server.session import Session, StepItem
 from verify_server.session_manager import SessionManager
 from verify_server.session_view import view_of
 from verify_server.step import Outcome
-from verify_server.step_item import StepItem
 
 HINTS = (None, 0, 1, 2, 5, 8)  # that whims give
 Scripts = Mapping[tuple[tuple[int, ...], bytes], Sequence[int]]

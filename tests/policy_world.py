@@ -24,9 +24,8 @@ from tests.sessions import made
 from tests.system import read_now
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
-from verify_server.session import DraftLimits, Session
+from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.step import run_step
-from verify_server.step_item import StepItem
 
 MAX_DRAFT = 16
 

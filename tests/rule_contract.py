@@ -21,8 +21,8 @@ from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, Draf
 from verify_server.acceptance.served import ServedRules
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.engine.numpy_scores import NumpyScores
+from verify_server.session import StepItem
 from verify_server.step import run_step
-from verify_server.step_item import StepItem
 
 VOCABULARY = 12
 POSITION = 9

@@ -14,8 +14,7 @@ from tests.tiny_models import VOCABULARY, random_model
 from verify_server.engine import fixed_steps, loading
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
-from verify_server.engine.fixed_check import check_fixed
-from verify_server.engine.fixed_steps import FixedSteps, uncaptured
+from verify_server.engine.fixed_steps import FixedSteps, check_fixed, uncaptured
 from verify_server.engine.geometry import has_experts
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel

@@ -16,8 +16,7 @@ from opensled.fork_server import STOP, Cancelled, ForkServer, Stop
 from opensled.messages import Guide, Tool
 from tests.guiding import EOS, PADDED, TINY, schema_guide, tiny
 from verify_server.text import grammar_compiler, tool_grammar
-from verify_server.text.grammar_memory import GrammarMemory
-from verify_server.text.guide import GuideCompiler
+from verify_server.text.guide import GrammarMemory, GuideCompiler
 
 ENDLESS = {"type": "integer", "multipleOf": 99_999_989}  # compiles for minutes, in gigabytes
 SHORT = ForkLimits(seconds=0.3, memory=grammar_compiler.LIMITS.memory)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks, OverBudget
 
 KEY = b"a secret of this test"
 moves = st.lists(

@@ -22,8 +22,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import CacheFull, LlamaCache
 from verify_server.engine.llamacpp import LlamaCppEngine
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 
 KEY = b"a secret of this test"
 HEAD = tuple(tokens_of(40, 99))  # that texts have in common

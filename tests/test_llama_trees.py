@@ -23,8 +23,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 from verify_server.engine.llamacpp import BRANCHES, LlamaCppEngine
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 from verify_server.trees import depth_first, path_to, without_twins
 
 MOST = 20  # tokens of a tree

@@ -23,8 +23,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import BATCH, LlamaCache
 from verify_server.engine.llamacpp import LlamaCppEngine
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 from verify_server.loop import VerifyLoop
 
 NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts

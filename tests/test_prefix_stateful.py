@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.hypothesis_profiles import bounded
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 from verify_server.kv.prefix import prefix_keys
 
 BLOCKS, SIZE, BUDGET = 10, 3, 21  # blocks; tokens in one; tokens that tenant "a" may hold

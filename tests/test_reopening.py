@@ -2,8 +2,7 @@
 
 import pytest
 
-from edge_client.remote import RetryPolicy
-from edge_client.reopening import MOST_FRUITLESS, ReopeningPace
+from edge_client.remote import MOST_FRUITLESS, ReopeningPace, RetryPolicy
 from opensled.errors import ProtocolError, Unreachable
 from opensled.messages import Moved, Verdict
 from tests.test_remote_moves import World, opened, told

@@ -26,10 +26,9 @@ from tests.system import read_now
 from tests.tree_drafts import grown
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
-from verify_server.session import DraftLimits, Session
+from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_view import view_of
 from verify_server.step import run_step, step_failed
-from verify_server.step_item import StepItem
 
 BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
 CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits

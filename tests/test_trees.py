@@ -22,8 +22,7 @@ from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.acceptance.ratio import Ratio
 from verify_server.draft_budget import Quota
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import OutOfBlocks
+from verify_server.kv.blocks import BlockTable, OutOfBlocks
 from verify_server.kv.preemption import KVPreemptor
 from verify_server.loop import VerifyLoop
 from verify_server.step import run_step

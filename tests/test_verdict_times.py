@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_client.lengths.verdict_times import OPEN_BLOCKS, VerdictTimes
+from edge_client.lengths.observed import OPEN_BLOCKS, VerdictTimes
 
 
 def test_the_time_until_a_block_is_counted_from_the_verdict_before():

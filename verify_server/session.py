@@ -1,12 +1,14 @@
 """The server's side of one sequence: its reader, its turn, the pending draft, and the verdicts.
 
 Tokens and KV are in sequence.py, who drives in opensled/turns.py, times in session_timing.py. Lives on the server's
-event loop; only a `StepItem` travels to the engine's thread. Every `now` is in seconds on the loop's clock.
+event loop; only a `StepItem`, what one step computes for the session, travels to the engine's thread. Every `now` is in
+seconds on the loop's clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Generic, NamedTuple, TypeVar
 
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
@@ -17,18 +19,34 @@ from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
-from verify_server.draft_checks import check_draft
 from verify_server.drafting.base import Proposal
+from verify_server.engine.base import Segment
 from verify_server.kept.trace import Trace
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
-from verify_server.pending_draft import DraftLimits, PendingDraft, verified
+from verify_server.pending_draft import DraftLimits, PendingDraft, check_draft, verified
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.session_view import view_of
-from verify_server.step_item import StepItem
 from verify_server.text.guide import Constraint
 from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
+
+SessionT = TypeVar("SessionT")  # `Session`, or what a simulation or a test has in its place
+
+
+class StepItem(NamedTuple, Generic[SessionT]):
+    """What one step computes for one session."""
+
+    session: SessionT
+    segment: Segment
+    check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
+    draft: Draft | None  # the draft this step answers
+    hint: int | None = None  # goes with the verdict
+    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
+    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
+    own: DraftBlock = NO_DRAFT  # and what of the server's own one
+    ask: int = 0  # tokens that the server's drafter is to draft after the step
+    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
 
 
 @dataclass(eq=False)

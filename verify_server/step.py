@@ -16,8 +16,7 @@ from verify_server.acceptance.base import (
 )
 from verify_server.engine.base import SampleRequest, Scores, TargetEngine
 from verify_server.kept.trace import TOP
-from verify_server.session import Session
-from verify_server.step_item import StepItem
+from verify_server.session import Session, StepItem
 
 log = logging.getLogger(__name__)
 

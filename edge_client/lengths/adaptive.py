@@ -32,11 +32,11 @@ from edge_client.lengths.observed import (
     STREAM,
     Acceptance,
     RoundTimes,
+    VerdictTimes,
     server_rate,
     shortest_round,
     streamed,
 )
-from edge_client.lengths.verdict_times import VerdictTimes
 from hw_profiles.fading import FadingRatio, mean_but_largest
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock

@@ -1,15 +1,19 @@
 """What a device learns of its own drafting from what happens anyway: acceptance by position, and times of rounds.
 
+`VerdictTimes` keeps when verdicts came: how long a device was at work on a block.
+
 Pure: the caller says what happened and how many seconds it took. Everything fades, so that the estimates follow a
 device that gets hot, a text that gets easier and a link that gets worse.
 """
+
+from collections import OrderedDict
 
 import numpy as np
 
 from edge_client.lengths.learned_sums import LARGEST, Sums
 from hw_profiles.fading import FadingRatio, kept
 
-# The constants of this file are chosen: the values with which policy `adaptive` comes closest to the best fixed
+# The constants down to DOUBTFUL are chosen: the values with which policy `adaptive` comes closest to the best fixed
 # length on the simulated devices of tests/test_adaptive.py.
 DEEPEST = 32  # positions of a block with a chance of their own; deeper ones are like the last
 # Assumed before the first verdict: chances of the first and of later tokens, and the draft tokens they count for.
@@ -29,6 +33,10 @@ SIGNS = np.array((1.0, 1.0, -1.0))  # of the columns of `RoundTimes`
 UPPER = np.triu_indices(3)  # of a symmetric matrix, what it does not say twice
 ROUNDED = 1e-4  # added to squares from a file, whose few digits would else let them be less than they can
 DOUBTFUL = 0.15  # share of the weight of everything learned that is left after a long silence
+
+OPEN_BLOCKS = 64  # verdicts of which the next block is awaited
+# A block comes at most PAUSE_S after the verdict before it, beyond SLOWER times what its tokens usually take (chosen).
+PAUSE_S, SLOWER = 1.0, 4.0
 
 
 class Acceptance:
@@ -178,3 +186,27 @@ def shortest_round(speed: FadingRatio, link_s: float | None) -> float:
     """Seconds that a round takes at least: a step of the server, and the link; 0 = the server was not heard yet."""
     rate = server_rate(speed)
     return 1 / rate + (link_s or 0.0) if rate else 0.0
+
+
+class VerdictTimes:
+    """The latest verdicts of all sequences of a device, by the base of the block that follows. Times in seconds."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[int, float] = OrderedDict()
+
+    def came(self, base: int, now: float) -> None:
+        """A verdict came, and the next block follows the first `base` tokens."""
+        self._ends[base] = now
+        if len(self._ends) > OPEN_BLOCKS:
+            self._ends.popitem(last=False)
+
+    def until(self, base: int, sent_at: float, usual_s: float) -> float:
+        """From the verdict before to a block that was sent at that time.
+
+        `usual_s`: what its tokens usually take, for a verdict that is not known.
+        """
+        began = self._ends.pop(base, None)
+        # A much earlier end belongs to another answer, which had the same length by chance.
+        if began is None or sent_at - began > PAUSE_S + SLOWER * usual_s:
+            return usual_s
+        return max(0.0, sent_at - began)

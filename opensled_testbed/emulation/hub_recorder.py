@@ -30,8 +30,7 @@ from opensled_testbed.target_text import text_of
 from opensled_testbed.tiers import Aside, HubTrace, HubTraces, agreement, joined, write_hub
 from opensled_testbed.traces import PACKAGED, ItemTrace, TraceSet, read_traces
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.target import Target
 
 

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.draft_work import Result, Work
+from edge_client.draft_job import BlockBudget, Drafted, Result, Work
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy

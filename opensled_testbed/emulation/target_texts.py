@@ -8,8 +8,7 @@ from opensled_testbed.traces import ItemTrace
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.target import Target
 
 

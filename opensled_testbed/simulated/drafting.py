@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from edge_client.draft_job import BlockBudget
-from edge_client.draft_work import Result, Work
+from edge_client.draft_job import BlockBudget, Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth

@@ -9,11 +9,10 @@ from opensled.protocol import EndRules, common_prefix
 from opensled_testbed.traces import ItemTrace, TraceSet, eos_ids
 from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.engine.base import Scores
-from verify_server.kv.blocks import BlockTable
-from verify_server.kv.pool import BlockPool
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.sequence import Sequence
+from verify_server.session import StepItem
 from verify_server.step import Outcome
-from verify_server.step_item import StepItem
 
 
 class Script:

@@ -23,11 +23,10 @@ from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget, DraftRecords
 from verify_server.drafting.stage import OwnDrafts
-from verify_server.session import DraftLimits, Session
+from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
 from verify_server.step import Outcome
-from verify_server.step_item import StepItem
 
 MAX_DRAFT = SessionLimits.max_draft
 

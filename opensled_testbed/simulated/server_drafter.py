@@ -10,10 +10,9 @@ from opensled_testbed.emulation.recorded_drafter import drafter_of
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import ItemTrace
 from scheduler.estimates import DeviceBook
-from verify_server.drafting.asking import asked_of
-from verify_server.drafting.stage import DraftStage, OwnDrafts
+from verify_server.drafting.stage import DraftStage, OwnDrafts, asked_of
 from verify_server.own_draft import OwnDraft
-from verify_server.step_item import StepItem
+from verify_server.session import StepItem
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 

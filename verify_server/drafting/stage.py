@@ -2,7 +2,7 @@
 
 What it proposes is trusted as little as a device's drafts: a draft that is no chain or tree of known ids is cut, a
 confidence that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no
-answer.
+answer. `asked_of` says what a session asks for.
 """
 
 from __future__ import annotations
@@ -24,14 +24,38 @@ from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
 from verify_server.own_draft import OwnDraft
+from verify_server.session import StepItem
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
+# Tokens of a tree for each of a chain: a policy plans with the depth of drafts, and leaves out later what of a tree is
+# not worth its row.
+WAYS = 4
 # Of a step of the target that a pass of a draft model, of a head, or of an early exit is assumed to take (chosen).
 GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
 # Tokens of text that a draft model is assumed to read in such a pass, and a head, which only keeps them (chosen)
 READS, HEAD_READS = 8, 32
+
+
+def asked_of(item: StepItem) -> Ask | None:
+    """What one session asks for after its step is committed; None = nothing, as where it has ended."""
+    session, sequence = item.session, item.session.sequence
+    most = min(item.ask, sequence.useful)
+    if most <= 0 or sequence.finish_reason or session.closed or session.failed:
+        return None
+    return Ask(
+        session.id,
+        session.tenant,
+        sequence.tokens,
+        most,
+        session.params,
+        session.key,
+        item.blocks,
+        session.emitted,
+        sequence.table.content,
+        0 if session.limits.tree_reads else min(session.limits.max_tree, WAYS * most),
+    )
 
 
 def drafting_of(config: ServeConfig, target: Target) -> DraftStage | None:

@@ -2,9 +2,10 @@
 
 A step's numbers are written to one host buffer, and go to the device in one copy. What follows reads them there and
 never asks the host: the forward pass of a bucket, captured at its first use and replayed from then on. Nothing here is
-a GPU's own but the capture, so on a processor the same steps run without one, in tests.
+a GPU's own but `GraphCapture`, so on a processor the same steps run without it, in tests.
 
-A step that fits no bucket, or wants what a replay cannot give, is computed as before.
+A step that fits no bucket, or wants what a replay cannot give, is computed as before. `check_fixed` compares steps in
+fixed shapes with the same steps as they come: part of the self-test at load, failing closed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from opensled.errors import SelfTestFailed
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import PackedBatch, padded_rows, rows_of
 from verify_server.engine.paged_table import PagedBackend, PagedPlan, PagedShape, PagedTable
+from verify_server.engine.selftest import RAGGED, check_close, failing_closed, play, same_bits
+from verify_server.engine.short_model import num_layers
 from verify_server.engine.tap import HiddenTap
 
 log = logging.getLogger(__name__)
@@ -174,3 +178,62 @@ def _columns(host: np.ndarray, key: _BucketKey) -> tuple[np.ndarray, np.ndarray]
     """[COLUMNS, rows] at the beginning of the buffer, and what follows."""
     count = COLUMNS * key.rows
     return host[:count].reshape(COLUMNS, key.rows), host[count:]
+
+
+class GraphCapture:
+    """A `Capture` of one GPU: a CUDA graph, which is one launch.
+
+    All graphs share their memory: only one runs at a time, and its logits are used first.
+    """
+
+    def __init__(self, budget: int) -> None:
+        """`budget`: bytes that the graphs may take."""
+        self._pool = torch.cuda.graph_pool_handle()
+        self._budget, self.used = budget, 0
+
+    def __call__(self, compute: Compute) -> Compute | None:
+        """See `Capture`."""
+        if self.used >= self._budget:
+            return None
+        before = torch.cuda.memory_reserved()
+        here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            compute()  # compiles kernels and lets libraries allocate, which a capture forbids
+        here.wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                logits = compute()
+        except torch.OutOfMemoryError:
+            self._budget = self.used  # no other one is tried
+            return None
+        self.used += max(0, torch.cuda.memory_reserved() - before)
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return logits
+
+        return replay
+
+
+def check_fixed(model: PackedModel, fixed: FixedSteps, is_exact: bool) -> int:
+    """How many steps were fixed. `model` must have its own small memory of NUM_BLOCKS. Raises SelfTestFailed."""
+    done = 0
+
+    def run(segments: Sequence[Segment]) -> Tensor:
+        nonlocal done
+        found = fixed.run(segments)
+        done += found is not None
+        return found[0].clone() if found else model.run(segments)[0]
+
+    with failing_closed():
+        layers = num_layers(model.network)
+        plain, _ = play(model, RAGGED, layers)
+        # Twice: captured first, then replayed, and each time after other steps in the same memory.
+        for given, _ in [play(model, RAGGED, layers, run) for _ in range(2)]:
+            if is_exact and not same_bits(given, plain):
+                raise SelfTestFailed("a step in a fixed shape has other bits than the same step as it comes")
+            for own, expected in zip(given, plain):
+                check_close(own, expected, "a step in a fixed shape differs")
+    return done

@@ -1,11 +1,14 @@
-"""Segments -> one packed row of tokens. How attention runs over them is planned by its backend, once a step."""
+"""Segments -> one packed row of tokens. How attention runs over them is planned by its backend, once a step.
+
+Some packed rows are positions of pictures: `Pictures` has what stands there in place of a token's embedding.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +16,40 @@ from torch import Tensor
 
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
-from verify_server.engine.picture_rows import Pictures, pictures_in
 from verify_server.engine.tree_packing import slots_at
+
+
+class Pictures(NamedTuple):
+    """Rows of pictures in a packed batch."""
+
+    rows: Tensor  # [n] packed rows
+    values: Tensor  # [n, size] their embeddings
+
+
+def pictures_in(segments: Sequence[Segment], device: torch.device) -> Pictures | None:
+    """The rows of pictures that these segments compute; None = there are none."""
+    if not any(segment.images for segment in segments):
+        return None
+    parts, row = [], 0
+    for segment in segments:
+        parts += [(row + first, values) for first, values in _parts(segment)]
+        row += len(segment.tokens)
+    if not parts:
+        return None
+    rows = torch.cat([torch.arange(first, first + len(values)) for first, values in parts])
+    return Pictures(rows.to(device), torch.cat([values for _, values in parts]))
+
+
+def _parts(segment: Segment) -> Iterator[tuple[int, Tensor]]:
+    """Of each picture the rows in [start, start + n), and where in the segment they begin.
+
+    Pictures stand in the prompt, so in the part of a segment that is no tree.
+    """
+    end = segment.start + len(segment.tokens)
+    for first, rows in segment.images:
+        low, high = max(first, segment.start), min(first + len(rows), end)
+        if low < high:
+            yield low - segment.start, rows[low - first : high - first]
 
 
 @dataclass(frozen=True)

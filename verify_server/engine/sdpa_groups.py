@@ -19,8 +19,7 @@ from torch import Tensor
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.packing import Geometry, round_up
-from verify_server.engine.piece import Piece
-from verify_server.engine.tree_packing import Branches, Trees, gathered, seen
+from verify_server.engine.tree_packing import Branches, Piece, Trees, gathered, seen
 from verify_server.trees import path_to, runs
 
 # Keys gathered at once, in tokens: bounds the scratch memory (8 kB a token for 8 heads of 128 in float32).

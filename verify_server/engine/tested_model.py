@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from opensled.errors import OpenSledError, SelfTestFailed
 from verify_server.engine import geometry, known_geometry, selftest
 from verify_server.engine.attention import backend_of
-from verify_server.engine.fixed_check import check_fixed
-from verify_server.engine.fixed_steps import Capture, FixedSteps, uncaptured
+from verify_server.engine.fixed_steps import Capture, FixedSteps, GraphCapture, check_fixed, uncaptured
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.packed_model import PackedModel
@@ -66,8 +65,6 @@ def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
     if geometry.has_experts(tested.network):
         log.info("no CUDA graphs: which experts a row goes to is asked in the middle of a step")
         return None
-    from verify_server.engine.cuda_graphs import GraphCapture
-
     capture = GraphCapture(GRAPH_BUDGET["cuda"])
     try:
         check_fixed(tested, FixedSteps(tested, GraphCapture(GRAPH_BUDGET["cuda"])), level == "exact")

@@ -1,4 +1,6 @@
-"""Draft trees in a packed batch: which keys lie elsewhere, and which query sees which key.
+"""What packed attention computes at once for one sequence, and where draft trees lie in it.
+
+Of a tree: which keys lie elsewhere, and which query sees which key.
 
 The tokens of a tree lie in KV in their own order, so a token's *place* there is not its position in the text.
 """
@@ -12,7 +14,20 @@ from torch import Tensor
 
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.piece import Piece
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive queries of one segment inside one span of places."""
+
+    row: int  # packed row of the first query
+    place: int  # of the first query; of a branch by path, its position
+    queries: int
+    blocks: tuple[int, ...]  # KV blocks that cover places [0, place + queries)
+    padded_queries: int
+    padded_keys: int  # end of the span
+    path: tuple[int, ...] = ()  # of a branch by path: the places of its last keys, up to the last query's own
+    tree: Segment | None = None  # some of its keys are those of this segment's tree, which a mask tells apart
 
 
 @dataclass(frozen=True)

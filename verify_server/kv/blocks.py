@@ -1,11 +1,170 @@
-"""One session's KV blocks, in order; pool.py says who holds which block."""
+"""Which fixed-size KV blocks hold a session's computed tokens: bookkeeping only, no tensors.
+
+`BlockPool` says who holds which block, `BlockTable` has the blocks of one session, in order.
+
+Full blocks of committed tokens can be found by their content (verify_server/kv/prefix.py); their holders are all
+sessions whose text begins with it. Such a block is never written again; a session writes only in blocks that no other
+one holds. A block without holders stays findable until its memory is needed: blank blocks are taken first, then the
+least recently used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from verify_server.kv.pool import BlockPool, OverBudget
-from verify_server.kv.prefix import next_key, reusable_blocks, root_key
+from verify_server.kv.prefix import PrefixIndex, next_key, reusable_blocks, root_key
+
+
+class OutOfBlocks(Exception):
+    """The pool has too few free blocks; the loop frees some or lets the session wait."""
+
+
+class OverBudget(OutOfBlocks):
+    """The tenant is at its KV budget: only its own sessions can be preempted."""
+
+
+class BlockPool:
+    """The KV blocks of one engine, numbered from 0; a block has holders or is free."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        on_free: Callable[[Sequence[int]], object] | None = None,
+        prefix_key: bytes = b"",
+        most_cached: int | None = None,
+    ) -> None:
+        """Calls `on_free` with blocks whose content is lost, before they can be taken again. `prefix_key`: secret of
+        the prefix keys; b"" = no block is ever shared. `most_cached`: blocks without holders that stay findable, at
+        most; None = all."""
+        self.num_blocks = num_blocks
+        self.block_size = block_size  # tokens
+        self.prefixes = PrefixIndex(prefix_key) if prefix_key else None
+        self.hits = 0  # tokens that were reused instead of computed
+        self.evictions = 0  # blocks that lost content that could be found
+        self._on_free = on_free
+        self._most_cached = num_blocks if most_cached is None else most_cached
+        self._unused = list(range(num_blocks - 1, -1, -1))  # free and blank
+        self._cached: OrderedDict[int, None] = OrderedDict()  # free and findable, least recently used first
+        self._holders = [0] * num_blocks
+        self._shared = 0  # blocks with several holders
+        self._held: Counter[str] = Counter()  # blocks by tenant; a block's holders are all one tenant's
+        self._kept: list[int] | None = None  # blank, but nobody may take them yet; see `keeping_freed`
+
+    @property
+    def num_free(self) -> int:
+        """Blocks without holders, findable ones included."""
+        return len(self._unused) + len(self._cached)
+
+    def states(self) -> dict[str, int]:
+        """All blocks, each counted once: blank, free and findable, held by one session, held by several."""
+        free, cached = len(self._unused) + len(self._kept or ()), len(self._cached)
+        used = self.num_blocks - free - cached - self._shared
+        return {"free": free, "cached": cached, "used": used, "shared": self._shared}
+
+    def blocks_for(self, length: int) -> int:
+        """How many blocks hold `length` tokens."""
+        return -(-length // self.block_size)
+
+    def holders(self, block: int) -> int:
+        return self._holders[block]
+
+    def held(self, tenant: str) -> int:
+        """Blocks that the tenant's sessions hold, shared ones counted once."""
+        return self._held[tenant]
+
+    def is_over_share(self, tenant: str) -> bool:
+        """Whether the tenant holds more than an equal share among the tenants with blocks."""
+        return self._held[tenant] * len(self._held) > self.num_blocks
+
+    def take(self, count: int, tenant: str = "") -> list[int]:
+        """Take `count` free blocks; takes none if it raises OutOfBlocks."""
+        if count > self.num_free:
+            raise OutOfBlocks(f"{count} KV blocks wanted, {self.num_free} free")
+        blocks = [self._unused.pop() if self._unused else self._evict() for _ in range(count)]
+        for block in blocks:
+            self._holders[block] = 1
+        self._held[tenant] += count
+        return blocks
+
+    def share(self, block: int, tenant: str) -> None:
+        """One more session holds a block that can be found."""
+        assert self.prefixes is not None and block in self.prefixes, "only findable blocks are shared"
+        self._holders[block] += 1
+        if self._holders[block] == 1:
+            del self._cached[block]
+            self._held[tenant] += 1
+        elif self._holders[block] == 2:
+            self._shared += 1
+
+    def give_back(self, blocks: Sequence[int], tenant: str = "") -> None:
+        """One holder less for each; the last blocks lose their content first."""
+        left = [block for block in reversed(blocks) if self._leave(block)]
+        self._held[tenant] -= len(left)
+        if not self._held[tenant]:
+            del self._held[tenant]
+        findable = self.prefixes.findable(left) if self.prefixes else []
+        self._cached.update(dict.fromkeys(findable))
+        blank = [block for block in left if block not in self._cached]
+        while len(self._cached) > self._most_cached:
+            blank.append(self._forgotten())
+        if self._kept is not None:
+            self._kept += blank
+        else:
+            self._blank(blank)
+
+    @contextmanager
+    def keeping_freed(self) -> Iterator[None]:
+        """What becomes blank inside can be taken, and is announced, only after it: somebody may still write there."""
+        self._kept = []
+        try:
+            yield
+        finally:
+            blocks, self._kept = self._kept, None
+            self._blank(blocks)
+
+    def _blank(self, blocks: Sequence[int]) -> None:
+        if self._on_free is not None and blocks:
+            self._on_free(tuple(blocks))
+        self._unused.extend(blocks)
+
+    def withdraw(self, blocks: Sequence[int]) -> None:
+        """Make the content of these blocks, which have holders, unfindable."""
+        if self.prefixes is None:
+            return
+        for block in self.prefixes.findable(blocks):
+            self.prefixes.drop(block)
+            self.evictions += 1
+
+    def recent_prefixes(self, limit: int = 1024) -> frozenset[bytes]:
+        """Keys (verify_server/kv/prefix.py) of the `limit` findable blocks that were used last."""
+        return self.prefixes.recent(limit) if self.prefixes else frozenset()
+
+    def _evict(self) -> int:
+        """A blank block, from the least recently used findable one."""
+        block = self._forgotten()
+        if self._on_free is not None:
+            self._on_free((block,))
+        return block
+
+    def _forgotten(self) -> int:
+        """The least recently used findable block, which is so no more."""
+        assert self.prefixes is not None
+        block, _ = self._cached.popitem(last=False)
+        self.prefixes.drop(block)
+        self.evictions += 1
+        return block
+
+    def _leave(self, block: int) -> bool:
+        """One holder less; returns whether that was the last one."""
+        count = self._holders[block]
+        assert count > 0, "a KV block was given back twice"
+        self._holders[block] = count - 1
+        if count == 2:
+            self._shared -= 1
+        return count == 1
 
 
 class BlockTable:

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler.plan import Slice
-from verify_server.kv.pool import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.blocks import BlockPool, OutOfBlocks, OverBudget
 from verify_server.kv.twins import StepBlocks
-from verify_server.session import Session
-from verify_server.step_item import StepItem
+from verify_server.session import Session, StepItem
 
 # A session that has been resting for longer is not within a round. Such sessions are preempted by least recent use.
 # Sessions within a round come back in the order of their use, so each would lose its KV just before it needs it: of

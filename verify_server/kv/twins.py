@@ -7,7 +7,7 @@ very step, and only for a session that is in the step for certain. So it gets on
 waits, and whoever is cancelled, preempted or not planned is waited for by nobody.
 """
 
-from verify_server.kv.pool import BlockPool
+from verify_server.kv.blocks import BlockPool
 from verify_server.kv.prefix import reusable_blocks
 from verify_server.sequence import Sequence
 from verify_server.session import Session
