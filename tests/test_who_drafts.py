@@ -137,8 +137,8 @@ def test_own_drafts_follow_small_gains_and_devices_large_ones_only() -> None:
     planner = DraftPlanner([own(1, own_forecast=Forecast(0.5, 0.5))], server(), PromptLoad())
     plain = planner.assignment(0)
     short = plain._replace(rule=7, arms=plain.arms + len(LENGTHS))
-    longer = short._replace(rule=8, worth=short.worth + 0.015 * short.value, arms=short.arms + 1)
-    device = plain._replace(worth=plain.worth + 0.015 * plain.value, arms=plain.arms + 1)
+    longer = short._replace(rule=8, worth=short.worth + 0.015 * short.rate, arms=short.arms + 1)
+    device = plain._replace(worth=plain.worth + 0.015 * plain.rate, arms=plain.arms + 1)
     assert planner.chosen(short, [longer]) is longer
     assert planner.chosen(plain, [device]) is plain
 
@@ -149,7 +149,7 @@ def test_own_drafts_must_be_clearly_better_than_plain_decoding() -> None:
     plain = planner.assignment(0)
     for gain, taken in ((0.015, False), (0.045, True)):
         drafts = plain._replace(
-            rule=7, worth=plain.worth + gain * plain.value, arms=plain.arms + len(LENGTHS)
+            rule=7, worth=plain.worth + gain * plain.rate, arms=plain.arms + len(LENGTHS)
         )
         assert (planner.chosen(plain, [drafts]) is drafts) == taken
         assert (planner.chosen(drafts, [plain]) is drafts) == taken
