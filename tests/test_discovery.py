@@ -132,7 +132,8 @@ def has_multicast():
 @pytest.mark.skipif(not has_multicast(), reason="this machine has no network besides loopback")
 def test_a_server_is_found_by_its_announcement_and_two_are_told_apart(monkeypatch):
     listen_for = discovery.listen_for
-    monkeypatch.setattr(discovery, "listen_for", lambda kind: listen_for(kind, 0.5))
+    # A record that was multicast is not multicast again within a second (RFC 6762, section 6)
+    monkeypatch.setattr(discovery, "listen_for", lambda kind: listen_for(kind, 1.5))
 
     async def scenario():
         async with AsyncExitStack() as stack:
