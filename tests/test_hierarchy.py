@@ -116,6 +116,28 @@ class Gate(FakeEngine):
         return super().forward(segments)
 
 
+@dataclass
+class Slower(FakeEngine):
+    """Waits before each step for one of the relay's, 20 ms at most: a target that takes no time writes all by itself."""
+
+    relay: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def forward(self, segments):
+        self.relay.acquire(timeout=0.02)
+        return super().forward(segments)
+
+
+@dataclass
+class Counted(FakeEngine):
+    """Tells a `Slower` of each step."""
+
+    steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def forward(self, segments):
+        self.steps.release()
+        return super().forward(segments)
+
+
 def test_a_relay_that_agrees_saves_the_target_its_steps():
     """The target waits until the relay has vetted a block: else it may have written all before that."""
     middle = Gate(opens=4)
@@ -135,8 +157,8 @@ def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
 
 def test_what_is_confirmed_and_taken_back_is_counted():
     async def scenario():
-        middle = Gate(target=errs(0.3))
-        top = Gate(opened=middle.opened, waits=True)
+        middle = Counted(target=errs(0.3))
+        top = Slower(relay=middle.steps)
         async with tiers(top, middle, block=3) as (network, manager, _):
             await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
             return {each.name: each.read() for each in manager.own_metrics}
