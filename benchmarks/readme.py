@@ -58,7 +58,7 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
         "61720ae",
     ),
     (
-        "Frames at fixed times, and dummy frames (`--tick`, `--pad-answer`)",
+        "Frames at fixed times, and dummy frames (`--tick`, `--pad-answer`, `benchmarks.traffic`; `--pad-frames` stays)",
         "frames of fixed sizes alone lower what an observer recognizes from 71 to 11 % of 50 prompts (chance is 2 %); "
         "with ticks 6 %, at five times the bytes of a token",
         "61720ae",
