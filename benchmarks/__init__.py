@@ -9,16 +9,6 @@ from opensled.registry import Registry
 
 NAMES = (
     *("rounds", "edge_loop", "ragged", "memory", "link_overhead", "emulation", "simulation", "planner"),
-    *(
-        "llamacpp_flips",
-        "overload",
-        "garbage",
-        "peer",
-        "failover",
-        "cacheback",
-        "steps",
-        "traffic",
-        "penalties",
-    ),
+    *("llamacpp_flips", "overload", "garbage", "peer", "failover", "cacheback", "steps", "penalties"),
 )
 FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})

@@ -58,7 +58,7 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
         "61720ae",
     ),
     (
-        "Frames at fixed times, and dummy frames (`--tick`, `--pad-answer`)",
+        "Frames at fixed times, and dummy frames (`--tick`, `--pad-answer`, `benchmarks.traffic`; not `--pad-frames`)",
         "frames of fixed sizes alone lower what an observer recognizes from 71 to 11 % of 50 prompts (chance is 2 %); "
         "with ticks 6 %, at five times the bytes of a token",
         "61720ae",
@@ -89,6 +89,12 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
         "Learning curves of draft heads (`benchmarks.head_curves`)",
         "real, SmolLM2, tokens a step of a tree: `specformer` 1.84, `ctc` 1.66; tiny: 5.98 and 4.31; the curves of the "
         "heads that are shipped lie beside them",
+        "61720ae",
+    ),
+    (
+        "Baselines of `ctc` that no server could draft with (`train-head --head parallel`, `--head ctc-released`)",
+        "real, tiny, tokens a step of a chain: `parallel` 4.06, `ctc` 3.63 (4.02 with its tree) after 196,000 rows; "
+        "`ctc-released` 3.19, 3.64 with its tree, after 173,000; SmolLM2, 58,000 rows: 1.18, 1.18 (1.33 with the tree)",
         "61720ae",
     ),
     (

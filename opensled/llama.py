@@ -146,22 +146,6 @@ class LlamaModel:
         """Numbers among the weights."""
         return int(llama_cpp.llama_model_n_params(self.handle))
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the weights take."""
-        return int(llama_cpp.llama_model_size(self.handle))
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether a token uses only some of the weights (mixture of experts)."""
-        return int(self._metadata(f"{self._metadata('general.architecture')}.expert_count") or 0) > 0
-
-    def _metadata(self, key: str) -> str:
-        """A value of the file's metadata, spelled out; "" if there is none."""
-        text = ctypes.create_string_buffer(256)
-        llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
-        return text.value.decode("utf-8", "replace")
-
     def precision(self) -> str:
         """The name of its quantization, such as "Q4_K - Medium"."""
         text = ctypes.create_string_buffer(256)

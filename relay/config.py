@@ -111,7 +111,6 @@ class RelayConfig:
     tls_client_ca: str = served("tls_client_ca")
     tokens: str = served("tokens")
     drafts: str = served("drafts")
-    drafts_rate: float = served("drafts_rate")
     insecure: bool = served("insecure")
     metrics: str = served("metrics")
     insecure_metrics: bool = served("insecure_metrics")

@@ -113,7 +113,6 @@ HOMES = {
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
     "jinja2": ("opensled/chat_sandbox.py",),
-    "sklearn": ("benchmarks/traffic_attack.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
         "opensled_training/distil/agreement.py",

@@ -74,14 +74,7 @@ LONG = (
     *("ragged", "rounds", "simulation"),
 )
 NO_PEER = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp, the peer, is not installed")
-NO_FOREST = pytest.mark.skipif(
-    find_spec("sklearn") is None, reason="scikit-learn, the observer, is not installed"
-)
-OWN_MARKS = {
-    **dict.fromkeys(LONG, pytest.mark.long),
-    "peer": NO_PEER,
-    "traffic": (pytest.mark.long, NO_FOREST),
-}
+OWN_MARKS = {**dict.fromkeys(LONG, pytest.mark.long), "peer": NO_PEER}
 NAMES = [pytest.param(name, marks=OWN_MARKS.get(name, ())) for name in FIGURES.names()]
 
 

@@ -190,7 +190,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "init", "x"], "'x' follows no option (see: opensled config init --help)"),
         (["serve", "--model"], "argument --model: expected one argument"),
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
-        (["serve", "--min-acceptance", "2"], "--min-acceptance: 2.0 is out of range: it must be from 0 to 1"),
+        (["relay", "--bound", "2"], "--bound: 2.0 is out of range: it must be from 0 to 1"),
         (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float64"),
         (["edge", "--http", "8411"], "--http: '8411' is not an address"),
         (["edge", "--server", "http://hub:7411"], "--server: 'http://hub:7411' is not an address"),

@@ -19,7 +19,7 @@ from opensled_training.heads.batches import Aims
 from opensled_training.heads.draft_vocabulary import NONE
 from opensled_training.heads.losses import LABEL, LEAST, LOSSES
 from opensled_training.heads.windows import TOP
-from verify_server.heads.collapse import collapse
+from tests.test_collapse import collapse
 
 TOKENS = 3  # of the draft vocabulary; the blank is the id behind them
 

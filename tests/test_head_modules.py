@@ -231,20 +231,17 @@ def test_after_what_cannot_be_drafted_there_is_no_bias() -> None:
 
 
 @torch.no_grad()
-def test_only_frames_of_ctc_have_a_blank() -> None:
+def test_frames_of_ctc_have_a_blank_behind_the_ids() -> None:
     logits, normed = torch.randn(2, 5, 11, dtype=torch.float64), states(2, 5)
-    ctc, parallel = random_head("ctc"), random_head("parallel")
-    assert isinstance(ctc, CtcHead) and isinstance(parallel, CtcHead)
+    ctc = random_head("ctc")
+    assert isinstance(ctc, CtcHead)
     found = ctc.with_blank(logits, normed)
     assert found.shape == (2, 5, 12) and torch.equal(found[..., :-1], logits)
     assert same(found[1, 2, -1], normed[1, 2] @ ctc.blank + ctc.blank_bias[0])
-    assert torch.equal(parallel.with_blank(logits, normed), logits)
-    assert not hasattr(parallel, "blank")
 
 
 def test_a_bias_and_a_blank_exclude_each_other() -> None:
     with pytest.raises(UnsupportedModel, match="blanks"):
         random_head("ctc", markov=4)
-    for kind in ("parallel", "specformer"):
-        assert isinstance(random_head(kind, markov=4).markov, MarkovBias)
-        assert random_head(kind).markov is None
+    assert isinstance(random_head("specformer", markov=4).markov, MarkovBias)
+    assert random_head("specformer").markov is None

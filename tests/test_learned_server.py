@@ -2,29 +2,22 @@
 
 import asyncio
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
-from hw_profiles import catalog
 from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
-from hw_profiles.step_cost import Roofline, TargetCost
-from opensled.errors import NotFound
+from hw_profiles.step_cost import Roofline
 from opensled.store import model_path
 from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
-from tests.fakes import FakeEngine, FakeText
+from tests.fakes import FakeEngine
 from tests.serving import finish, linked, serving
-from tests.tiny_models import random_model
-from verify_server.config import ServeConfig
-from verify_server.costs import MEASURE_S, first_cost, measured
+from verify_server.costs import MEASURE_S, measured
 from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment
-from verify_server.target import Target, load_llamacpp
 
 
 def segments(rng, block_size, room=512):
@@ -98,16 +91,6 @@ def test_a_step_that_failed_teaches_nothing():
     asyncio.run(scenario())
 
 
-def test_first_costs():
-    known = TargetCost(catalog.accelerator("a100-80"), catalog.target("dense-8b"))
-    target = Target("fake", FakeEngine(), FakeText())
-    assert first_cost(target, "") == Roofline()
-    assert first_cost(target, "a100-80") == Roofline()  # of what size, nobody knows
-    assert first_cost(Target("fake", FakeEngine(), FakeText(), known), "h200") is known
-    with pytest.raises(NotFound, match="choose from"):
-        first_cost(target, "abacus")
-
-
 class Timed(FakeEngine):
     """Takes 20 ms a step, 2 ms a token up to eight, and 10 ms for each beyond them, on a clock of its own."""
 
@@ -151,38 +134,6 @@ def test_a_target_that_fails_while_it_is_measured_is_served_by_a_guess(caplog):
     engine, seed = Timed(broken_from=4), Roofline()
     assert measured(engine, seed, lambda: engine.now) is seed
     assert not engine.held and "could not be measured" in caplog.text
-
-
-def test_an_unknown_accelerator_is_refused_before_anything_is_loaded():
-    command = [sys.executable, "-m", "opensled", "serve", "--model", "nowhere", "--accelerator", "abacus"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 3 and "abacus" in run.stderr and "agx-orin" in run.stderr
-
-
-@pytest.mark.parametrize("arch", ["llama", "gemma3_text", "phi3", "qwen3_moe"])
-def test_the_shape_of_a_loaded_network(arch, tmp_path):
-    engine = torch_engine.load(str(random_model(arch, tmp_path)), kv_tokens=64, dtype="float32")
-    shape, network = engine.info.shape, engine._model.network
-    assert shape.params == sum(weight.numel() for weight in network.parameters())
-    assert shape.kv_bytes == engine._model.memory.bytes_per_token()
-    assert shape.weight_bytes == 4 * shape.params
-    if arch == "qwen3_moe":
-        assert (shape.experts, shape.experts_per_token) == (4, 2)
-        of_experts = 3 * 4 * 3 * 48 * 32  # layers x experts x matrices
-        assert shape.active_params == shape.params - of_experts / 2
-        assert shape.bytes_read(100) == pytest.approx(shape.weight_bytes)
-    else:
-        assert shape.experts == 0 and shape.active_params == shape.params
-    profile = catalog.accelerator("agx-orin")
-    assert first_cost(Target("x", engine, FakeText()), "agx-orin") == TargetCost(profile, shape)
-
-
-def test_the_shape_of_a_gguf_file():
-    target = load_llamacpp(ServeConfig(model="tiny", engine="llamacpp", threads=1, kv_tokens=256))
-    shape = target.engine.info.shape
-    assert shape.weight_bits == pytest.approx(16, rel=0.01)
-    assert shape.kv_bytes == 2 * 5 * 2 * 64 * 2  # keys and values, layers, heads, width, bytes
-    assert shape.params == 4213504
 
 
 def test_an_emulated_accelerator_says_what_it_charges():

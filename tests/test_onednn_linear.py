@@ -65,7 +65,6 @@ def test_a_network_computes_what_it_did_and_holds_its_weights_once(network) -> N
 def test_servers_in_bfloat16_have_them(tmp_path) -> None:
     engine = load(str(random_model("llama", tmp_path)), "cpu", "bfloat16", 64 * 16, most_rows=64)
     assert layers(engine._model.network, OneDNNLinear)
-    assert engine.info.shape is not None and engine.info.shape.params < 100_000  # none counted twice
 
 
 def test_other_dtypes_and_other_versions_of_torch_keep_plain_layers(network, monkeypatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import opensled
-from hw_profiles.step_cost import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled import discovery, notify
 from opensled.address import host_port, joined, web_address
 from opensled.errors import UsageError
@@ -29,7 +29,7 @@ from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost, measured
+from verify_server.costs import measured
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
@@ -159,9 +159,8 @@ def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> V
     `VerifyLoop`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
-    drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
-    if target.cost is None:
-        cost = measured(target.engine, cost)
+    drafting = drafting_of(config, target)
+    cost = target.cost or measured(target.engine, Roofline())
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
@@ -248,7 +247,6 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         tenants=tenants,
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,
-        min_acceptance=config.min_acceptance,
     )
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from hw_profiles import catalog
 from opensled.address import host_port, web_address, web_origins
 from opensled.config import option
 from opensled.logs import LEVELS
@@ -87,13 +86,6 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     threads: int = option(
         0, "CPU threads of the target; 0 = torch's choice, all cores for GGUF", low=0, metavar="N"
     )
-    accelerator: str = option(
-        "",
-        "profile of the target's hardware (see: opensled profile list --kind accelerators); its costs are the first "
-        "guess of the time of a step",
-        metavar="ID",
-        check=lambda name: name and catalog.accelerator(name),
-    )
     policy: str = option(
         "goodput",
         f"scheduling: {', '.join(POLICIES.names())}, or your own module:Class",
@@ -159,13 +151,6 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         "alone would get",
         low=0,
         metavar="N",
-    )
-    min_acceptance: float = option(
-        0.05,
-        "ignore a device's drafts while a smaller share of them has an accepted token; 0 = never",
-        low=0,
-        high=1,
-        metavar="X",
     )
     tenant_sessions: int = option(
         0,

@@ -4,11 +4,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from hw_profiles import catalog
 from hw_profiles.learned import CostModel
-from hw_profiles.step_cost import Roofline, StepCost, TargetCost
+from hw_profiles.step_cost import StepCost
 from verify_server.engine.base import Segment, TargetEngine
-from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -16,22 +14,6 @@ log = logging.getLogger(__name__)
 # between them. Chosen, as is the time for all of them: a large target on a small machine measures fewer.
 MEASURED = ((1, 1, 1), (8, 1, 1), (8, 2, 2), (1, 32, 1))
 MEASURE_S = 2.0
-
-
-def first_cost(target: Target, accelerator: str) -> StepCost:
-    """The cost that the target states, else that of the profile `accelerator`; "" = a default roofline.
-
-    Raises NotFound for a profile that does not exist.
-    """
-    if target.cost is not None:
-        return target.cost
-    if not accelerator:
-        return Roofline()
-    profile, shape = catalog.accelerator(accelerator), target.engine.info.shape
-    if shape is None:
-        log.warning("--accelerator %s has no effect: the size of this target is not known", accelerator)
-        return Roofline()
-    return TargetCost(profile, shape)
 
 
 def measured(

@@ -20,6 +20,7 @@ HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
 MOST_DEVICES = 4096  # whose record is kept
 KEEP = kept(1, HALF_LIFE)  # of that weight with each draft
 RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
+MIN_ACCEPTANCE = 0.05  # share of a device's drafts with an accepted token, below which they are ignored
 PROBE = 64  # tokens after which one more draft of a device below the floor is verified
 
 

@@ -19,7 +19,7 @@ from verify_server.acceptance.consent import require_rule
 from verify_server.acceptance.served import ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
-from verify_server.draft_budget import DraftBudget, DraftRecords, Quotas
+from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
@@ -51,8 +51,6 @@ class SessionLimits:
     rules: ServedRules = field(default_factory=ServedRules)
     min_pace: float = 0.0  # tokens/s promised to a session that asks for none and is no background session
     max_pace: float | None = None  # most tokens/s promised; None = half of what one session alone would get
-    # Share of a device's drafts with an accepted token; below it they are ignored
-    min_acceptance: float = 0.05
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
 
 
@@ -258,7 +256,7 @@ class SessionManager:
             top_logprobs=message.top_logprobs,
             constraint=constraint,
             background=message.background,
-            budget=DraftBudget(quota, record, self.limits.min_acceptance),
+            budget=DraftBudget(quota, record, MIN_ACCEPTANCE),
             own=self._own_draft(tenant, rule),
             timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
             trace=None if images or constraint is not None else self._trace(message, prompt_ids, tenant),

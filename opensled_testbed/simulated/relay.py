@@ -28,9 +28,8 @@ from relay.survival import Survival
 from relay.uplink import AHEAD, VettedBlocks
 from scheduler.plan import SchedulingPolicy
 from verify_server.acceptance.match import Match
-from verify_server.draft_budget import DraftBudget
+from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget
 from verify_server.session import DraftLimits
-from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
 
 
@@ -102,7 +101,7 @@ class SimulatedRelay(SimulatedServer):
             Match(),
             DraftLimits(VOCABULARY, MAX_DRAFT),
             background=wish.background,
-            budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
+            budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
             stats=self._stats,
             survival=self.survival,

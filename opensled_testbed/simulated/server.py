@@ -21,7 +21,7 @@ from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, Snapshot
 from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
-from verify_server.draft_budget import DraftBudget, DraftRecords
+from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.drafting.stage import OwnDrafts
 from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_manager import SessionLimits
@@ -115,7 +115,7 @@ class SimulatedServer:
             DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree),
             background=wish.background,
             own=self._drafter.own_draft() if self._drafter else None,
-            budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
+            budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
             stats=self._stats,
         )

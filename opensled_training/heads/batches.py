@@ -31,7 +31,6 @@ class Aims:
 @dataclass(frozen=True)
 class Batch:
     hidden: Tensor  # [n, taps, d] of all rows, window by window
-    ids: Tensor  # [n], the target's
     positions: Tensor  # [n]
     sizes: list[int]  # rows of each window
     rows: list[Tensor]  # of each window the rows that drafts start from, counted from its beginning
@@ -51,7 +50,6 @@ def batch_of(windows: Sequence[Window], rows: Sequence[np.ndarray], places: np.n
     hidden = np.concatenate([window.hidden for window in windows])
     return Batch(
         torch.from_numpy(hidden).float(),
-        torch.from_numpy(ids),
         torch.from_numpy(positions),
         sizes,
         [torch.from_numpy(own) for own in rows],

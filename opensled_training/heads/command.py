@@ -9,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hw_profiles.draft_head import KINDS
-from opensled.errors import UsageError
 from opensled_training.heads import windows
 from opensled_training.heads.batches import tapped_windows
 from opensled_training.heads.capture import Source, capture, load_source, writer_of
-from opensled_training.heads.config import RELEASED, TrainHeadConfig
+from opensled_training.heads.config import TrainHeadConfig
 from opensled_training.heads.draft_vocabulary import draft_ids
 from opensled_training.heads.heldout import tokens_per_step
-from opensled_training.heads.learner import Learner
 from opensled_training.heads.pupil import Pupil, new_pupil
-from opensled_training.heads.released import new_released
 from opensled_training.heads.scripts import LENGTH, Asker
 from opensled_training.heads.trainer import Plan, Trainer
 from opensled_training.heads.windows import Window
@@ -36,23 +32,12 @@ def train_head(config: TrainHeadConfig) -> int:
 
     Raises NotFound, UnsupportedModel, UsageError.
     """
-    _check(config)
     torch.set_num_threads(config.threads)
     source = load_source(config.target)
     write_texts(source, config)
     if not config.capture_only:
         print(_train(source, config), flush=True)
     return 0
-
-
-def _check(config: TrainHeadConfig) -> None:
-    """Raises UsageError."""
-    asked = [name for name in ("out", "loss", "markov") if getattr(config, name)]
-    if config.head == RELEASED and asked:
-        raise UsageError(
-            f"--{asked[0]} is for heads that are written; {RELEASED} is a baseline, which has its own loss and leaves "
-            "nothing but its curve"
-        )
 
 
 def write_texts(source: Source, config: TrainHeadConfig) -> None:
@@ -79,24 +64,17 @@ def _train(source: Source, config: TrainHeadConfig) -> str:
     heldout = heldout_windows(config.shop / HELDOUT, pupil.shape.taps)
     trainer = Trainer(pupil, paths, heldout, folder, plan)
     trainer.run()
-    if not isinstance(pupil, Pupil):
-        return f"wrote the curve of {config.head} in {folder}; a baseline, so there is no head to serve"
     written = _write(source, config, pupil, trainer, heldout)
-    if config.head not in KINDS:
-        return f"wrote {written}; a baseline, which no server drafts with"
     return (
         f"wrote {written}; serve it: opensled serve --model {config.target} --drafter {config.head} "
         f"--draft-model {written}"
     )
 
 
-def _pupil(source: Source, config: TrainHeadConfig, paths: Sequence[Path]) -> Learner:
+def _pupil(source: Source, config: TrainHeadConfig, paths: Sequence[Path]) -> Pupil:
     torch.manual_seed(SEED)
     network, form = source.network, config.form
-    written = windows.own_ids(paths)
-    ids = draft_ids(written, network.config.vocab_size, config.vocabulary)
-    if config.head == RELEASED:
-        return new_released(network, written, ids, form.length, source.dtype)
+    ids = draft_ids(windows.own_ids(paths), network.config.vocab_size, config.vocabulary)
     return new_pupil(network, config.head, ids, form.length, form.markov, source.dtype)
 
 

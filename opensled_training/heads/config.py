@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from opensled.config import option
 
-RELEASED = "ctc-released"  # see opensled_training/heads/released.py
-
 
 class Form(NamedTuple):
     """Of a head, unless the user says otherwise."""
 
-    loss: str  # see opensled_training/heads/losses.py; of a baseline, its own
+    loss: str  # see opensled_training/heads/losses.py
     length: int  # tokens or frames of a draft
     markov: int = 0  # rank of the bias between neighbours; 0 = none
 
@@ -22,8 +20,6 @@ class Form(NamedTuple):
 FORMS = {
     "specformer": Form("lk", 5, 128),
     "ctc": Form("ctc", 7),
-    "parallel": Form("hard", 5),
-    RELEASED: Form("released", 4),
 }
 LOSSES = ("lk", "tvd", "ce", "hard", "ctc")
 
@@ -37,9 +33,7 @@ class TrainHeadConfig:
     )
     head: str = option(
         "specformer",
-        "kind of the head: specformer or ctc; or a baseline to compare, which cannot be served: parallel (the "
-        "network of ctc without blanks) or ctc-released (what the authors of CTC-drafter released; only its curve is "
-        "kept)",
+        "kind of the head",
         choices=tuple(FORMS),
         often=True,
     )

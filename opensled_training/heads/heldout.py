@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from opensled_training.heads.batches import Batch
-from opensled_training.heads.learner import Learner
+from opensled_training.heads.pupil import Pupil
 from opensled_training.heads.windows import Window
 from verify_server.heads.collapse import ROOT, Trie
-
-NODES = 16  # of a tree
 
 
 @dataclass
@@ -42,7 +40,7 @@ class Walk:
 
 
 @torch.inference_mode()
-def tokens_per_step(pupil: Learner, windows: Sequence[Window]) -> dict[str, float]:
+def tokens_per_step(pupil: Pupil, windows: Sequence[Window]) -> dict[str, float]:
     """By way of drafting: of `chain` with the likeliest chain, of `tree` with the best NODES nodes of a tree."""
     walks: dict[str, Walk] = {}
     for window in windows:
@@ -51,11 +49,6 @@ def tokens_per_step(pupil: Learner, windows: Sequence[Window]) -> dict[str, floa
         for way, drafts in pupil.drafts(batch).items():
             walks.setdefault(way, Walk()).along(rows, map(agreed, drafts, _texts(batch)))
     return {way: round(walk.mean, 4) for way, walk in walks.items()}
-
-
-def chain_of(ids: Sequence[int]) -> Trie:
-    """Without scores, which a walk does not read."""
-    return Trie(list(ids), list(range(ROOT, len(ids) - 1)), [])
 
 
 def _texts(batch: Batch) -> list[list[int]]:

@@ -12,23 +12,24 @@ from transformers import LlamaForCausalLM
 
 from opensled_training.heads.batches import Batch, batch_of
 from opensled_training.heads.draft_vocabulary import places_of
-from opensled_training.heads.heldout import NODES, chain_of
 from opensled_training.heads.losses import LOSSES
 from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
 from verify_server.heads import HEADS
 from verify_server.heads.base import DraftHead, HeadShape
 from verify_server.heads.beam import CANDIDATES, WIDTH, likeliest_tree
-from verify_server.heads.collapse import Trie, best_chain, best_trie, ranked
+from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
 from verify_server.heads.ctc import BLANK_KIND
 from verify_server.heads.markov import greedy_chain
 from verify_server.heads.specformer import default_taps
 from verify_server.heads.target_parts import TargetParts
 
+NODES = 16  # of a tree
+
 
 @dataclass(frozen=True)
 class Pupil:
-    """A `Learner`."""
+    """What the trainer and the held-out walk know of a head."""
 
     head: DraftHead  # in float32
     parts: TargetParts
@@ -46,14 +47,17 @@ class Pupil:
         return LOSSES[name](self.log_probs(batch), batch.aims)
 
     def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
-        """See `Learner`."""
+        """By way of drafting, `chain` and `tree`, a draft from each start; ids are of the draft vocabulary.
+
+        A head is judged by the last way.
+        """
         if has_blank(self.head):
             frames = self.log_probs(batch).numpy()
             tries = [best_trie(own, own.shape[-1] - 1, most=NODES) for own in frames]
             return {"chain": list(map(best_chain, tries)), "tree": tries}
         logits, previous = self.logits(batch), torch.from_numpy(self.places)[batch.newest]
         chains = greedy_chain(logits, previous, self.head.markov)
-        return {"chain": list(map(chain_of, chains.tolist())), "tree": self._trees(logits, previous)}
+        return {"chain": list(map(_chain, chains.tolist())), "tree": self._trees(logits, previous)}
 
     def _trees(self, logits: Tensor, previous: Tensor) -> list[Trie]:
         bias = self.head.markov.among if self.head.markov is not None else None
@@ -81,6 +85,11 @@ class Pupil:
         if self.head.markov is not None:
             logits = logits + self.head.markov(batch.aims.previous)
         return logits.log_softmax(-1)
+
+
+def _chain(ids: Sequence[int]) -> Trie:
+    """Without scores, which a walk does not read."""
+    return Trie(list(ids), list(range(ROOT, len(ids) - 1)), [])
 
 
 def has_blank(head: DraftHead) -> bool:

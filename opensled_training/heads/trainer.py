@@ -21,7 +21,7 @@ import torch
 from opensled.errors import NotFound, UsageError
 from opensled_training.heads.batches import drawn_rows, groups_of_windows
 from opensled_training.heads.heldout import tokens_per_step
-from opensled_training.heads.learner import Learner
+from opensled_training.heads.pupil import Pupil
 from opensled_training.heads.windows import Window, rows
 from opensled_training.train import adamw
 
@@ -66,7 +66,7 @@ class Trainer:
     """
 
     def __init__(
-        self, pupil: Learner, paths: Sequence[Path], heldout: Sequence[Window], folder: Path, plan: Plan
+        self, pupil: Pupil, paths: Sequence[Path], heldout: Sequence[Window], folder: Path, plan: Plan
     ) -> None:
         self.pupil, self.plan = pupil, plan
         self._paths, self._heldout = list(paths), heldout
@@ -161,7 +161,7 @@ class Trainer:
             file.write(point + "\n")
         print(f"{point} ({time.monotonic() - started:.0f} s)", flush=True)
         self._losses = []
-        self._judge(next(reversed(found.values()), 0.0))  # of a head the tree
+        self._judge(next(reversed(found.values()), 0.0))  # of the tree
 
     def _judge(self, mean: float) -> None:
         progress = self.progress

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.profiles import TargetShape
 from opensled.errors import EngineError, NonFiniteLogits, Unsupported, UnsupportedModel
 from opensled.images import ImageFacts
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
@@ -175,7 +174,6 @@ class EngineInfo:
     shares_blocks: bool = False  # whether sessions may read KV blocks that another one wrote
     # Blocks without a session whose content stays findable, at most, where it costs time to keep it; None = all
     most_cached: int | None = None
-    shape: TargetShape | None = None  # what a forward pass reads and computes, where that is known
     max_tree: int = 0  # tokens of the largest draft tree in a segment, at most MAX_TREE; 0 = chains only
     # Positions of the text that the branches of a tree may read together, where each reads it by itself; 0 = all of
     # them read it once.

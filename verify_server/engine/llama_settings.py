@@ -1,6 +1,5 @@
-"""What the `llamacpp` engine derives from a file and the user's wishes: layers on a GPU, context, KV pool, shape."""
+"""What the `llamacpp` engine derives from a file and the user's wishes: layers on a GPU, context and KV pool."""
 
-from hw_profiles.profiles import TargetShape
 from opensled.errors import UnsupportedModel, UsageError
 from opensled.llama import LlamaModel, uses_gpus
 from verify_server.engine.host_memory import free_host_bytes
@@ -42,24 +41,6 @@ def context_length(model: LlamaModel, context: int) -> int:
             f"{model.path} names no context length; convert it again with a current llama.cpp"
         )
     return min(context or longest, longest)
-
-
-def shape(model: LlamaModel) -> TargetShape | None:
-    """None for experts: a GGUF file does not say how many of its weights they take."""
-    if model.has_experts:
-        return None
-    return TargetShape(
-        id=model.path.stem,
-        name=model.path.stem,
-        source="the weights as loaded",
-        params=model.params,
-        active_params=model.params,
-        layers=model.layers,
-        kv_heads=1,
-        head_dim=model.kv_width,
-        weight_bits=8 * model.num_bytes / model.params,
-        kv_bits=8 * KV_BYTES,
-    )
 
 
 def num_blocks(kv_tokens: int, context: int, model: LlamaModel) -> int:

@@ -197,7 +197,6 @@ def load(
         block_size=BLOCK,
         shares_blocks=True,
         most_cached=llama_settings.most_cached(model),
-        shape=llama_settings.shape(model),
         max_tree=MAX_TREE if takes_trees else 0,
         runtime="llama.cpp",
     )

@@ -24,7 +24,6 @@ from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import PackedBatch
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
-from verify_server.engine.shape import shape_of
 from verify_server.engine.shard import ALONE, Shard, own_parts
 from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tested_model import FAST, backends_of, capture_of, first_that_works
@@ -199,7 +198,6 @@ def around(
     """
     guards.check_modules(network)
     place = network.device
-    shape = shape_of(network, model)
     reorder(network) if shard.size == 1 else own_parts(network)
     with told_tested():
         backends = backends_of(attention, place)
@@ -219,7 +217,6 @@ def around(
         num_blocks=memory.num_blocks,
         block_size=BLOCK_SIZE,
         shares_blocks=True,
-        shape=shape,
         max_tree=MAX_TREE,
         tree_reads=GATHER_TOKENS if level == "exact" else 0,
         runtime="torch",

@@ -11,7 +11,6 @@ STORE_HELP = "folder of the drafts that serve --drafts hands out"
 KEY_HELP = (
     "private key that signs drafts (PEM), file mode 600, see opensled drafts keygen; no server needs it"
 )
-RATE = 4.0  # MB/s
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,6 @@ class HandOutConfig:
         "publish); default: none",
         metavar="FOLDER",
         group="drafts that are handed out",
-    )
-    drafts_rate: float = option(
-        RATE,
-        "MB/s in which all devices together fetch them, so that answers keep their link",
-        low=0.01,
-        high=10_000,
-        metavar="MB",
     )
 
 

@@ -30,7 +30,7 @@ MOST_OF_CLIENT = 4  # of a tenant, a connection, an address
 SECONDS = 600.0  # of one call: a device that reads a little at a time comes back, and others get the place
 RETRY_S = 2.0  # after which one that found no place is told to come back
 SILENT_S = 30.0  # for which a device may read nothing
-MB = 1_000_000
+RATE = 4e6  # bytes/s of all transfers together, so that answers keep their link; chosen
 
 Found = TypeVar("Found")
 
@@ -140,7 +140,7 @@ def _part(path: Path, offset: int, length: int) -> bytes:
 
 def hand_out_of(config: HandOutConfig, met: Counter[str], clock: Callable[[], float]) -> DraftHandOut:
     """As configured; see `DraftHandOut`. Raises UsageError for a folder that cannot be used."""
-    return DraftHandOut(store_of(config), config.drafts_rate * MB, met, clock)
+    return DraftHandOut(store_of(config), RATE, met, clock)
 
 
 def store_of(config: HandOutConfig) -> DraftStore | None:

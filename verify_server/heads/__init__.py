@@ -9,6 +9,5 @@ HEADS = Registry(
     {
         "specformer": "verify_server.heads.specformer:SpecFormerHead",
         "ctc": "verify_server.heads.ctc:CtcHead",
-        "parallel": "verify_server.heads.ctc:CtcHead",
     },
 )

@@ -6,7 +6,6 @@ numpy: it runs in a server's step, well below a millisecond for a draft.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +20,6 @@ class Trie(NamedTuple):
     ids: list[int]  # of the draft vocabulary
     parents: list[int]  # index of a node, or ROOT
     scores: list[float]  # log-probability of all paths through a node, of those that the beam has found
-
-
-def collapse(path: Sequence[int], blank: int) -> list[int]:
-    """The text of a path of frames: [7, 7, b, 7, 3, 3] is [7, 7, 3]."""
-    before = [blank, *path[:-1]]
-    return [id for id, previous in zip(path, before) if id not in (blank, previous)]
 
 
 def best_trie(

@@ -2,8 +2,7 @@
 
 A frame stands for no place in the text: of the frames' ids repeats become one and blanks are dropped
 (verify_server/heads/collapse.py). What the paper leaves open is ours: learned frame embeddings, a blank of its own
-beside the draft vocabulary, and the token that was just decided as an input. `parallel` is the same network without a
-blank, whose frame i stands for the token i + 2 after its row.
+beside the draft vocabulary, and the token that was just decided as an input.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from torch import Tensor, nn
 from opensled.errors import UnsupportedModel
 from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
-from verify_server.heads.markov import SPREAD, markov_of
+from verify_server.heads.markov import SPREAD
 
 BLANK_KIND = "ctc"
 
 
 class CtcHead(DraftHead):
-    """`shape.length` frames. Raises UnsupportedModel for a bias between neighbours where there are blanks."""
+    """`shape.length` frames. Raises UnsupportedModel for a bias between neighbours."""
 
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.shape = shape
-        if shape.markov and shape.kind == BLANK_KIND:
+        if shape.markov:
             raise UnsupportedModel(
                 "frames with blanks have no neighbours in the text: no bias between tokens"
             )
@@ -36,9 +35,8 @@ class CtcHead(DraftHead):
         self.context_norm, self.context = RmsNorm(size), KeysValues(shape)
         self.frame_norm, self.own, self.queries = RmsNorm(size), KeysValues(shape), Queries(shape)
         self.inner_norm, self.inner = RmsNorm(size), SwiGlu(size, shape.inner)
-        self.markov = markov_of(shape.vocabulary, shape.markov)
-        if shape.kind == BLANK_KIND:
-            self.blank, self.blank_bias = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(1))
+        self.markov = None
+        self.blank, self.blank_bias = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(1))
 
     def read(self, hidden: Tensor, positions: Tensor) -> Context:
         """`inputs` are the tapped states themselves, of one place."""
@@ -58,11 +56,6 @@ class CtcHead(DraftHead):
         return found
 
     def with_blank(self, logits: Tensor, normed: Tensor) -> Tensor:
-        """[..., V + 1] of logits [..., V] and the normed hidden states [..., d] that they are of: the last id is blank.
-
-        Of kind `parallel`: the logits alone.
-        """
-        if self.shape.kind != BLANK_KIND:
-            return logits
+        """[..., V + 1] of logits [..., V] and the normed hidden states [..., d] under them: the last id is blank."""
         blank = (normed * self.blank.to(normed)).sum(-1, keepdim=True) + self.blank_bias.to(normed)
         return torch.cat([logits, blank.to(logits)], dim=-1)

@@ -12,7 +12,7 @@ from opensled.metrics import DraftCounts, Histogram, Metric
 from opensled.scrape import Between, Sample
 from opensled.top_figures import figures
 from scheduler.estimates import DeviceEstimate
-from verify_server.draft_budget import DraftRecord
+from verify_server.draft_budget import MIN_ACCEPTANCE, DraftRecord
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 
@@ -139,7 +139,7 @@ def _device(
         "drafted": record.counts.tokens,
         "accepted": record.counts.accepted,
         "drafting": record.drafting,
-        "ignored": record.is_below(manager.limits.min_acceptance),
+        "ignored": record.is_below(MIN_ACCEPTANCE),
         "age_s": round(manager.loop.clock() - record.opened_at, 1),
         **_estimate(manager.devices.known(tenant, device)),
     }
