@@ -118,7 +118,7 @@ class Gate(FakeEngine):
 
 @dataclass
 class Slower(FakeEngine):
-    """Waits before each step for one of the relay's, 20 ms at most: a target that takes no time writes all by itself."""
+    """Waits before each step for one of the relay's, 20 ms at most: a target without cost writes all by itself."""
 
     relay: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 

@@ -148,9 +148,7 @@ def test_own_drafts_must_be_clearly_better_than_plain_decoding() -> None:
     planner = DraftPlanner([own(1, own_forecast=Forecast(0.5, 0.5))], server(), PromptLoad())
     plain = planner.assignment(0)
     for gain, taken in ((0.015, False), (0.045, True)):
-        drafts = plain._replace(
-            rule=7, worth=plain.worth + gain * plain.rate, arms=plain.arms + len(LENGTHS)
-        )
+        drafts = plain._replace(rule=7, worth=plain.worth + gain * plain.rate, arms=plain.arms + len(LENGTHS))
         assert (planner.chosen(plain, [drafts]) is drafts) == taken
         assert (planner.chosen(drafts, [plain]) is drafts) == taken
 
