@@ -170,7 +170,7 @@ def client_message(data: bytes, positions: int = MAX_POSITIONS) -> ClientMessage
 class Readiness:
     """What gRPC's health service says, on all servers that share this object; gateways follow it.
 
-    Where the package of that service is not installed, nobody is told: `opensled serve` says so at its start.
+    Where the package of that service is not installed, this tells no client; `opensled serve` says so at its start.
     """
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Readiness:
 
 
 def _reflect(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
-    """Describe the services of these names to whoever asks, where the package for that is installed."""
+    """Describe the services of these names to clients, where the package for that is installed."""
     if find_spec("grpc_reflection"):
         from grpc_reflection.v1alpha import reflection
 

@@ -7,6 +7,7 @@ nearly every token by its position, so later ones are those of the recording aga
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_client.draft_job import BlockBudget
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import JobDrafting
 from opensled.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
@@ -26,7 +27,7 @@ from verify_server.target import Target
 
 TEXTS = "OPENSLED_REPLAYED_TEXTS"  # environment variable: the file of `write_texts`
 FIRST_ID = 3  # of a user's prompt: the ids below it have a meaning
-NO_ID = 2  # of a wrong draft token: the target never writes it
+NO_ID = 2  # of a wrong draft token: the target writes it once in as many tokens as it knows
 
 
 def prompt_of(user: int, context: int, share: float, vocabulary: int) -> tuple[int, ...]:
@@ -64,7 +65,7 @@ def _proposal(ids: Sequence[int], share: float) -> Proposal:
 class DeviceReplay(ReplayDrafts):
     """A device's drafts in the device's time; a flip of the target does not end them."""
 
-    def draft(self, truth: Truth, budget: BlockBudget):  # type: ignore[no-untyped-def]
+    def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`."""
         return JobDrafting.draft(self, truth, budget)
 

@@ -33,6 +33,7 @@ from opensled_testbed.processes import Process
 ALONE, DRAFTING = "without a drafter", "with a drafter"  # the two servers
 MARGIN = 5 << 30  # bytes of the card for each server beside weights and KV
 CLOSING_S = 1.0  # of a cell, in which its streams end
+MAX_DRAFT = 32  # tokens: a draft of 16, the server's longest, and the rest of a KV block
 PACES = (10, 20, 30)  # tokens/s
 
 
@@ -173,7 +174,7 @@ class Bench:
         """Every cell for which there is time and room."""
         left_out = []
         for plan in _plans(self._scale):
-            most = self._kv_tokens // (plan.context + self._scale.tokens + 2 * 16)
+            most = self._room(plan.context)
             if plan.streams > most:
                 left_out.append({**_facts(plan), "why": f"there is KV for {most} such texts"})
             elif self._stage.left < self._seconds(plan):
@@ -181,6 +182,10 @@ class Bench:
             else:
                 self._measured(plan)
         self._stage.tell(left_out=left_out, holds=bool(self._stage.document["cells"]))
+
+    def _room(self, context: int) -> int:
+        """Texts for which there is KV, each with a draft behind its answer."""
+        return self._kv_tokens // (context + self._scale.tokens + MAX_DRAFT)
 
     def _seconds(self, plan: Plan) -> float:
         """That a cell takes, with the recording before the first one of its context (a guess)."""
@@ -201,8 +206,7 @@ class Bench:
     def _users(self, plan: Plan) -> list[Recording]:
         """All users of a context with their answers, which are written without drafts when they are first wanted."""
         if plan.context not in self._recorded:
-            most = self._kv_tokens // (plan.context + self._scale.tokens + 2 * 16)
-            count = min(max(self._scale.streams), most)
+            count = min(max(self._scale.streams), self._room(plan.context))
             self._recorded[plan.context] = self._record(plan, count)
             replay.write_texts(self._texts, [each for several in self._recorded.values() for each in several])
         return self._recorded[plan.context]
