@@ -104,14 +104,15 @@ def _top_k(ids: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _top_p(ids: Tensor, scores: Tensor, mass: float) -> tuple[Tensor, Tensor]:
     """The best of each row, -inf beyond its nucleus: the smallest prefix whose probability reaches `mass`."""
-    probs = scores.softmax(dim=-1)
+    probs = (scores.softmax(dim=-1) * 2.0**62).to(torch.int64)
+    ends = max(1, int(mass * 2.0**62) - 2**22)  # a nucleus may lack 2^-40 of its mass
     for width in (NUCLEUS_FIRST, scores.shape[1]):
         columns = _best(scores, width)
         sorted_probs = probs.gather(1, columns)
         before = sorted_probs.cumsum(dim=-1) - sorted_probs
-        if (before[:, -1] >= mass).all():  # every nucleus ended before the last column
+        if (before[:, -1] >= ends).all():  # every nucleus ended before the last column
             break
-    return ids.gather(1, columns), scores.gather(1, columns).masked_fill(before >= mass, -torch.inf)
+    return ids.gather(1, columns), scores.gather(1, columns).masked_fill(before >= ends, -torch.inf)
 
 
 def _best(scores: Tensor, count: int) -> Tensor:

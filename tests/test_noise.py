@@ -52,6 +52,11 @@ def test_nucleus_is_the_smallest_set_that_reaches_top_p():
     assert [nucleus(probs, top_p) for top_p in (0.4, 0.5, 0.51, 0.8, 0.9, 1.0)] == [1, 1, 2, 2, 3, 3]
 
 
+def test_a_nucleus_ends_at_the_same_place_however_its_sum_is_rounded():
+    assert [nucleus(np.full(1000, 1 / 1000), count / 1000) for count in range(1, 1001)] == [*range(1, 1001)]
+    assert nucleus(np.array([0.5, 0.5]), 1e-30) == 1
+
+
 def test_greedy_needs_no_noise_and_top_k_one_is_greedy():
     logits = np.random.default_rng(0).normal(size=500)
     best = int(np.argmax(logits))

@@ -120,3 +120,17 @@ def test_more_sessions_take_no_more_launches(shape):
     tensor = torch.from_numpy(logits_of("peaked", 40, 5000, 2))
     counts = [launches(lambda: Grouped(tensor).sample(requests_of(n, 5, params))) for n in (1, 4, 8)]  # noqa: B023
     assert counts[0] == counts[1] == counts[2] < 80
+
+
+def test_what_ends_a_nucleus_is_a_sum_of_whole_numbers(monkeypatch):
+    """A GPU sums fractions of one row in another order than those of many, so its last bits depend on the company."""
+    summed, cumsum = [], torch.Tensor.cumsum
+    monkeypatch.setattr(
+        torch.Tensor,
+        "cumsum",
+        lambda self, **options: (summed.append(self.dtype), cumsum(self, **options))[1],
+    )
+    logits = torch.from_numpy(logits_of("normal", 3, 1000, 1))
+    requests = [SampleRequest((row,), SamplingParams(top_p=0.9), bytes(16), row) for row in range(3)]
+    TorchScores(logits).sample_groups(requests)
+    assert summed and not any(dtype.is_floating_point for dtype in summed)

@@ -26,10 +26,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, metavar="OUT_FOLDER")
     parser.add_argument("seconds", type=float, nargs="?", default=DEFAULT_SECONDS, metavar="SECONDS")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"only these of {', '.join(SECONDS)}")
     options = parser.parse_args()
+    if unknown := set(options.stages) - set(SECONDS):
+        parser.error(f"no stage {', '.join(unknown)}; there are {', '.join(SECONDS)}")
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "run.log").open("wb") as log:
-        holds = [_run(number, name, options, log) for number, name in enumerate(SECONDS, 1)]
+        holds = [
+            _run(number, name, options, log)
+            for number, name in enumerate(SECONDS, 1)
+            if _is_wanted(name, options)
+        ]
     print(write_summary(options.out))
     return 0 if all(holds) else 1
 
@@ -37,11 +44,15 @@ def main() -> int:
 BEGAN = time.monotonic()
 
 
+def _is_wanted(name: str, options: argparse.Namespace) -> bool:
+    return not options.stages or name in options.stages
+
+
 def _run(number: int, name: str, options: argparse.Namespace, log: IO[bytes]) -> bool:
     """Whether the stage ended and holds; it never raises, so the next stage follows."""
     path: Path = options.out / f"{number}-{name}.json"
     path.unlink(missing_ok=True)
-    limit = _limit(name, options.seconds)
+    limit = _limit(name, options)
     began = time.monotonic()
     words = [sys.executable, "-m", "benchmarks.gpu.stage", name, str(path), str(max(1.0, limit - START_S))]
     process = subprocess.Popen(
@@ -56,10 +67,16 @@ def _run(number: int, name: str, options: argparse.Namespace, log: IO[bytes]) ->
     return code == 0
 
 
-def _limit(name: str, seconds: float) -> float:
-    """Seconds for this stage: its own, or for "users" all that the others leave; all shorter for a short run."""
-    left = seconds - (time.monotonic() - BEGAN)
-    scale = min(1.0, seconds / sum(SECONDS.values()))
+def _limit(name: str, options: argparse.Namespace) -> float:
+    """Seconds for this stage: its own, or for "users" all that the others leave; all shorter for a short run.
+
+    Where stages were chosen, they share all seconds in the same proportion.
+    """
+    left = options.seconds - (time.monotonic() - BEGAN)
+    if options.stages:
+        scale = options.seconds / sum(SECONDS[each] for each in options.stages)
+        return max(1.0, min(scale * SECONDS[name], left))
+    scale = min(1.0, options.seconds / sum(SECONDS.values()))
     wanted = left - SECONDS["profile"] if name == "users" else scale * SECONDS[name]
     return max(1.0, min(wanted, left))
 

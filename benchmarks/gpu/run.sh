@@ -2,8 +2,8 @@
 # All that is to be measured on a GPU, in at most nine minutes: see README.md beside this file.
 # A bare checkout is enough: no .venv, no installation, no network. Nothing is written but OUT_FOLDER.
 set -u
-if [ $# -lt 1 ] || [ $# -gt 2 ]; then
-	echo "usage: bash $0 OUT_FOLDER [SECONDS]    (SECONDS: 540 if left out)" >&2
+if [ $# -lt 1 ]; then
+	echo "usage: bash $0 OUT_FOLDER [SECONDS [STAGE ...]]    (540 seconds, all stages if left out)" >&2
 	exit 2
 fi
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.gpu.breakdown import breakdown
 from benchmarks.gpu.random_target import engine_of, random_network
 from benchmarks.gpu.stage import Stage
 from opensled.messages import SamplingParams
@@ -20,6 +22,7 @@ from verify_server.gpu_check.step_times import copy_bandwidth, timed, weight_byt
 
 SAMPLED, KEY = SamplingParams(temperature=0.8), bytes(16)
 MARGIN = 6 << 30  # bytes of the card that stay free of KV: graphs, and what a step computes in
+BROKEN_DOWN = ((1, 0, 512), (32, 0, 512), (16, 7, 512))  # texts, drafted, context: their kernels are told
 MIXTURE_S = 35.0  # of the stage's seconds, kept for the mixture of experts
 
 
@@ -122,6 +125,8 @@ def _way(
             result["left_out"] = "the time was over"
             return
         result["steps"].append(_measured(engine, *step, size.repeats, bandwidth))
+        if step in BROKEN_DOWN:
+            result["steps"][-1]["kernels"] = breakdown(partial(_sampled, engine, *step))
         stage.tell()
 
 
@@ -173,12 +178,18 @@ def _seconds(
     engine: TorchEngine, texts: int, drafted: int, context: int, repeats: int
 ) -> tuple[float, float]:
     """Of a step with its sampling, and of the pass alone."""
-    device, rows = engine.network.device, drafted + 1
-    segments = _segments(engine, texts, rows, context)
+    device = engine.network.device
+    whole = timed(partial(_sampled, engine, texts, drafted, context), device, repeats)
+    segments = _segments(engine, texts, drafted + 1, context)
+    return whole, timed(lambda: engine.forward(segments), device, repeats)
+
+
+def _sampled(engine: TorchEngine, texts: int, drafted: int, context: int) -> object:
+    """The ids of a step."""
+    rows = drafted + 1
     places = [tuple(range(text * rows, (text + 1) * rows)) for text in range(texts)]
     requests = [SampleRequest(each, SAMPLED, KEY, context - rows + 1) for each in places]
-    whole = timed(lambda: engine.forward(segments).sample(requests), device, repeats)
-    return whole, timed(lambda: engine.forward(segments), device, repeats)
+    return engine.forward(_segments(engine, texts, rows, context)).sample(requests)
 
 
 def _segments(engine: TorchEngine, texts: int, rows: int, context: int) -> Sequence[Segment]:

@@ -66,6 +66,7 @@ def _steps(document: Document) -> Iterator[str]:
                 yield f"{way['used']}, level {way['level']}, ready in {way['load_s']} s, {room}"
                 yield ""
                 yield from _step_table(way, first)
+                yield from _kernel_tables(way)
             yield ""
 
 
@@ -91,6 +92,20 @@ def _step_table(way: Document, first: Mapping[tuple[int, int, int], float]) -> I
             f"{name} {1e3 * step['seconds']:.2f} | {step['share_of_floor']:.0%} | "
             f"{1e3 * step['sampling_s']:.2f} | {ratio} |"
         )
+
+
+def _kernel_tables(way: Document) -> Iterator[str]:
+    """Where the time of some steps goes."""
+    for step in way["steps"]:
+        if "kernels" in step:
+            yield ""
+            yield f"Kernels of a step of {step['texts']} x {step['drafted'] + 1}, context {step['context']:,}:"
+            yield ""
+            yield "| kernel | calls | us | of the step |"
+            yield "|---|---|---|---|"
+            for each in step["kernels"]:
+                share = each["us"] / 1e6 / step["seconds"]
+                yield f"| {each['kernel']} | {each['calls']:.0f} | {each['us']:,.0f} | {share:.0%} |"
 
 
 def _users(document: Document) -> Iterator[str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from opensled.messages import SamplingParams
 from opensled.noise import row_seed
 from opensled.penalties import Emitted, deductions
+from opensled.sampling import NEARLY, WHOLE
 from verify_server.engine.base import SampleRequest, each_emitted, each_mask
 from verify_server.engine.torch_noise import gumbel, signed
 
@@ -160,12 +161,16 @@ def candidates(
 
 
 def _top_p(ids: Tensor, scores: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """The best of each row, -inf beyond its nucleus: the smallest prefix whose probability reaches `mass`."""
-    probs = scores.softmax(dim=-1)
+    """The best of each row, -inf beyond its nucleus: the smallest prefix whose probability reaches `mass`.
+
+    Whole numbers are summed. A GPU sums one row in another order than many, and fractions would have other sums.
+    """
+    parts = (scores.softmax(dim=-1) * WHOLE).to(torch.int64)
+    mass = ((mass * WHOLE).to(torch.int64) - NEARLY).clamp(min=1)
     for width in (NUCLEUS_FIRST, scores.shape[1]):
         columns = best(scores, width)
-        sorted_probs = probs.gather(1, columns)
-        before = sorted_probs.cumsum(dim=-1) - sorted_probs
+        kept = parts.gather(1, columns)
+        before = kept.cumsum(dim=-1) - kept
         if (before[:, -1:] >= mass).all():  # every nucleus ended before the last column
             break
     return ids.gather(1, columns), scores.gather(1, columns).masked_fill(before >= mass, -torch.inf)
