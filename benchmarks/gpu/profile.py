@@ -51,7 +51,7 @@ def measure(stage: Stage) -> None:
     if known is None:
         stage.tell(skipped=f"no profile is written for {card!r}: its price and power are not known")
         return
-    origin = f"benchmarks/gpu, {stage.document['provenance']['date']}, {card}"
+    origin = f"measured by benchmarks/gpu, {stage.document['provenance']['date']}, {card}"
     made = profile_of(catalog.accelerator(known), fit, facts, origin)
     stage.tell(profile={"id": known, **table(made)}, toml=toml(made, origin))
 
@@ -139,7 +139,7 @@ def table(profile: AcceleratorProfile) -> dict[str, Any]:
 def toml(profile: AcceleratorProfile, origin: str) -> str:
     """The file of a packaged profile."""
     lines = [
-        f"# Bandwidth, FLOP/s and overhead measured ({origin}); prices and power as before. Prices are dated."
+        f"# Bandwidth, FLOP/s and overhead: {origin}; prices and power as before. Prices are dated."
     ]
     for name, value in table(profile).items():
         lines.append(f"{name} = {_spelled(value)}")
