@@ -138,9 +138,7 @@ def table(profile: AcceleratorProfile) -> dict[str, Any]:
 
 def toml(profile: AcceleratorProfile, origin: str) -> str:
     """The file of a packaged profile."""
-    lines = [
-        f"# Bandwidth, FLOP/s and overhead: {origin}; prices and power as before. Prices are dated."
-    ]
+    lines = [f"# Bandwidth, FLOP/s and overhead: {origin}; prices and power as before. Prices are dated."]
     for name, value in table(profile).items():
         lines.append(f"{name} = {_spelled(value)}")
     return "\n".join(lines) + "\n"
