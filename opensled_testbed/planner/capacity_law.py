@@ -17,6 +17,7 @@ from opensled_testbed.baselines import DRAFT_BESIDE
 from opensled_testbed.planner.acceptance import LENGTHS, DraftWorth
 from opensled_testbed.planner.trip import mean_s, slowest_s
 
+FASTEST = 1024.0  # tokens/s; no reader, nor any target of ours, is as fast
 ENOUGH = 1e-6  # relative width at which a bisection ends: far below one user
 
 
@@ -198,6 +199,19 @@ def best(setting: Setting, mode: str, pace: float, lengths: Sequence[int] = LENG
     lengths = (0,) if mode == "centralized" else lengths
     found = [capacity(setting, mode, length, pace) for length in lengths]
     return max(found, key=lambda each: (each.users, each.by_speed if not each.kv_binds else inf))
+
+
+def fastest(setting: Setting, mode: str, users: int, lengths: Sequence[int] = LENGTHS[1:]) -> tuple[float, int]:
+    """Tokens/s of a user of average luck where so many share `mode`, and the length of `lengths` that gives most."""
+    lengths = (0,) if mode == "centralized" else lengths
+    usual = replace(setting.acceptance, unlucky=setting.acceptance.tokens)
+    setting = replace(setting, acceptance=usual)
+
+    def pace(length: int) -> float:
+        return _largest(lambda each: MODES[mode](setting, length, each) >= users * (1 - ENOUGH), FASTEST)
+
+    rate, length = max((pace(length), -length) for length in lengths)
+    return rate, -length
 
 
 def kv_fits(setting: Setting, mode: str) -> int:

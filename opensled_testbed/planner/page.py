@@ -1,0 +1,31 @@
+"""Words and tables of a plan, as wide as the terminal, but no wider than is easy to read."""
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+
+WIDEST = 100
+
+
+def columns() -> int:
+    """Characters of a line."""
+    return min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
+    cells = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = list(_lines(cells, widths))
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    for first, *rest in cells:
+        others = (cell.rjust(width) for cell, width in zip(rest, widths[1:]))
+        yield "  ".join([first.ljust(widths[0]), *others]).rstrip()
+
+
+def wrapped(words: str, width: int) -> str:
+    """The words in lines of `width` characters."""
+    return textwrap.fill(words, width, break_on_hyphens=False, break_long_words=False)
