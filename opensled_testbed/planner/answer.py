@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from hw_profiles import catalog
-from opensled_testbed.baselines import SERVER_SD
 from opensled_testbed.config import PACES, PlanConfig
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner import ways
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import Capacity, Setting
 from opensled_testbed.planner.draft_source import traces_of
-from opensled_testbed.planner.planning import BITS, Machines, bits_of, cost_at, fleet_of, setting_of, source_of, usd_hour
+from opensled_testbed.planner.planning import BITS, Machines, bits_of, cost_at, fleet_of, setting_of, source_of, usd_hour, work_of
 from opensled_testbed.planner.token_cost import HOUR_S
-from opensled_testbed.planner.ways import AlwaysDrafting, Rates
+from opensled_testbed.planner.ways import AlwaysDrafting, Rates, Simulation
 
 FEW = (1, 4, 16)  # users that are shown where their number is not given
 
@@ -27,7 +27,7 @@ class UserRates:
 
     users: int
     rates: Rates
-    always: tuple[AlwaysDrafting, ...]  # what drafting without a choice would give
+    always: Mapping[str, AlwaysDrafting]  # what drafting without a choice would give; {} = not asked
 
     @property
     def best(self) -> str:
@@ -90,7 +90,7 @@ class Answer:
     @property
     def lead(self) -> UserRates:
         """That of the users asked for, as far as they fit; a single one where no number is given."""
-        return self.rates[-1 if self.config.users else 0]
+        return next(each for each in self.rates if each.always)
 
     @property
     def usd_hour(self) -> float:
@@ -123,14 +123,16 @@ class Answer:
 
 def make_answer(config: PlanConfig, machines: Machines) -> Answer:
     """Simulate and reckon; `config` has ids of profiles. Raises NotFound or UsageError for what is not known."""
-    work = settings.work_of(source_of(config))
+    work = work_of(config)
     setting = setting_of(config, machines.accelerator, work)
     each = ways.places(setting, ways.ALONE)
     count = machines.count or max(1, ceil(config.users / each) if each else 1)
     machines = machines._replace(count=count)
     if not each:
         return Answer(config, machines, work, setting, (), ())
-    rates = tuple(_rates(config, setting, machines, users) for users in _counts(config.users, count * each))
+    counts = _counts(config.users, count * each)
+    lead = counts[-1 if config.users else 0]
+    rates = tuple(_rates(config, setting, machines, users, users == lead) for users in counts)
     paces = (config.pace,) if config.pace else PACES
     return Answer(config, machines, work, setting, rates, tuple(_held(setting, machines, pace) for pace in paces))
 
@@ -141,14 +143,12 @@ def _counts(users: int, places: int) -> list[int]:
     return sorted({min(each, places) for each in asked})
 
 
-def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int) -> UserRates:
-    each = ways.shared(users, machines.count)
+def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int, leads: bool) -> UserRates:
+    """`leads`: ask more of these users."""
     print(f"simulating {users} user{'s' * (users != 1)}", file=sys.stderr, flush=True)
-    rates = ways.simulated_rates(
-        fleet_of(config, machines.accelerator), setting, traces_of(source_of(config)), each, config.drafter
-    )
-    modes = ("sled-continuous", SERVER_SD) if setting.draft_cost else ("sled-continuous",)
-    return UserRates(users, rates, tuple(ways.always_drafting(setting, mode, each) for mode in modes))
+    fleet, traces = fleet_of(config, machines.accelerator), traces_of(source_of(config))
+    simulation = Simulation(fleet, setting, traces, ceil(users / machines.count), config.drafter)
+    return UserRates(users, simulation.rates(), simulation.always() if leads else {})
 
 
 def _held(setting: Setting, machines: Machines, pace: float) -> Held:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import ceil
 from typing import Any
 
 from hw_profiles import catalog
 from hw_profiles.draft_head import HeadProfile
 from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.planner.answer import Answer, Held, UserRates
+from opensled_testbed.planner.capacity_law import fastest
 from opensled_testbed.planner.draft_source import traces_of
-from opensled_testbed.planner.page import columns, table, wrapped
-from opensled_testbed.planner.planning import BITS, WORTH_IT, source_of
+from opensled_testbed.planner.page import assumed, columns, table, wrapped
+from opensled_testbed.planner.planning import BITS, source_of
 from opensled_testbed.planner.setting import recorded
 from opensled_testbed.planner.trip import mean_s
 from opensled_testbed.planner.ways import ALONE, BESIDE, BOTH, DEVICES, SERVER, WAYS, AlwaysDrafting
@@ -38,17 +40,17 @@ LIMITS = {
     "device": "device",
     "link": "link",
 }
-LOSS = 0.97  # a gain below this is named
+LOSS = 0.98  # a gain below this is named
 
 
 def text(answer: Answer) -> str:
     """Who should draft and what each user gets, then how many users are held, then what that assumes."""
     width = columns()
     if not answer.rates:
-        return "\n\n".join(wrapped(words, width) for words in (_no_room(answer), assumptions(answer)))
+        return f"{wrapped(_no_room(answer), width)}\n\n{assumed(assumptions(answer))}"
     parts = [*(wrapped(words, width) for words in (verdict(answer), *notes(answer)))]
     parts += [_rates_table(answer), wrapped(_always(answer.lead), width), _held_table(answer)]
-    return "\n\n".join([*parts, wrapped(_cost(answer), width), wrapped(assumptions(answer), width)])
+    return "\n\n".join([*parts, wrapped(_cost(answer), width), assumed(assumptions(answer))])
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
     config = answer.config
     head = _head(config)
     return {
-        "label": {"tokens_per_s": "simulated", "always_drafting": "derived", "held": "derived", "cost": "derived"},
+        "label": {"tokens_per_s": "simulated", "held": "derived", "cost": "derived"},
         "question": asdict(config),
         "accelerator": answer.machines.accelerator,
         "accelerators": answer.machines.count,
@@ -69,7 +71,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "usd_per_million_tokens": answer.usd_per_million_tokens if answer.rates else None,
         "verdict": verdict(answer) if answer.rates else _no_room(answer),
         "notes": notes(answer) if answer.rates else [],
-        "assumes": {**_drafts_json(config), "words": assumptions(answer)},
+        "assumes": {**_drafts_json(config), **assumptions(answer)},
         "head": {"label": "derived", **_head_json(head)} if head else None,
     }
 
@@ -80,7 +82,7 @@ def _rates_json(each: UserRates) -> dict[str, Any]:
         **each.rates,
         "gain": {way: each.gain(way) for way in WAYS},
         "who_drafts": each.best,
-        "always_drafting": {always.mode: asdict(always) for always in each.always},
+        "always_drafting": {way: asdict(always) for way, always in each.always.items()},
     }
 
 
@@ -108,8 +110,7 @@ def verdict(answer: Answer) -> str:
     lead = answer.lead
     best, start = lead.best, START[lead.best].format(drafter=answer.config.drafter)
     if best == ALONE:
-        others = ", ".join(f"{ROWS[way][10:]} {gain:.2f}" for way in WAYS[1:] if (gain := lead.gain(way)))
-        gives = f"{_each(lead)} {lead.rate:.1f} tokens/s. Drafts gain too little (times the server alone: by {others})."
+        gives = f"{_each(lead)} {lead.rate:.1f} tokens/s, and drafts make that no faster."
         return f"Let the server write alone: {gives} {start}"
     gain = f"{lead.rate / lead.of(ALONE):.2f} times the {lead.of(ALONE):.1f} without drafts"
     return f"Let {WHO[best]} draft: {_each(lead)} {lead.rate:.1f} tokens/s, {gain}. {start}"
@@ -117,7 +118,7 @@ def verdict(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """What else a buyer must know: precision, memory, devices that do not help, drafts that cost speed."""
-    return list(filter(None, (_narrowed(answer), _crowd(answer), _devices(answer), _losses(answer))))
+    return list(filter(None, (_narrowed(answer), _crowd(answer), _devices(answer), _others(answer), _losses(answer))))
 
 
 def _each(rates: UserRates) -> str:
@@ -169,22 +170,34 @@ def _crowd(answer: Answer) -> str:
 
 
 def _devices(answer: Answer) -> str:
-    """Why they do not help, where they do not."""
-    lead, always = answer.lead, answer.lead.always[0]
-    if (lead.gain(DEVICES) or 0) >= WORTH_IT or not always.tokens_per_s:
+    """Why they should not draft, where that is so."""
+    lead = answer.lead
+    always = lead.always[DEVICES]
+    if lead.best in (DEVICES, BOTH) or always.tokens_per_s > lead.of(ALONE):
         return ""
-    meanwhile = always.round_s * lead.of(ALONE)
+    step_s = 1 / fastest(answer.setting, "centralized", ceil(lead.users / answer.machines.count))[0]
     tokens = f"{always.draft_length} token{'s' * (always.draft_length != 1)}"
     return (
         f"The devices should only read: a round with a draft of {tokens} by {answer.config.device} takes "
         f"{1000 * always.round_s:.0f} ms and brings {always.tokens_per_round:.2f} tokens; the server alone writes "
-        f"{meanwhile:.2f} for each user in that time."
+        f"{always.round_s / step_s:.2f} for each user in that time (derived)."
     )
+
+
+def _others(answer: Answer) -> str:
+    """Where other numbers of users have another answer."""
+    lead = answer.lead
+    found = [
+        f"{WHO[each.best]} for {_users_head(each.users)} ({each.gain(each.best):.2f} times as fast as alone)"
+        for each in answer.rates
+        if each.best != lead.best
+    ]
+    return f"With other numbers of users others should draft: {', '.join(found)}." if found else ""
 
 
 def _losses(answer: Answer) -> str:
     found = [
-        f"{ROWS[way]} {each.of(way):.1f} instead of {each.of(ALONE):.1f} for {each.users} user{'s' * (each.users != 1)}"
+        f"{ROWS[way]} {each.of(way):.1f} instead of {each.of(ALONE):.1f} for {_users_head(each.users)}"
         for each in answer.rates
         for way in WAYS[1:]
         if (gain := each.gain(way)) is not None and gain < LOSS
@@ -193,15 +206,14 @@ def _losses(answer: Answer) -> str:
 
 
 def _always(lead: UserRates) -> str:
-    def words(always: AlwaysDrafting) -> str:
-        who = "devices" if always.mode.startswith("sled") else "server"
-        return f"{always.tokens_per_s:.1f} if the {who} did ({always.tokens_per_s / lead.of(ALONE):.2f}x)"
+    def words(way: str, always: AlwaysDrafting) -> str:
+        return f"{always.tokens_per_s:.1f} if {WHO[way]} did ({always.tokens_per_s / lead.of(ALONE):.2f}x)"
 
-    given = " and ".join(map(words, lead.always))
+    given = " and ".join(words(way, always) for way, always in lead.always.items())
     many = f"each of {lead.users} users" if lead.users > 1 else "a single user"
     return (
         "The server asks for a draft only where that should be faster. Drafting all the time would give "
-        f"{many} {given}, derived."
+        f"{many} {given}."
     )
 
 
@@ -214,46 +226,51 @@ def _cost(answer: Answer) -> str:
     )
 
 
-def assumptions(answer: Answer) -> str:
-    """Models, machines, users, drafts, and what kind of number each is."""
-    return f"Assumed: {_machines(answer)} {_users(answer)} {drafts_words(answer.config)} {_labels(answer)}"
-
-
-def _machines(answer: Answer) -> str:
+def assumptions(answer: Answer) -> dict[str, str]:
+    """Models, machines, users, drafts, and what kind of number each is, in a sentence or two each."""
     config, accelerator = answer.config, answer.setting.cost.accelerator
-    device, link = catalog.device(config.device), answer.setting.link
-    speed = answer.setting.speed.decode_per_s.typical
-    beside = "the same draft" if config.drafter == MODEL else f"a {config.drafter} head"
-    return (
-        f"{catalog.target(config.target).name}, {answer.weight_bits:g}-bit weights, on {answer.machines.count} x "
-        f"{accelerator.name}; {beside} where the server drafts. Devices: {device.name}, a {config.draft} draft at "
-        f"{speed:g} tokens/s, {link.name} ({1000 * mean_s(link):.3g} ms there and back)."
-    )
+    beside = f"a {config.draft} draft" if config.drafter == MODEL else f"a {config.drafter} head"
+    target = catalog.target(config.target).name
+    return {
+        "target": (
+            f"{target}, {answer.weight_bits:g}-bit weights, on {answer.machines.count} x {accelerator.name}; {beside} "
+            "where the server drafts"
+        ),
+        "devices": devices_words(config),
+        "users": (
+            f"all ask at once, and again as soon as an answer ends; {answer.work.prompt:.0f} tokens of a question, "
+            f"{answer.work.answer:.0f} of an answer, {config.context:,} of context"
+        ),
+        "drafts": drafts_words(config),
+        "numbers": _labels(answer),
+    }
 
 
-def _users(answer: Answer) -> str:
-    work = recorded(traces_of(source_of(answer.config)))
+def devices_words(config: PlanConfig) -> str:
+    """The devices, what they draft with, and their link."""
+    device, link = catalog.device(config.device), catalog.link(config.link)
+    speed = device.draft(config.draft).decode_per_s.typical
     return (
-        f"All users ask at once and again as soon as an answer ends: questions of {work.prompt:.0f} tokens, answers "
-        f"of {work.answer:.0f}, a context of {answer.config.context:,} tokens for each."
+        f"{device.name}, a {config.draft} draft at {speed:g} tokens/s, {link.name} ({1000 * mean_s(link):.3g} ms there "
+        "and back)"
     )
 
 
 def drafts_words(config: PlanConfig) -> str:
-    """How often drafts are right, in a sentence."""
+    """How often drafts are right."""
     source = source_of(config)
     if source.rate is None:
         first = recorded(traces_of(source)).acceptance.first
-        return f"Drafts {source.words}: {100 * first:.0f} % of first tokens are accepted (--acceptance takes yours)."
-    return f"Drafts {source.words} at each position."
+        return f"{source.words}, {100 * first:.0f} % of first tokens accepted; --acceptance takes your own"
+    return f"{source.words} at each position"
 
 
 def _labels(answer: Answer) -> str:
     profile = answer.setting.cost.accelerator
     kind = "measured" if profile.measured else "derived from public figures, not measured"
     return (
-        "Tokens/s are simulated with the server's own policy, users held are derived (nine of ten keep the pace); the "
-        f"profile of {profile.id} is {kind}."
+        "tokens/s simulated, with the wait for the first token; users held derived, nine of ten of whom keep the pace; "
+        f"the profile of {profile.id} is {kind}"
     )
 
 
@@ -296,5 +313,5 @@ def _held_table(answer: Answer) -> str:
     rows.append(["limited by", *(LIMITS[each.binds] for each in answer.held)])
     if users := answer.config.users:
         needed = [answer.needed(each) for each in answer.held]
-        rows.append([f"{answer.machines.accelerator} for {users} users", *(str(each or "-") for each in needed)])
+        rows.append([f"{answer.machines.accelerator} needed for {users} users", *(str(each or "-") for each in needed)])
     return table(head, rows)

@@ -11,13 +11,15 @@ from hw_profiles import catalog
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner import ways
-from opensled_testbed.planner.answer_view import LIMITS, WHO, drafts_words
+from opensled_testbed.planner.answer_view import LIMITS, WHO, devices_words, drafts_words
 from opensled_testbed.planner.binding import what_binds
-from opensled_testbed.planner.page import columns, table, wrapped
-from opensled_testbed.planner.planning import bits_of, setting_of, source_of, usd_hour
+from opensled_testbed.planner.page import assumed, columns, table, wrapped
+from opensled_testbed.planner.planning import bits_of, setting_of, source_of, usd_hour, work_of
 from opensled_testbed.planner.token_cost import HOUR_S
 
-HEAD = ("on", "bits", "alone", "devices", "server", "both", "who should draft", "limited by", "$ an hour", "$ per 1M")
+HEAD = ("on", "bits", "alone", "devices", "server", "both", "draft by", "limited by")
+PRICES = ("$ an hour", "$ per 1M")
+FOR_USERS = ("needed", "$ an hour")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Comparison:
 
 def compare(config: PlanConfig) -> Comparison:
     """`config` has ids of profiles. Raises NotFound or UsageError for what is not known."""
-    work = settings.work_of(source_of(config))
+    work = work_of(config)
     rows, left_out = [], {}
     for name in catalog.names("accelerators"):
         row = _row(config, name, work)
@@ -81,9 +83,9 @@ def text(found: Comparison) -> str:
     parts = [wrapped(verdict(found), width)]
     if found.rows:
         head = f"Users that one holds at {found.config.promised:g} tokens/s each, by who drafts (derived):"
-        parts += [wrapped(head, width), table(HEAD, [_cells(row) for row in found.rows])]
+        parts += [wrapped(head, width), _table(found)]
     parts += [wrapped(_left_out(found), width)] if found.left_out else []
-    return "\n\n".join([*parts, wrapped(_assumptions(found), width)])
+    return "\n\n".join([*parts, assumed(_assumptions(found))])
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "rows": [{**asdict(row), "who_drafts": row.best} for row in found.rows],
         "left_out": found.left_out,
         "verdict": verdict(found),
-        "assumes": {**source_of(found.config)._asdict(), "words": _assumptions(found)},
+        "assumes": {**source_of(found.config)._asdict(), **_assumptions(found)},
     }
 
 
@@ -106,32 +108,42 @@ def verdict(found: Comparison) -> str:
             "--weight-bits, a shorter --context or a smaller --target."
         )
     row = found.rows[0]
-    who = WHO[row.best] if row.best != ways.ALONE else "the server alone, without drafts"
     if config.users:
         said = f"Cheapest for {config.users} users at {config.promised:g} tokens/s each: {row.count} x {row.accelerator}"
         price = f"${row.usd_hour:.2f} an hour"
     else:
         said = f"Cheapest by token at {config.promised:g} tokens/s for each user: {row.accelerator}"
         price = f"${row.usd_per_million_tokens:.2f} per million tokens when full"
-    drafts = f"served by {who}" if row.best == ways.ALONE else f"with drafts by {who}"
+    drafts = "by the server alone" if row.best == ways.ALONE else f"with drafts by {WHO[row.best]}"
     return f"{said}, {price}, {drafts}. Add --accelerator {row.accelerator} to see what each user gets there."
 
 
+def _table(found: Comparison) -> str:
+    users = found.config.users
+    rows = [
+        (*_cells(row), str(row.count), f"{row.usd_hour:.2f}")
+        if users
+        else (*_cells(row), f"{row.usd_hour:.2f}", f"{row.usd_per_million_tokens:.2f}")
+        for row in found.rows
+    ]
+    return table((*HEAD, *(FOR_USERS if users else PRICES)), rows)
+
+
 def _cells(row: Row) -> Sequence[str]:
-    name = row.accelerator if row.count == 1 else f"{row.count} x {row.accelerator}"
     users = [str(row.users.get(way, "-")) for way in ways.WAYS]
-    prices = f"{row.usd_hour:.2f}", f"{row.usd_per_million_tokens:.2f}"
-    return (name, f"{row.weight_bits:g}", *users, WHO[row.best], LIMITS[row.binds], *prices)
+    who = "nobody" if row.best == ways.ALONE else row.best
+    return (row.accelerator, f"{row.weight_bits:g}", *users, who, LIMITS[row.binds])
 
 
 def _left_out(found: Comparison) -> str:
     return f"No user is served on {', '.join(f'{name} ({why})' for name, why in found.left_out.items())}."
 
 
-def _assumptions(found: Comparison) -> str:
+def _assumptions(found: Comparison) -> dict[str, str]:
     config = found.config
-    return (
-        f"Assumed: {catalog.target(config.target).name}, a context of {config.context:,} tokens for each user; devices: "
-        f"{catalog.device(config.device).name}, {config.draft} draft, {catalog.link(config.link).name}. "
-        f"{drafts_words(config)} All numbers are derived from profiles (docs/planning.md), none is measured."
-    )
+    return {
+        "target": f"{catalog.target(config.target).name}, {config.context:,} tokens of context for each user",
+        "devices": devices_words(config),
+        "drafts": drafts_words(config),
+        "numbers": "derived from profiles by the law in docs/planning.md; nine of ten users keep the pace",
+    }

@@ -2,7 +2,7 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 WIDEST = 100
 
@@ -29,3 +29,13 @@ def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[st
 def wrapped(words: str, width: int) -> str:
     """The words in lines of `width` characters."""
     return textwrap.fill(words, width, break_on_hyphens=False, break_long_words=False)
+
+
+def assumed(words: Mapping[str, str]) -> str:
+    """What a plan rests on, a title and its words a line."""
+    indent = 2 + max(map(len, words))
+    lines = [
+        textwrap.fill(each, columns(), initial_indent=title.ljust(indent), subsequent_indent=" " * indent)
+        for title, each in words.items()
+    ]
+    return "\n".join(["assumed:", *lines])

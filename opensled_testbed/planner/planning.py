@@ -13,7 +13,7 @@ from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.capacity_law import Setting
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.draft_source import DraftSource, traces_of
 from opensled_testbed.planner.token_cost import PlanPrices
 from opensled_testbed.planner.tradeoff import TradeOff, trade_off
 from opensled_testbed.planner.trip import mean_s
@@ -64,6 +64,11 @@ def cost_at(config: PlanConfig, accelerator: str, bits: float) -> TargetCost:
 def source_of(config: PlanConfig) -> DraftSource:
     """The drafts that the plan assumes."""
     return DraftSource(acceptance=config.acceptance)
+
+
+def work_of(config: PlanConfig) -> settings.Work:
+    """The plan's drafts with recorded questions and answers, those that are simulated as well."""
+    return settings.recorded(traces_of(source_of(config)))
 
 
 def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
