@@ -66,7 +66,9 @@ def find(kind: str, typed: str) -> str:
         return fitting[0]
     near = fitting or [ids[close] for close in get_close_matches(word, ids, n=3)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise NotFound(f"no profile {typed!r} among {kind}; {hint}There are {', '.join(known)}, or give a file", "profile")
+    raise NotFound(
+        f"no profile {typed!r} among {kind}; {hint}There are {', '.join(known)}, or give a file", "profile"
+    )
 
 
 def _bare(text: str) -> str:

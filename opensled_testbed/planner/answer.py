@@ -14,7 +14,17 @@ from opensled_testbed.planner import ways
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import Capacity, Setting
 from opensled_testbed.planner.draft_source import traces_of
-from opensled_testbed.planner.planning import BITS, Machines, bits_of, cost_at, fleet_of, setting_of, source_of, usd_hour, work_of
+from opensled_testbed.planner.planning import (
+    BITS,
+    Machines,
+    bits_of,
+    cost_at,
+    fleet_of,
+    setting_of,
+    source_of,
+    usd_hour,
+    work_of,
+)
 from opensled_testbed.planner.token_cost import HOUR_S
 from opensled_testbed.planner.ways import AlwaysDrafting, Rates, Simulation
 
@@ -85,7 +95,7 @@ class Answer:
     @property
     def places(self) -> int:
         """Users that fit in memory at a time, on all machines."""
-        return self.machines.count * ways.places(self.setting, ways.ALONE)
+        return self.machines.number * ways.places(self.setting, ways.ALONE)
 
     @property
     def lead(self) -> UserRates:
@@ -95,7 +105,7 @@ class Answer:
     @property
     def usd_hour(self) -> float:
         """Of all machines."""
-        return self.machines.count * usd_hour(self.config, self.setting)
+        return self.machines.number * usd_hour(self.config, self.setting)
 
     @property
     def usd_per_million_tokens(self) -> float:
@@ -104,13 +114,13 @@ class Answer:
 
     def needed(self, held: Held) -> int:
         """Machines for the users asked for, at that pace; 0 = no number is enough."""
-        one = held.users[held.best] // self.machines.count
+        one = held.users[held.best] // self.machines.number
         return ceil(self.config.users / one) if one else 0
 
     def places_at(self, bits: float) -> int:
         """Users that fit on all machines with weights of so many bits."""
         cost = cost_at(self.config, self.machines.accelerator, bits)
-        return self.machines.count * cost.sessions_that_fit(self.config.context)
+        return self.machines.number * cost.sessions_that_fit(self.config.context)
 
     def fitting(self) -> list[str]:
         """Accelerators that have room for a user at the bits of this plan."""
@@ -126,15 +136,17 @@ def make_answer(config: PlanConfig, machines: Machines) -> Answer:
     work = work_of(config)
     setting = setting_of(config, machines.accelerator, work)
     each = ways.places(setting, ways.ALONE)
-    count = machines.count or max(1, ceil(config.users / each) if each else 1)
-    machines = machines._replace(count=count)
+    count = machines.number or max(1, ceil(config.users / each) if each else 1)
+    machines = machines._replace(number=count)
     if not each:
         return Answer(config, machines, work, setting, (), ())
     counts = _counts(config.users, count * each)
     lead = counts[-1 if config.users else 0]
     rates = tuple(_rates(config, setting, machines, users, users == lead) for users in counts)
     paces = (config.pace,) if config.pace else PACES
-    return Answer(config, machines, work, setting, rates, tuple(_held(setting, machines, pace) for pace in paces))
+    return Answer(
+        config, machines, work, setting, rates, tuple(_held(setting, machines, pace) for pace in paces)
+    )
 
 
 def _counts(users: int, places: int) -> list[int]:
@@ -147,12 +159,12 @@ def _rates(config: PlanConfig, setting: Setting, machines: Machines, users: int,
     """`leads`: ask more of these users."""
     print(f"simulating {users} user{'s' * (users != 1)}", file=sys.stderr, flush=True)
     fleet, traces = fleet_of(config, machines.accelerator), traces_of(source_of(config))
-    simulation = Simulation(fleet, setting, traces, ceil(users / machines.count), config.drafter)
+    simulation = Simulation(fleet, setting, traces, ceil(users / machines.number), config.drafter)
     return UserRates(users, simulation.rates(), simulation.always() if leads else {})
 
 
 def _held(setting: Setting, machines: Machines, pace: float) -> Held:
     found = ways.held(setting, pace)
-    users = {way: machines.count * each.users for way, each in found.items()}
+    users = {way: machines.number * each.users for way, each in found.items()}
     taken: Capacity = found[ways.best_way(users)]
     return Held(pace, users, what_binds(setting, taken, pace))

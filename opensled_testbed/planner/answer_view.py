@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import ceil
 from typing import Any
 
@@ -10,7 +10,7 @@ from hw_profiles import catalog
 from hw_profiles.draft_head import HeadProfile
 from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.planner.answer import Answer, Held, UserRates
-from opensled_testbed.planner.capacity_law import fastest
+from opensled_testbed.planner.asking import fastest
 from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.page import assumed, columns, table, wrapped
 from opensled_testbed.planner.planning import BITS, source_of
@@ -61,7 +61,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "label": {"tokens_per_s": "simulated", "held": "derived", "cost": "derived"},
         "question": asdict(config),
         "accelerator": answer.machines.accelerator,
-        "accelerators": answer.machines.count,
+        "accelerators": answer.machines.number,
         "weight_bits": answer.weight_bits,
         "fits": bool(answer.rates),
         "places": answer.places,
@@ -118,7 +118,9 @@ def verdict(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """What else a buyer must know: precision, memory, devices that do not help, drafts that cost speed."""
-    return list(filter(None, (_narrowed(answer), _crowd(answer), _devices(answer), _others(answer), _losses(answer))))
+    return list(
+        filter(None, (_narrowed(answer), _crowd(answer), _devices(answer), _others(answer), _losses(answer)))
+    )
 
 
 def _each(rates: UserRates) -> str:
@@ -148,7 +150,11 @@ def _weights(answer: Answer, bits: float) -> str:
 def _no_room(answer: Answer) -> str:
     """Where not even one user fits."""
     other = answer.fitting()
-    held = f"At {answer.weight_bits:g} bits it fits on {', '.join(other)}." if other else "It fits on no accelerator."
+    held = (
+        f"At {answer.weight_bits:g} bits it fits on {', '.join(other)}."
+        if other
+        else "It fits on no accelerator."
+    )
     fewer = " Without --weight-bits the plan tries 4." if answer.weight_bits > BITS[-1] else ""
     return f"{answer.config.target} cannot be served here: {_does_not_fit(answer, answer.weight_bits)}. {held}{fewer}"
 
@@ -156,16 +162,20 @@ def _no_room(answer: Answer) -> str:
 def _crowd(answer: Answer) -> str:
     """Where memory does not hold the users asked for, or not on one machine."""
     users, machines = answer.config.users, answer.machines
-    if users <= answer.places // machines.count:
+    if users <= answer.places // machines.number:
         return ""
     if users > answer.places:
-        held = f"{machines.count} x {machines.accelerator} has memory for {answer.places} users at a time, not {users}"
+        held = f"{machines.number} x {machines.accelerator} has memory for {answer.places} users at a time, not {users}"
     else:
-        each = answer.places // machines.count
-        shares = f"{machines.count} x {machines.accelerator}, and each serves an equal share"
+        each = answer.places // machines.number
+        shares = f"{machines.number} x {machines.accelerator}, and each serves an equal share"
         held = f"Memory for {users} users at a time takes {shares} (one has room for {each})"
     narrow = answer.places_at(BITS[-1])
-    fewer = f"; with --weight-bits {BITS[-1]:g} there is room for {narrow}" if answer.weight_bits > BITS[-1] else ""
+    fewer = (
+        f"; with --weight-bits {BITS[-1]:g} there is room for {narrow}"
+        if answer.weight_bits > BITS[-1]
+        else ""
+    )
     return f"{held}{fewer}."
 
 
@@ -175,12 +185,15 @@ def _devices(answer: Answer) -> str:
     always = lead.always[DEVICES]
     if lead.best in (DEVICES, BOTH) or always.tokens_per_s > lead.of(ALONE):
         return ""
-    step_s = 1 / fastest(answer.setting, "centralized", ceil(lead.users / answer.machines.count))[0]
+    reading = replace(answer.setting, prompt=0.0)
+    meanwhile = always.round_s * fastest(reading, "centralized", ceil(lead.users / answer.machines.number))[0]
+    if always.tokens_per_round > LOSS * meanwhile:
+        return "The devices should only read: their drafts make nobody faster."
     tokens = f"{always.draft_length} token{'s' * (always.draft_length != 1)}"
     return (
         f"The devices should only read: a round with a draft of {tokens} by {answer.config.device} takes "
         f"{1000 * always.round_s:.0f} ms and brings {always.tokens_per_round:.2f} tokens; the server alone writes "
-        f"{always.round_s / step_s:.2f} for each user in that time (derived)."
+        f"{meanwhile:.2f} for each user in that time (derived)."
     )
 
 
@@ -188,11 +201,11 @@ def _others(answer: Answer) -> str:
     """Where other numbers of users have another answer."""
     lead = answer.lead
     found = [
-        f"{WHO[each.best]} for {_users_head(each.users)} ({each.gain(each.best):.2f} times as fast as alone)"
+        f"for {_users_head(each.users)} {WHO[each.best]} ({each.gain(each.best):.2f}x)"
         for each in answer.rates
         if each.best != lead.best
     ]
-    return f"With other numbers of users others should draft: {', '.join(found)}." if found else ""
+    return f"Who should draft changes with the number of users: {', '.join(found)}." if found else ""
 
 
 def _losses(answer: Answer) -> str:
@@ -221,7 +234,7 @@ def _cost(answer: Answer) -> str:
     lead = answer.lead
     users = f"{lead.users} users read" if lead.users > 1 else "a single user reads"
     return (
-        f"{answer.machines.count} x {answer.machines.accelerator} costs ${answer.usd_hour:.2f} an hour, "
+        f"Price: ${answer.usd_hour:.2f} an hour for {answer.machines.number} x {answer.machines.accelerator}, "
         f"${answer.usd_per_million_tokens:.2f} per million tokens while {users} without a pause."
     )
 
@@ -233,7 +246,7 @@ def assumptions(answer: Answer) -> dict[str, str]:
     target = catalog.target(config.target).name
     return {
         "target": (
-            f"{target}, {answer.weight_bits:g}-bit weights, on {answer.machines.count} x {accelerator.name}; {beside} "
+            f"{target}, {answer.weight_bits:g}-bit weights, on {answer.machines.number} x {accelerator.name}; {beside} "
             "where the server drafts"
         ),
         "devices": devices_words(config),
@@ -276,7 +289,9 @@ def _labels(answer: Answer) -> str:
 
 def _head(config: PlanConfig) -> HeadProfile | None:
     """The draft head beside the target; None where a model drafts."""
-    return None if config.drafter == MODEL else HeadProfile.usual(config.drafter, catalog.target(config.target))
+    return (
+        None if config.drafter == MODEL else HeadProfile.usual(config.drafter, catalog.target(config.target))
+    )
 
 
 def _head_json(head: HeadProfile) -> dict[str, Any]:
@@ -313,5 +328,10 @@ def _held_table(answer: Answer) -> str:
     rows.append(["limited by", *(LIMITS[each.binds] for each in answer.held)])
     if users := answer.config.users:
         needed = [answer.needed(each) for each in answer.held]
-        rows.append([f"{answer.machines.accelerator} needed for {users} users", *(str(each or "-") for each in needed)])
+        rows.append(
+            [
+                f"{answer.machines.accelerator} needed for {users} users",
+                *(str(each or "-") for each in needed),
+            ]
+        )
     return table(head, rows)

@@ -118,7 +118,7 @@ def sled_continuous(setting: Setting, length: int, pace: float) -> float:
     if away + step_s(1) > limit:
         return 0.0
     most = setting.most_sessions(drafted, tokens)
-    sessions = _largest(lambda m: round_s(m) <= limit, most)
+    sessions = largest(lambda m: round_s(m) <= limit, most)
     return max(1.0, sessions * limit / step_s(sessions))  # one user alone never waits
 
 
@@ -146,11 +146,11 @@ def _in_lockstep(
     if round_s(1) > limit:
         return 0.0
     most = setting.most_sessions(drafted, tokens)
-    sessions = _largest(lambda n: round_s(n) <= limit, most)
+    sessions = largest(lambda n: round_s(n) <= limit, most)
     return sessions if sessions < most else most * limit / round_s(most)
 
 
-def _largest(holds: Callable[[float], bool], most: float) -> float:
+def largest(holds: Callable[[float], bool], most: float) -> float:
     """The largest number up to `most` that holds, where smaller ones do as well; 0 where none does."""
     low, high = 0.0, most
     if holds(high):
@@ -199,19 +199,6 @@ def best(setting: Setting, mode: str, pace: float, lengths: Sequence[int] = LENG
     lengths = (0,) if mode == "centralized" else lengths
     found = [capacity(setting, mode, length, pace) for length in lengths]
     return max(found, key=lambda each: (each.users, each.by_speed if not each.kv_binds else inf))
-
-
-def fastest(setting: Setting, mode: str, users: int, lengths: Sequence[int] = LENGTHS[1:]) -> tuple[float, int]:
-    """Tokens/s of a user of average luck where so many share `mode`, and the length of `lengths` that gives most."""
-    lengths = (0,) if mode == "centralized" else lengths
-    usual = replace(setting.acceptance, unlucky=setting.acceptance.tokens)
-    setting = replace(setting, acceptance=usual)
-
-    def pace(length: int) -> float:
-        return _largest(lambda each: MODES[mode](setting, length, each) >= users * (1 - ENOUGH), FASTEST)
-
-    rate, length = max((pace(length), -length) for length in lengths)
-    return rate, -length
 
 
 def kv_fits(setting: Setting, mode: str) -> int:

@@ -35,7 +35,15 @@ if TYPE_CHECKING:  # the simulator takes a second to load
 PICTURES = (".png", ".svg")
 # Options that another one gives a meaning
 OF_CURVE = ("kwh_usd", "gb_usd")
-OF_HIERARCHY = ("hub", "hub_model", "hub_weight_bits", "hub_link", "answer", "hub_acceptance", "draft_acceptance")
+OF_HIERARCHY = (
+    "hub",
+    "hub_model",
+    "hub_weight_bits",
+    "hub_link",
+    "answer",
+    "hub_acceptance",
+    "draft_acceptance",
+)
 
 
 def plan(config: PlanConfig) -> int:
@@ -50,7 +58,7 @@ def plan(config: PlanConfig) -> int:
     if config.map:
         _draw(config, machines, Path(config.map).expanduser())
     if config.curve and machines:
-        _draw_curve(config, machines.accelerator, Path(config.curve).expanduser())
+        draw_curve(config, machines.accelerator, Path(config.curve).expanduser())
     return 0
 
 
@@ -125,14 +133,16 @@ def _draw(config: PlanConfig, machines: Machines | None, path: Path) -> None:
     print(f"map: {path}", file=sys.stderr)
 
 
-def _draw_curve(config: PlanConfig, accelerator: str, path: Path) -> None:
+def draw_curve(config: PlanConfig, accelerator: str, path: Path) -> None:
     """What faster reading costs on that accelerator, with a simulated server; the numbers beside the picture."""
     from opensled_testbed.planner.tradeoff_picture import draw
 
     work = work_of(source_of(config))
     setting = setting_of(config, accelerator, work)
     if not best(setting, "centralized", config.promised).kv_fits:
-        raise UsageError(f"--curve: {config.target} does not fit on {accelerator}, so there is nothing to draw")
+        raise UsageError(
+            f"--curve: {config.target} does not fit on {accelerator}, so there is nothing to draw"
+        )
     curve, numbers = trade_off_of(config, setting), path.with_suffix(".json")
     server, source = _server(config, accelerator, setting), work.acceptance.source
     told = {

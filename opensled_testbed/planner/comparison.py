@@ -109,7 +109,8 @@ def verdict(found: Comparison) -> str:
         )
     row = found.rows[0]
     if config.users:
-        said = f"Cheapest for {config.users} users at {config.promised:g} tokens/s each: {row.count} x {row.accelerator}"
+        said = f"Cheapest for {config.users} users at {config.promised:g} tokens/s each: "
+        said += f"{row.count} x {row.accelerator}"
         price = f"${row.usd_hour:.2f} an hour"
     else:
         said = f"Cheapest by token at {config.promised:g} tokens/s for each user: {row.accelerator}"

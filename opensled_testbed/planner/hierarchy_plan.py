@@ -68,8 +68,9 @@ def make_hierarchy_plan(config: PlanConfig) -> HierarchyPlan:
     site = site_of(config, accelerator)
     if not site.server.kv_positions() >= config.context:
         raise UsageError(
-            f"{config.target} at {bits_of(config, accelerator):g} bits and a conversation of {config.context} positions do not "
-            f"fit on {accelerator}; take fewer --weight-bits, a shorter --context or a larger --accelerator"
+            f"{config.target} at {bits_of(config, accelerator):g} bits and a conversation of {config.context} "
+            f"positions do not fit on {accelerator}; take fewer --weight-bits, a shorter --context or a larger "
+            "--accelerator"
         )
     return HierarchyPlan(config, accelerator, site, tuple(_rows(site, config)))
 

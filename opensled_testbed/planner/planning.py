@@ -29,7 +29,7 @@ class Machines(NamedTuple):
     """So many of an accelerator, each with the whole target."""
 
     accelerator: str  # id of its profile
-    count: int  # 0 = as many as the users need
+    number: int  # 0 = as many as the users need
 
 
 def machines_of(typed: str) -> Machines:
@@ -53,7 +53,10 @@ def bits_of(config: PlanConfig, accelerator: str) -> float:
     """Bits of each weight: as asked, else the first of BITS with room for a user; the last where none has it."""
     if config.weight_bits:
         return config.weight_bits
-    return next((bits for bits in BITS if cost_at(config, accelerator, bits).sessions_that_fit(config.context)), BITS[-1])
+    return next(
+        (bits for bits in BITS if cost_at(config, accelerator, bits).sessions_that_fit(config.context)),
+        BITS[-1],
+    )
 
 
 def cost_at(config: PlanConfig, accelerator: str, bits: float) -> TargetCost:
@@ -94,9 +97,7 @@ def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Set
 
 def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
     """The prices that were given, and the accelerator's where its own was not."""
-    return PlanPrices(
-        usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.device)
-    )
+    return PlanPrices(usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.device))
 
 
 def usd_hour(config: PlanConfig, setting: Setting) -> float:

@@ -13,7 +13,8 @@ from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, LONGEST, SERVER_
 from opensled_testbed.config import MODEL
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Load
-from opensled_testbed.planner.capacity_law import Capacity, Setting, best, fastest, kv_fits
+from opensled_testbed.planner.asking import best_at, fastest
+from opensled_testbed.planner.capacity_law import Capacity, Setting, kv_fits
 from opensled_testbed.planner.planning import WORTH_IT, draft_wait
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet
@@ -49,8 +50,12 @@ class Simulation:
     drafter: str = MODEL  # what drafts beside the target
 
     def rates(self) -> Rates:
-        """By way."""
-        return {way: self._rate(_BASELINES[way]) if self._fits(way) else None for way in WAYS}
+        """Of all ways."""
+        return {way: self.rate(way) for way in WAYS}
+
+    def rate(self, way: str) -> float | None:
+        """Tokens/s of each user; None = no room."""
+        return self._rate(_BASELINES[way]) if self._fits(way) else None
 
     def always(self) -> dict[str, AlwaysDrafting]:
         """By DEVICES and SERVER, where there is room."""
@@ -61,7 +66,7 @@ class Simulation:
         return self.users <= places(self.setting, way)
 
     def _always(self, mode: str) -> AlwaysDrafting:
-        rate, length = fastest(self.setting, mode, self.users)
+        rate, length = fastest(replace(self.setting, prompt=0.0), mode, self.users)
         tokens = self.setting.acceptance.tokens[length]
         return AlwaysDrafting(self._rate(mode, length), length, tokens / rate, tokens)
 
@@ -97,12 +102,12 @@ def places(setting: Setting, way: str) -> int:
 
 def held(setting: Setting, pace: float) -> dict[str, Capacity]:
     """By way, the mode that the server takes at `pace` tokens/s, with the users whom it holds."""
-    plain = best(setting, "centralized", pace)
-    devices = _more(plain, best(setting, "sled-continuous", pace))
+    plain = best_at(setting, "centralized", pace)
+    devices = _more(plain, best_at(setting, "sled-continuous", pace))
     if setting.draft_cost is None:
         return {ALONE: plain, DEVICES: devices}
     beside = _beside(setting, plain)
-    server = _more(beside, best(setting, SERVER_SD, pace))
+    server = _more(beside, best_at(setting, SERVER_SD, pace))
     return {ALONE: plain, DEVICES: devices, SERVER: server, BOTH: _more(server, _beside(setting, devices))}
 
 
