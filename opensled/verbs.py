@@ -136,7 +136,7 @@ VERBS = {
         "opensled_testbed.demo:demo",
     ),
     "plan": Verb(
-        "say what users get from your hardware, and who should draft",
+        "say what users get from hardware, and who should draft",
         "opensled plan --accelerator rtx4090 --device pi --users 10",
         "opensled_testbed.config:PlanConfig",
         "opensled_testbed.planner.command:plan",

@@ -201,7 +201,8 @@ def _others(answer: Answer) -> str:
     """Where other numbers of users have another answer."""
     lead = answer.lead
     found = [
-        f"for {_users_head(each.users)} {WHO[each.best]} ({each.gain(each.best):.2f}x)"
+        f"for {_users_head(each.users)} {WHO[each.best]}"
+        + (f" ({each.gain(each.best):.2f}x)" if each.best != ALONE else "")
         for each in answer.rates
         if each.best != lead.best
     ]
