@@ -6,6 +6,7 @@ packaged ones of the same id. A path to any other file works as well.
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -36,6 +37,48 @@ KINDS: dict[str, type[Any]] = {
 def names(kind: str) -> list[str]:
     """Ids of all profiles of one of KINDS, in alphabetical order."""
     return sorted({path.stem for folder in _folders(kind) for path in folder.glob("*.toml")})
+
+
+# What people type for one of several profiles that the words below would fit
+SHORT = {
+    "devices": {"pi": "pi-5", "raspberrypi": "pi-5", "jetson": "orin-nano-super"},
+    "links": {"wifi": "wifi-good"},
+    "targets": {"llama": "dense-8b", "llama3": "dense-8b", "llama31": "dense-8b"},
+}
+
+
+def find(kind: str, typed: str) -> str:
+    """The id that someone means by `typed`: case and punctuation do not count, and a part of an id or of a name is
+    enough where it fits one profile alone (`4090`, `mac-mini`, `Llama 3.1 70B`). A path to a file stays as it is.
+
+    Raises NotFound with the nearest ids.
+    """
+    known = names(kind)
+    if not typed or typed in known or Path(typed).expanduser().is_file():
+        return typed
+    word = _bare(typed)
+    ids = {_bare(name): name for name in known}
+    exact = ids.get(word) or SHORT.get(kind, {}).get(word)
+    if exact:
+        return exact
+    fitting = [name for name in known if word and word in _words(kind, name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    near = fitting or [ids[close] for close in get_close_matches(word, ids, n=3)]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise NotFound(
+        f"no profile {typed!r} among {kind}; {hint}There are {', '.join(known)}, or give a file", "profile"
+    )
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone, in lower case."""
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _words(kind: str, name: str) -> str:
+    """What `find` looks in: id and name of a profile."""
+    return f"{_bare(name)} {_bare(load(kind, name).name)}"
 
 
 def own_file(kind: str, name: str) -> Path | None:
@@ -72,11 +115,11 @@ def target(name: str) -> TargetShape:
 
 
 def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
-    listed = [folder / f"{name}.toml" for folder in _folders(kind)] if name in names(kind) else []
-    path = next((path for path in listed if path.is_file()), Path(name).expanduser())
-    if not name or not path.is_file():
-        known = ", ".join(names(kind))
-        raise NotFound(f"no profile {name!r} among {kind}; choose from {known}, or give a file", "profile")
+    found = find(kind, name)
+    listed = [folder / f"{found}.toml" for folder in _folders(kind)] if found in names(kind) else []
+    path = next((path for path in listed if path.is_file()), Path(found).expanduser())
+    if not found:
+        raise NotFound(f"name a profile: {kind} are {', '.join(names(kind))}, or give a file", "profile")
     return profile(id=path.stem, **_values(profile, read_file(path), f"{path}: "))
 
 

@@ -136,8 +136,8 @@ VERBS = {
         "opensled_testbed.demo:demo",
     ),
     "plan": Verb(
-        "estimate how many users a target holds, and the cost",
-        "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
+        "say what users get from hardware, and who should draft",
+        "opensled plan --accelerator rtx4090 --device pi --users 10",
         "opensled_testbed.config:PlanConfig",
         "opensled_testbed.planner.command:plan",
     ),

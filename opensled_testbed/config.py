@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from hw_profiles.draft_head import KINDS
 from opensled.config import option
 from opensled_testbed.planner.hub_link import check_hub_link
-from opensled_testbed.planner.objective import MAX_USD, POWERS
+from opensled_testbed.planner.objective import MAX_USD
 from opensled_testbed.planner.task_acceptance import MOST, check_acceptance, told
-from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
 
+PACES = (10.0, 20.0, 30.0)  # tokens/s; a quick reader, twice and three times that
 MODEL = "model"  # what drafts beside a target: the devices' draft model; else a kind of head
 
 
@@ -43,16 +43,26 @@ class PlanConfig:
 
     device: str = option(
         "orin-nano-super",
-        "profile of the devices, see opensled profile list",
+        "the devices: a profile (opensled profile list), or what one is called, such as pi",
         group="devices and their link",
         often=True,
     )
     draft: str = option("0.5b", "size of the draft model on them", metavar="SIZE", often=True)
-    link: str = option("wifi-good", "profile of their link to the server", often=True)
-    target: str = option("dense-8b", "shape of the target model", group="the server", often=True)
-    weight_bits: float = option(16.0, "bits of each weight of the target", low=1, high=32, metavar="BITS")
+    link: str = option("wifi-good", "their link to the server, such as ethernet or lte", often=True)
+    target: str = option(
+        "dense-8b", "the target model, such as llama3.1 or dense-32b", group="the server", often=True
+    )
+    weight_bits: float | None = option(
+        None,
+        "bits of each weight of the target; none = 16, or 4 where 16 do not fit in memory",
+        low=1,
+        high=32,
+        metavar="BITS",
+    )
     accelerator: str = option(
-        "", "profile of the GPU that the target runs on; default: every one there is", often=True
+        "",
+        "what the target runs on, such as rtx-4090, mac-mini or 2xL40S; default: a table of all there are",
+        often=True,
     )
     drafter: str = option(
         MODEL,
@@ -68,22 +78,23 @@ class PlanConfig:
         group="the users",
         often=True,
     )
-    pace: float = option(10.0, "tokens/s that every user is promised", low=0.01, metavar="R", often=True)
     users: int = option(
-        0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N", often=True
+        0, "users who ask at the same time; 0 = show 1, 4 and 16", low=0, metavar="N", often=True
+    )
+    pace: float | None = option(
+        None,
+        "tokens/s that every user is promised; none = how many users are held at 10, 20 and 30",
+        low=0.01,
+        metavar="R",
+        often=True,
     )
     acceptance: str = option(
         "",
-        f"share of draft tokens accepted at each position, or a task: {told()}; default: as in the drafts of --pair",
+        f"share of draft tokens accepted at each position, or a task: {told()}; default: as recorded with SmolLM2",
         metavar="A|TASK",
         check=check_acceptance,
         group="the drafts",
         often=True,
-    )
-    pair: str = option(
-        DEFAULT_PAIR,
-        f"target and draft model whose recorded drafts are taken: {', '.join(PAIRS)}",
-        check=check_pair,
     )
     hierarchy: bool = option(
         False,
@@ -135,33 +146,30 @@ class PlanConfig:
         metavar="USD",
         group="prices",
     )
-    kwh_usd: float = option(0.0, "price of the devices' power", low=0, high=MAX_USD, metavar="USD")
-    gb_usd: float = option(0.0, "price of a gigabyte of traffic", low=0, high=MAX_USD, metavar="USD")
-    objective: str | None = option(
-        None,
-        "what to look for, at the promised pace or a faster one: speed, cost, energy, or balanced between speed and "
-        "cost; none = the cheapest way to serve just that pace",
-        choices=tuple(POWERS),
-    )
-    pipesd: bool = option(
-        False,
-        "also show PipeSD's dual trigger on the devices, with its best thresholds; it is not recommended, and needs "
-        "recorded drafts",
-        group="output",
-    )
-    simulate: bool = option(
-        False, "check the recommended mode in the simulator as well (a minute or so)", group="output"
-    )
     map: str = option(
-        "", "also draw where which mode holds the most users", metavar="FILE.png|svg", often=True
+        "",
+        "also draw where which mode holds the most users",
+        metavar="FILE.png|svg",
+        group="output",
+        often=True,
     )
     curve: str = option(
         "",
-        "also draw what faster reading costs, in money and energy, on --accelerator or the one chosen; the numbers go "
-        "to FILE.json; with --simulate a server is added",
+        "also draw what faster reading costs, in money and energy; the numbers go to FILE.json",
         metavar="FILE.png|svg",
     )
+    kwh_usd: float = option(
+        0.0, "with --curve: price of the devices' power", low=0, high=MAX_USD, metavar="USD"
+    )
+    gb_usd: float = option(
+        0.0, "with --curve: price of a gigabyte of traffic", low=0, high=MAX_USD, metavar="USD"
+    )
     json: bool = option(False, "print JSON", often=True)
+
+    @property
+    def promised(self) -> float:
+        """Tokens/s, where one pace is needed."""
+        return self.pace or PACES[0]
 
 
 @dataclass(frozen=True)

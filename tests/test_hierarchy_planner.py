@@ -219,8 +219,8 @@ def test_json_has_every_row_and_what_it_assumes(capsys: pytest.CaptureFixture[st
         (("--hub-link", "string"), 2, "give a round trip in ms"),
         (("--hub-link", "-3"), 2, "0 to 10000 ms"),
         (("--draft", "9b"), 2, "choose from"),
-        (("--simulate",), 2, "--simulate is not for --hierarchy"),
-        (("--target", "dense-70b"), 2, "do not fit on a100-80"),
+        (("--curve", "curve.png"), 2, "--curve is not for --hierarchy"),
+        (("--target", "dense-70b", "--weight-bits", "16"), 2, "do not fit on a100-80"),
         (("--acceptance", ""), 2, "give both"),
     ],
 )

@@ -23,7 +23,7 @@ IDS = {
     "devices": "pi-4 pi-5 orin-nano orin-nano-super orin-nx agx-orin agx-thor laptop-cpu",
     "links": "ethernet wifi-good wifi-mesh wifi-busy 5g lte lte-bad wan-20 wan-60 wan-80 wan-110 wan-150",
     "accelerators": "a100-80 h100 h200 rtx-3060 rtx-4060 rtx-4090 rtx-5090 agx-orin agx-thor orin-nano-super "
-    "strix-halo apple-m4",
+    "strix-halo apple-m4 l40s",
     "targets": "dense-8b dense-14b dense-32b dense-70b moe-30b-a3b "
     "draft-135m draft-0.5b draft-1b draft-1.5b draft-3b",
 }

@@ -1,4 +1,4 @@
-"""`opensled plan --objective` and `--curve`: the offers of the law, what is taken of them, and the simulated servers.
+"""`opensled plan --curve`: the offers of the law, what is taken of them, and the simulated server.
 
 Run: pytest tests/test_tradeoff.py
 """
@@ -6,6 +6,7 @@ Run: pytest tests/test_tradeoff.py
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner.acceptance import adapted
 from opensled_testbed.planner.capacity_law import Capacity
+from opensled_testbed.planner.command import draw_curve
 from opensled_testbed.planner.objective import POWERS, value
 from opensled_testbed.planner.setting import assumed, of_fleet
 from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
@@ -123,35 +125,16 @@ def test_a_price_is_a_finite_number(name: str, price: str) -> None:
 # -- the command --------------------------------------------------------------------------------------------
 
 
-def test_an_objective_changes_the_choice_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {}
-    for name in ("speed", "balanced", "cost", "energy"):
-        assert main([*PLAN, "--pace", "5", "--objective", name, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        rows[name] = next(row for row in found["rows"] if row["mode"] == found["choice"]["mode"])
-        assert all(row["tokens_per_s"] >= 5 for row in found["rows"])
-    assert rows["speed"]["tokens_per_s"] > rows["balanced"]["tokens_per_s"] > rows["cost"]["tokens_per_s"]
-    assert rows["cost"]["cost"]["usd_per_million_tokens"] < rows["balanced"]["cost"]["usd_per_million_tokens"]
-    assert rows["energy"]["joules_per_token"] <= rows["cost"]["joules_per_token"]
-
-
-def test_the_table_shows_paces_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PLAN, "--pace", "5", "--objective", "balanced"]) == 0
-    out = capsys.readouterr().out
-    assert "objective  balanced" in out and "J per" in out
-    assert max(map(len, out.splitlines())) <= 100
-    assert main([*PLAN, "--pace", "5"]) == 0
-    assert "J per" not in capsys.readouterr().out
-
-
 def test_the_curve_is_drawn_with_its_numbers_beside_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "curve.png"
-    assert main([*PLAN, "--pace", "5", "--curve", str(path)]) == 0
+    asked = PlanConfig(accelerator="agx-orin", weight_bits=8, context=8192, acceptance="0.8", pace=5, users=2)
+    draw_curve(replace(asked, curve=str(path)), "agx-orin", path)
     numbers = json.loads((tmp_path / "curve.json").read_text())
     assert path.stat().st_size > 10_000
-    assert numbers["simulated"] == []
+    (server,) = numbers["simulated"]
+    assert (server["label"], server["users"]) == ("simulated", 2)
     assert {each["label"] for each in numbers["offers"]} == {"derived"}
     assert set(numbers["picks"]) == {"speed", "balanced", "cost", "energy"}
     assert "curve.json" in capsys.readouterr().err
@@ -162,7 +145,7 @@ def test_the_curve_is_drawn_with_its_numbers_beside_it(
     [
         (("--curve", "curve.pdf"), "--curve: 'curve.pdf' must end in .png or .svg"),
         (("--curve", "no/such/curve.png"), "there is no folder"),
-        (("--objective", "thrift"), "thrift"),
+        (("--kwh-usd", "0.3"), "--kwh-usd goes with --curve"),
     ],
 )
 def test_mistakes_are_named(flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,8 +157,11 @@ def test_nothing_is_drawn_where_nobody_can_be_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     curve = str(tmp_path / "curve.svg")
-    assert main(["plan", "--context", "100000000", "--acceptance", "0.8", "--curve", curve]) == 2
+    asked = ["plan", "--acceptance", "0.8", "--curve", curve]
+    assert main([*asked, "--accelerator", "agx-orin", "--context", "100000000"]) == 2
     assert "nothing to draw" in capsys.readouterr().err
+    assert main(asked) == 2
+    assert "--curve draws one accelerator: name it with --accelerator" in capsys.readouterr().err
 
 
 # -- simulated ----------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting
+from opensled_testbed.planner.asking import users_at
+from opensled_testbed.planner.capacity_law import Capacity, Setting
 from opensled_testbed.planner.trip import mean_s
 
 BETTER = 1.25  # factor by which each is improved in turn (chosen: crosses a bend of the roofline)
@@ -18,8 +19,10 @@ def what_binds(setting: Setting, found: Capacity, pace: float) -> str:
         return "KV memory"
     if not found.by_speed:
         return _longest_part(setting, found)
-    mode = MODES[found.mode]
-    users = {name: mode(better(setting), found.draft_length, pace) for name, better in _IMPROVEMENTS.items()}
+    users = {
+        name: users_at(better(setting), found.mode, found.draft_length, pace)
+        for name, better in _IMPROVEMENTS.items()
+    }
     return max(users, key=lambda name: users[name])
 
 

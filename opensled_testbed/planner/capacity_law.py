@@ -17,6 +17,7 @@ from opensled_testbed.baselines import DRAFT_BESIDE
 from opensled_testbed.planner.acceptance import LENGTHS, DraftWorth
 from opensled_testbed.planner.trip import mean_s, slowest_s
 
+FASTEST = 1024.0  # tokens/s; no reader, nor any target of ours, is as fast
 ENOUGH = 1e-6  # relative width at which a bisection ends: far below one user
 
 
@@ -117,7 +118,7 @@ def sled_continuous(setting: Setting, length: int, pace: float) -> float:
     if away + step_s(1) > limit:
         return 0.0
     most = setting.most_sessions(drafted, tokens)
-    sessions = _largest(lambda m: round_s(m) <= limit, most)
+    sessions = largest(lambda m: round_s(m) <= limit, most)
     return max(1.0, sessions * limit / step_s(sessions))  # one user alone never waits
 
 
@@ -145,11 +146,11 @@ def _in_lockstep(
     if round_s(1) > limit:
         return 0.0
     most = setting.most_sessions(drafted, tokens)
-    sessions = _largest(lambda n: round_s(n) <= limit, most)
+    sessions = largest(lambda n: round_s(n) <= limit, most)
     return sessions if sessions < most else most * limit / round_s(most)
 
 
-def _largest(holds: Callable[[float], bool], most: float) -> float:
+def largest(holds: Callable[[float], bool], most: float) -> float:
     """The largest number up to `most` that holds, where smaller ones do as well; 0 where none does."""
     low, high = 0.0, most
     if holds(high):

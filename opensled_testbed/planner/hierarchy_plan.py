@@ -12,10 +12,11 @@ from hw_profiles.speculation import LONGEST, WORTH
 from hw_profiles.step_cost import TargetCost
 from opensled.errors import UsageError
 from opensled_testbed.config import PlanConfig
+from opensled_testbed.planner.comparison import compare
 from opensled_testbed.planner.hierarchy_drafts import of_rates, recorded
 from opensled_testbed.planner.hierarchy_site import Path, Site, TierDrafts, path_of
 from opensled_testbed.planner.hub_link import hub_rtt_s
-from opensled_testbed.planner.planning import make_plan
+from opensled_testbed.planner.planning import bits_of, cost_at
 from opensled_testbed.planner.task_acceptance import rate_of
 
 MOST_OTHERS = 4096.0  # sessions in a step: more than any server holds
@@ -67,8 +68,9 @@ def make_hierarchy_plan(config: PlanConfig) -> HierarchyPlan:
     site = site_of(config, accelerator)
     if not site.server.kv_positions() >= config.context:
         raise UsageError(
-            f"{config.target} at {config.weight_bits:g} bits and a conversation of {config.context} positions do not "
-            f"fit on {accelerator}; take fewer --weight-bits, a shorter --context or a larger --accelerator"
+            f"{config.target} at {bits_of(config, accelerator):g} bits and a conversation of {config.context} "
+            f"positions do not fit on {accelerator}; take fewer --weight-bits, a shorter --context or a larger "
+            "--accelerator"
         )
     return HierarchyPlan(config, accelerator, site, tuple(_rows(site, config)))
 
@@ -78,7 +80,6 @@ def site_of(config: PlanConfig, accelerator: str) -> Site:
     hub = TargetCost(
         catalog.accelerator(config.hub), catalog.target(config.hub_model).at(config.hub_weight_bits)
     )
-    target = catalog.target(config.target).at(config.weight_bits)
     catalog.device(config.device).draft(config.draft)  # raises UsageError naming the sizes there are
     return Site(
         device=catalog.device(config.device),
@@ -86,7 +87,7 @@ def site_of(config: PlanConfig, accelerator: str) -> Site:
         link=catalog.link(config.link),
         hub=hub,
         hub_rtt_s=hub_rtt_s(config.hub_link),
-        server=TargetCost(catalog.accelerator(accelerator), target),
+        server=cost_at(config, accelerator, bits_of(config, accelerator)),
         context=config.context,
         drafts=drafts_of(config),
         longest=LONGEST,
@@ -107,13 +108,13 @@ def drafts_of(config: PlanConfig) -> TierDrafts:
 
 def _planned(config: PlanConfig) -> str:
     """The accelerator of the plan without hubs."""
-    choice = make_plan(replace(config, pipesd=False)).choice
-    if choice is None:
+    rows = compare(config).rows
+    if not rows:
         raise UsageError(
-            f"no accelerator serves {config.target} at {config.pace:g} tokens/s; name one with --accelerator, or ask "
-            "for a lower --pace, fewer --weight-bits or a shorter --context"
+            f"no accelerator serves {config.target} at {config.promised:g} tokens/s; name one with --accelerator, or "
+            "ask for a lower --pace, fewer --weight-bits or a shorter --context"
         )
-    return choice.accelerator
+    return rows[0].accelerator
 
 
 def _rows(site: Site, config: PlanConfig) -> list[PathRow]:
@@ -123,7 +124,7 @@ def _rows(site: Site, config: PlanConfig) -> list[PathRow]:
 
 def _row(site: Site, path: Path, config: PlanConfig) -> PathRow:
     chain = along(_shared(site, path, config.users), path)
-    return PathRow(chain, site.rate(chain), capacity(site, path, config.pace))
+    return PathRow(chain, site.rate(chain), capacity(site, path, config.promised))
 
 
 def paths(site: Site) -> list[Path]:

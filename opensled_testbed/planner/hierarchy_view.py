@@ -1,6 +1,5 @@
 """The plan of a hierarchy in words, as a table for a terminal, and as JSON."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +8,7 @@ from hw_profiles.hierarchy import Below
 from opensled_testbed.planner.hierarchy_plan import HierarchyPlan, PathRow
 from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET, TierDrafts
 from opensled_testbed.planner.hierarchy_site import words_of as short_words
-from opensled_testbed.planner.plan_view import WIDEST, wrapped
+from opensled_testbed.planner.page import columns, wrapped
 from opensled_testbed.planner.trip import mean_s
 
 USUAL = 4  # draft tokens of the blocks whose acceptance is told
@@ -23,7 +22,7 @@ LABEL = (
 
 def text(plan: HierarchyPlan) -> str:
     """The verdict first, then the details."""
-    width = min(WIDEST, shutil.get_terminal_size().columns)
+    width = columns()
     parts = [verdict(plan), _advice(plan), *_comparisons(plan), _most_users(plan)]
     sentences = [wrapped(" ".join(filter(None, parts)), width)]
     return "\n\n".join(
@@ -121,7 +120,7 @@ def _most_users(plan: HierarchyPlan) -> str:
     if most.users <= plan.best.users:
         return ""
     return (
-        f"Most users at {plan.config.pace:g} tokens/s, {most.users} instead of {plan.best.users}, are served by "
+        f"Most users at {plan.config.promised:g} tokens/s, {most.users} instead of {plan.best.users}, are served by "
         f"{words_of(plan, most)}."
     )
 
@@ -131,8 +130,8 @@ def _question(plan: HierarchyPlan) -> str:
     sharing = f"{config.users} users" if config.users > 1 else "one user"
     return "\n".join(
         [
-            f"{config.target}, {config.weight_bits:g}-bit weights, on {plan.accelerator} for {sharing}, "
-            f"{config.context} KV positions each; users at {config.pace:g} tokens/s",
+            f"{config.target}, {site.server.target.weight_bits:g}-bit weights, on {plan.accelerator} for {sharing}, "
+            f"{config.context} KV positions each; users at {config.promised:g} tokens/s",
             f"devices    {config.device}, {config.draft} draft at "
             f"{site.device.draft(config.draft).decode_per_s} tokens/s",
             f"hub        {config.hub_model}, {config.hub_weight_bits:g}-bit weights, on {config.hub}, one each",

@@ -1,4 +1,4 @@
-"""What `opensled plan` looks for, by `--objective`.
+"""What each pick of `opensled plan --curve` looks for.
 
 A user who reads R tokens/s, for whom S is spent, is worth
 

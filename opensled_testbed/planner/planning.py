@@ -1,120 +1,86 @@
-"""The plan: every mode on every accelerator, by the law, and which of them to take."""
+"""What a plan is asked about: its accelerators, their number and precision, and the law's setting of each."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
 
 from hw_profiles import catalog
-from opensled_testbed.baselines import BASELINES, PIPESD, SERVER_SD
+from hw_profiles.step_cost import TargetCost
+from opensled_testbed.baselines import SERVER_SD
 from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
-from opensled_testbed.planner.binding import what_binds
-from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, best
-from opensled_testbed.planner.draft_source import DraftSource
-from opensled_testbed.planner.thresholds import pairs
-from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
-from opensled_testbed.planner.tradeoff import TradeOff, best_offer, offers, trade_off
+from opensled_testbed.planner.capacity_law import Setting
+from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.token_cost import PlanPrices
+from opensled_testbed.planner.tradeoff import TradeOff, trade_off
 from opensled_testbed.planner.trip import mean_s
-from opensled_testbed.tuning import Tuning
 
 WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
 LEAST_WAIT = Server().draft_wait  # seconds; the server's default
 SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too early cost twice
+BITS = (16.0, 4.0)  # of a weight: as published, and as most people run a model that does not fit
+_SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class PlanRow:
-    """One mode on one accelerator."""
+class Machines(NamedTuple):
+    """So many of an accelerator, each with the whole target."""
 
-    accelerator: str
-    found: Capacity
-    binds: str
-    cost: Cost | None
-    usd_hour: float
-    draft_wait: float  # what policies static and fcfs need as `opensled serve --draft-wait`, seconds
-    pace: float  # tokens/s of each user: the promised pace, or a faster one that the objective takes
-    plain: int  # users that the server's own decoding holds at that pace
-    value: float = 0.0  # by the objective, for comparisons; 0 = no objective is named
-    tuning: Tuning | None = None  # thresholds of PipeSD
-
-    @property
-    def users(self) -> int:
-        return self.found.users
-
-    def accelerators_for(self, users: int) -> int:
-        """How many of it hold that many users."""
-        return ceil(users / self.users)
+    accelerator: str  # id of its profile
+    number: int  # 0 = as many as the users need
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What was asked and what the law says to it."""
-
-    config: PlanConfig
-    work: settings.Work
-    rows: tuple[PlanRow, ...]
-
-    @property
-    def source(self) -> DraftSource:
-        """The drafts that the plan assumes."""
-        return DraftSource(self.config.pair, self.config.acceptance)
-
-    def of(self, accelerator: str, mode: str) -> PlanRow:
-        return next(row for row in self.rows if (row.accelerator, row.found.mode) == (accelerator, mode))
-
-    @property
-    def choice(self) -> PlanRow | None:
-        """The best row that serves the users there are: by the objective, or without one the cheapest. Of those that
-        are much the same the one with the simplest mode."""
-        return self._best(self.rows)
-
-    @property
-    def accelerators(self) -> list[str]:
-        """The names, the one that holds most users first."""
-        most = {row.accelerator: 0 for row in self.rows}
-        for row in self.rows:
-            most[row.accelerator] = max(most[row.accelerator], row.users)
-        return sorted(most, key=lambda name: (-most[name], name))
-
-    def best(self, accelerator: str) -> PlanRow | None:
-        """As `choice`, on that accelerator alone; None = it serves no user."""
-        return self._best([row for row in self.rows if row.accelerator == accelerator])
-
-    def _best(self, rows: Sequence[PlanRow]) -> PlanRow | None:
-        serving = [row for row in rows if row.users and row.found.mode in MODES]
-        if not serving:
-            return None
-        least = min(map(self._price, serving))
-        order = list(MODES)
-        near = [row for row in serving if self._price(row) <= least * WORTH_IT]
-        return min(near, key=lambda row: (order.index(row.found.mode), self._price(row)))
-
-    def _price(self, row: PlanRow) -> float:
-        """What is to be small."""
-        if self.config.objective:
-            return 1 / row.value
-        if self.config.users:
-            return row.accelerators_for(self.config.users) * row.usd_hour
-        assert row.cost
-        return row.cost.usd_per_million_tokens
-
-    def gain(self, row: PlanRow) -> float:
-        """Users over those of plain decoding at the same pace; infinite where that serves no user."""
-        return row.users / row.plain if row.plain else float("inf")
+def machines_of(typed: str) -> Machines:
+    """From `rtx4090` or `2xL40S`; raises NotFound for no profile."""
+    several = _SEVERAL.fullmatch(typed.strip())
+    count, name = (int(several[1]), several[2]) if several else (0, typed)
+    return Machines(catalog.accelerator(name).id, count)
 
 
-def make_plan(config: PlanConfig) -> Plan:
-    """Raises NotFound or UsageError for profiles that do not exist, and UsageError for PipeSD with made-up drafts."""
-    work = settings.work_of(DraftSource(config.pair, config.acceptance))
-    names = [config.accelerator] if config.accelerator else catalog.names("accelerators")
-    return Plan(config, work, tuple(row for name in names for row in _rows(config, name, work)))
+def named(config: PlanConfig) -> PlanConfig:
+    """The same with ids of profiles in place of what was typed, the accelerator's left out; raises NotFound."""
+    return replace(
+        config,
+        device=catalog.find("devices", config.device),
+        link=catalog.find("links", config.link),
+        target=catalog.find("targets", config.target),
+    )
+
+
+def bits_of(config: PlanConfig, accelerator: str) -> float:
+    """Bits of each weight: as asked, else the first of BITS with room for a user; the last where none has it."""
+    if config.weight_bits:
+        return config.weight_bits
+    return next(
+        (bits for bits in BITS if cost_at(config, accelerator, bits).sessions_that_fit(config.context)),
+        BITS[-1],
+    )
+
+
+def cost_at(config: PlanConfig, accelerator: str, bits: float) -> TargetCost:
+    """The target on that accelerator with weights of so many bits."""
+    return TargetCost(catalog.accelerator(accelerator), catalog.target(config.target).at(bits))
+
+
+def source_of(config: PlanConfig) -> DraftSource:
+    """The drafts that the plan assumes."""
+    return DraftSource(acceptance=config.acceptance)
+
+
+def work_of(config: PlanConfig) -> settings.Work:
+    """The plan's drafts with recorded questions and answers, those that are simulated as well."""
+    return settings.recorded(traces_of(source_of(config)))
 
 
 def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
     """One device of the plan at that accelerator."""
     server = Server(
-        accelerator=accelerator, target=config.target, weight_bits=config.weight_bits, context=config.context
+        accelerator=accelerator,
+        target=config.target,
+        weight_bits=bits_of(config, accelerator),
+        context=config.context,
     )
     return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
 
@@ -129,64 +95,20 @@ def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Set
     return settings.of_fleet(fleet_of(config, accelerator), work, beside(config))
 
 
-def baseline_fleet(config: PlanConfig, row: PlanRow) -> Fleet:
-    """The fleet as `row` would run it."""
-    fleet = fleet_of(config, row.accelerator)
-    groups = tuple(replace(group, draft_length=row.found.draft_length) for group in fleet.groups)
-    server = replace(fleet.server, draft_wait=row.draft_wait)
-    name = beside(config) if row.found.mode == SERVER_SD else row.found.mode
-    return BASELINES[name](replace(fleet, groups=groups, server=server))
-
-
-def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[PlanRow]:
-    setting = setting_of(config, accelerator, work)
-    prices = prices_of(config, setting)
-    rows = [_row(config, setting, mode, prices) for mode in MODES]
-    return [*rows, _pipesd(config, setting, prices)] if config.pipesd else rows
-
-
-def _pipesd(config: PlanConfig, setting: Setting, prices: PlanPrices) -> PlanRow:
-    """`sled-continuous` with the best thresholds."""
-    best_pair = pairs(setting, DraftSource(config.pair, config.acceptance), config.pace)[0]
-    row = _row_of(best_pair.setting, best_pair.found, prices, config.pace)
-    return replace(row, found=replace(row.found, mode=PIPESD), tuning=best_pair.tuning)
-
-
 def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
     """The prices that were given, and the accelerator's where its own was not."""
+    return PlanPrices(usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.device))
+
+
+def usd_hour(config: PlanConfig, setting: Setting) -> float:
+    """Of one accelerator: as given, or its profile's."""
     given = config.accelerator_usd_hour
-    usd_hour = setting.cost.accelerator.hour_usd.typical if given is None else given
-    return PlanPrices(usd_hour, config.kwh_usd, config.gb_usd, catalog.device(config.device))
+    return setting.cost.accelerator.hour_usd.typical if given is None else given
 
 
-def _row(config: PlanConfig, setting: Setting, mode: str, prices: PlanPrices) -> PlanRow:
-    """Of a mode on an accelerator: at the promised pace, or what the objective takes of all that keep it."""
-    found, pace, value = best(setting, mode, config.pace), config.pace, 0.0
-    if config.objective:
-        served = list(offers(setting, mode, prices, config.pace, config.users))
-        offer = best_offer(served, config.objective)
-        if offer is not None:
-            found, pace, value = offer.found, offer.pace, offer.value(config.objective)
-    return replace(_row_of(setting, found, prices, pace), value=value)
-
-
-def _row_of(setting: Setting, found: Capacity, prices: PlanPrices, pace: float) -> PlanRow:
-    return PlanRow(
-        accelerator=setting.cost.accelerator.id,
-        found=found,
-        binds=what_binds(setting, found, pace),
-        cost=cost_of(found, setting, prices, pace),
-        usd_hour=prices.usd_hour,
-        draft_wait=draft_wait(setting, found.draft_length),
-        pace=pace,
-        plain=best(setting, "centralized", pace).users,
-    )
-
-
-def trade_off_of(plan: Plan, accelerator: str) -> TradeOff:
-    """What faster reading costs on that accelerator."""
-    setting = setting_of(plan.config, accelerator, plan.work)
-    return trade_off(setting, prices_of(plan.config, setting), plan.config.pace)
+def trade_off_of(config: PlanConfig, setting: Setting) -> TradeOff:
+    """What faster reading costs there."""
+    return trade_off(setting, prices_of(config, setting), config.promised)
 
 
 def draft_wait(setting: Setting, length: int) -> float:

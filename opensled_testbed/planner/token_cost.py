@@ -33,15 +33,13 @@ class Cost:
         return (self.device_wh_per_1k_tokens + self.accelerator_wh_per_1k_tokens) * HOUR_S / 1000
 
 
-def cost_of(
-    found: Capacity, setting: Setting, prices: PlanPrices, pace: float, users: float | None = None
-) -> Cost | None:
-    """With so many `users` on the accelerator, or as many as it holds; None if no user is served."""
+def cost_of(found: Capacity, setting: Setting, prices: PlanPrices, pace: float) -> Cost | None:
+    """With as many users on the accelerator as it holds; None if no user is served."""
     if not found.users:
         return None
     drafting_s = _drafting_s_per_token(found, setting)
     device_wh = prices.device.busy_w.typical * drafting_s * 1000 / HOUR_S
-    tokens_per_hour = (users or found.users) * pace * HOUR_S
+    tokens_per_hour = found.users * pace * HOUR_S
     accelerator_wh = setting.cost.accelerator.busy_w.typical * 1000 / tokens_per_hour
     usd = prices.usd_hour / tokens_per_hour + device_wh / 1e6 * prices.kwh_usd
     usd += _messages_per_token(found) * MESSAGE / GB * prices.gb_usd

@@ -1,21 +1,19 @@
 """The trade-off: what it costs, in money and energy, that every user reads faster.
 
 The law says how many users an accelerator holds at each pace, mode and draft length. The fewer share it, the faster
-each of them reads, and the more each token costs. `--objective` chooses from these offers, by the formula of
-objective.py. All of it is derived.
+each of them reads, and the more each token costs. Each objective of objective.py picks one of these offers. All of it
+is derived.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from opensled_testbed.planner.acceptance import LENGTHS
-from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, capacity
+from opensled_testbed.planner.capacity_law import FASTEST, MODES, Capacity, Setting, capacity
 from opensled_testbed.planner.objective import POWERS, value
 from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
 
-FASTEST = 1024.0  # tokens/s; no reader, nor any target of ours, is as fast
 FINE = 2 ** (1 / 8)  # factor from one pace to the next: finer than the law is exact
 BELOW = 16  # such steps below the promised pace the curve begins: at a quarter of it
 
@@ -45,16 +43,12 @@ class Offer:
         }
 
 
-def offers(
-    setting: Setting, mode: str, prices: PlanPrices, slowest: float, users: int = 0
-) -> Iterator[Offer]:
-    """Of one mode, from the pace `slowest` on, for each draft length; costs with `users` in all, if they are given,
-    spread over as few accelerators as hold them."""
+def offers(setting: Setting, mode: str, prices: PlanPrices, slowest: float) -> Iterator[Offer]:
+    """Of one mode, from the pace `slowest` on, for each draft length."""
     for length in (0,) if mode == "centralized" else LENGTHS[1:]:
         for pace in paces(slowest):
             found = capacity(setting, mode, length, pace)
-            there = users / ceil(users / found.users) if users and found.users else None
-            cost = cost_of(found, setting, prices, pace, there)
+            cost = cost_of(found, setting, prices, pace)
             if cost is None:
                 break
             yield Offer(found, pace, cost)

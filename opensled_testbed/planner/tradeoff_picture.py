@@ -29,16 +29,13 @@ PANELS: tuple[tuple[str, Measure], ...] = (
 )
 
 
-def draw(curve: TradeOff, server: SimulatedPoint | None, path: Path, place: str, source: str) -> None:
+def draw(curve: TradeOff, server: SimulatedPoint, path: Path, place: str, source: str) -> None:
     """Write the picture to `path` (.png or .svg), with a simulated server beside the curve; `place` says what runs
     where, and `source` where acceptance is from."""
     figure = Figure(figsize=(11, 5.5), facecolor="white")
     for axes, (title, measure) in zip(figure.subplots(1, 2), PANELS):
         _panel(axes, curve, measure)
-        if server:
-            axes.plot(
-                server.tokens_per_s, measure(server), "*", mec="white", mfc=INK, mew=0.9, ms=15, zorder=4
-            )
+        axes.plot(server.tokens_per_s, measure(server), "*", mec="white", mfc=INK, mew=0.9, ms=15, zorder=4)
         axes.set_title(title, fontsize=11, loc="left", color=INK)
     _words(figure, server, place, source)
     figure.subplots_adjust(left=0.065, right=0.985, top=0.78, bottom=0.225, wspace=0.16)
@@ -82,7 +79,7 @@ def _scales(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _words(figure: Figure, server: SimulatedPoint | None, place: str, source: str) -> None:
+def _words(figure: Figure, server: SimulatedPoint, place: str, source: str) -> None:
     """Title, legends, and what the numbers are."""
     figure.suptitle(
         "What it costs that every user reads faster", x=0.065, y=0.975, ha="left", va="top", color=INK
@@ -108,9 +105,7 @@ def _words(figure: Figure, server: SimulatedPoint | None, place: str, source: st
     figure.text(0.065, 0.02, note, ha="left", va="bottom", color=INK, fontsize=8.5)
 
 
-def _simulated(server: SimulatedPoint | None) -> str:
-    if not server:
-        return ""
+def _simulated(server: SimulatedPoint) -> str:
     return (
         f"\nThe star is simulated: a server with {server.users} users (policy goodput), and the power that it draws "
         "between steps."

@@ -1,0 +1,281 @@
+"""`opensled plan`: the answers to people who have hardware, or buy it, the comparison, and the names they type.
+
+Run: python -m pytest tests/test_plan_answers.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from hw_profiles import catalog
+from opensled.cli import main
+from opensled.errors import NotFound
+from opensled_testbed.config import PlanConfig
+from opensled_testbed.planner import ways
+from opensled_testbed.planner.answer import Answer, make_answer
+from opensled_testbed.planner.answer_view import as_json, text
+from opensled_testbed.planner.asking import best_at, fastest
+from opensled_testbed.planner.draft_source import traces_of
+from opensled_testbed.planner.planning import (
+    Machines,
+    fleet_of,
+    machines_of,
+    named,
+    setting_of,
+    source_of,
+    work_of,
+)
+from opensled_testbed.planner.ways import ALIKE, ALONE, DEVICES, SERVER, WAYS, Simulation, best_way
+
+BUYERS = {
+    "RTX 4090 and 10 Pis": PlanConfig(accelerator="rtx4090", device="pi", users=10),
+    "Mac mini as a hub": PlanConfig(accelerator="mac-mini", target="llama3.1", device="pi"),
+    "H100 and 200 kiosks": PlanConfig(accelerator="H100", users=200),
+}
+
+
+def asked(config: PlanConfig) -> Answer:
+    return make_answer(named(config), machines_of(config.accelerator))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """The same ways, policies and profiles as people get, with fewer tokens read."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, tokens in (("WARM_UP", 20), ("ALL_READ", 300), ("EACH_READS", 5)):
+            patch.setattr(ways, name, tokens)
+        yield
+
+
+@pytest.fixture(scope="module", params=BUYERS)
+def answer(request: pytest.FixtureRequest, short_runs: None) -> Answer:
+    return asked(BUYERS[request.param])
+
+
+# -- what a buyer reads -----------------------------------------------------------------------------------------
+
+
+def test_who_drafts_comes_first_then_users_then_capacity(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    out = text(answer)
+    first = out.split("\n\n")[0].replace("\n", " ")
+    assert first.startswith("Let ") and "tokens/s" in first and "Start the server" in first
+    parts = [
+        first[:20],
+        "Tokens/s of each user (simulated)",
+        "who should draft",
+        "Users held (derived)",
+        "Price: $",
+    ]
+    parts += [
+        "assumed:",
+        "-bit weights, on ",
+        "tokens of a question",
+        "first tokens accepted",
+        "users held derived",
+    ]
+    places = [out.index(part) for part in parts]
+    assert places == sorted(places)
+    assert max(map(len, out.splitlines())) <= 100
+    assert "does not pay" not in out
+
+
+def test_the_json_has_what_the_text_says(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    told, out = json.loads(json.dumps(as_json(answer))), text(answer)
+    words = " ".join(out.split())
+    assert told["label"]["tokens_per_s"] == "simulated" and told["label"]["held"] == "derived"
+    for sentence in (told["verdict"], *told["notes"]):
+        assert sentence in words
+    lines = {line[:27].rstrip(): line.split() for line in out.splitlines()}
+    for way, title in (("alone", "no drafts, the server alone"), ("both", "drafts by both")):
+        cells = lines[title]
+        assert [row[way] for row in told["held"]] == [int(cell) for cell in cells[-len(told["held"]) :]]
+    for row in told["tokens_per_s"]:
+        assert f"{row['alone']:.1f}  1.00x" in out
+
+
+def test_the_rate_that_is_named_is_the_most_that_is_offered(answer: Answer) -> None:
+    for each in answer.rates:
+        offered = [rate for rate in each.rates.values() if rate is not None]
+        if each.best != ALONE:
+            assert each.rate * ALIKE >= max(offered) and each.rate > each.of(ALONE)
+            assert each.rate >= 1.05 * each.of(ALONE) / ALIKE
+        else:
+            assert max(offered) <= 1.05 * each.rate
+    rates = [each.of(ALONE) for each in answer.rates]
+    assert rates == sorted(rates, reverse=True), "the more share a machine, the slower"
+
+
+def test_fewer_users_are_held_at_a_faster_pace(answer: Answer) -> None:
+    for slow, fast in pairwise(answer.held):
+        assert slow.pace < fast.pace
+        assert all(slow.users[way] >= fast.users[way] for way in WAYS)
+    for each in answer.held:
+        assert each.users[DEVICES] >= each.users[ALONE], "the server need not ask devices for drafts"
+        assert each.users["both"] >= each.users[SERVER]
+        assert each.users["both"] <= answer.places
+
+
+def test_what_users_get_and_what_the_law_holds_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both count questions: a small accelerator spends as long on them as on answers."""
+    monkeypatch.setattr(ways, "ALL_READ", 3000)
+    monkeypatch.setattr(ways, "WARM_UP", 100)
+    config = named(BUYERS["Mac mini as a hub"])
+    setting, traces = setting_of(config, "apple-m4", work_of(config)), traces_of(source_of(config))
+    for users in (1, 4, 16):
+        rate = Simulation(fleet_of(config, "apple-m4"), setting, traces, users).rate(ALONE)
+        assert rate and fastest(setting, "centralized", users)[0] == pytest.approx(rate, rel=0.15)
+        assert best_at(setting, "centralized", 0.8 * rate).users >= users
+        assert best_at(setting, "centralized", 1.2 * rate).users < users
+
+
+def test_four_bits_are_tried_where_sixteen_do_not_fit_and_it_is_said() -> None:
+    small = asked(PlanConfig(accelerator="mac-mini", users=1))
+    assert small.weight_bits == 4 and small.is_narrowed
+    (note, *_) = as_json(small)["notes"]
+    assert note.startswith("16-bit weights (16.1 GB)") and note.endswith(
+        "this plan takes 4-bit weights (4.0 GB)."
+    )
+    forced = asked(PlanConfig(accelerator="mac-mini", weight_bits=16, users=1))
+    told = as_json(forced)
+    assert (
+        not told["fits"]
+        and told["tokens_per_s"] == []
+        and "Without --weight-bits the plan tries 4" in told["verdict"]
+    )
+
+
+def test_a_target_without_room_names_who_has_it() -> None:
+    found = asked(PlanConfig(accelerator="rtx4090", target="70b"))
+    assert "dense-70b cannot be served here: 4-bit weights (35.3 GB)" in " ".join(text(found).split())
+    assert "h200" in found.fitting() and "rtx-4090" not in found.fitting()
+
+
+def test_losses_are_named_and_devices_that_are_too_slow_explained() -> None:
+    found = asked(PlanConfig(accelerator="4090", device="pi", users=1))
+    assert found.lead.always[DEVICES].tokens_per_s < 0.9 * found.lead.of(ALONE)
+    out = " ".join(text(found).split())
+    assert "The devices should only read: a round with a draft of 1 token by pi-5 takes" in out
+    assert "Drafting all the time would give a single user" in out
+
+
+def test_several_accelerators_share_the_users() -> None:
+    two = asked(PlanConfig(accelerator="2xL40S", users=2, pace=20))
+    one = asked(PlanConfig(accelerator="l40s", users=1, pace=20))
+    assert two.rates[-1].rates == one.rates[-1].rates
+    assert two.held[0].users[ALONE] == 2 * one.held[0].users[ALONE]
+    assert two.usd_hour == 2 * one.usd_hour
+    assert [each.pace for each in two.held] == [20]
+
+
+def test_more_users_than_memory_take_more_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opensled_testbed.planner.answer._rates", lambda *asked: asked[3])
+    many = asked(PlanConfig(accelerator="rtx4090", users=100))
+    assert many.machines.number == 3 and many.places >= 100
+    pair = asked(PlanConfig(accelerator="2xrtx4090", users=100))
+    assert pair.machines.number == 2 and pair.places < 100
+    assert pair.rates == (1, 50, pair.places)
+
+
+def test_the_simplest_way_of_those_that_are_alike_is_taken() -> None:
+    assert best_way({"alone": 10.0, "devices": 10.4, "server": 10.3, "both": None}) == ALONE
+    assert best_way({"alone": 10.0, "devices": 14.9, "server": 15.0, "both": 15.1}) == DEVICES
+    assert best_way({"alone": 10.0, "devices": 12.0, "server": 15.0, "both": 15.1}) == SERVER
+
+
+# -- the comparison ---------------------------------------------------------------------------------------------
+
+
+def test_without_an_accelerator_all_are_compared_the_cheapest_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["plan", "--users", "150", "--pace", "20", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    prices = [row["usd_hour"] for row in told["rows"]]
+    assert prices == sorted(prices)
+    assert {row["accelerator"] for row in told["rows"]} | set(told["left_out"]) == set(
+        catalog.names("accelerators")
+    )
+    for row in told["rows"]:
+        assert row["count"] * max(row["users"].values()) >= 150
+    assert main(["plan", "--users", "150", "--pace", "20"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Cheapest for 150 users at 20 tokens/s each: ")
+    assert max(map(len, out.splitlines())) <= 100
+    assert main(["plan"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_a_plan_that_nobody_can_serve_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--context", "100000000"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("No accelerator serves dense-8b") and "h200 (no room)" in out
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "found"),
+    [
+        ("accelerators", "rtx4090", "rtx-4090"), ("accelerators", "4090", "rtx-4090"),
+        ("accelerators", "RTX 4090", "rtx-4090"), ("accelerators", "mac-mini", "apple-m4"),
+        ("accelerators", "Mac Mini", "apple-m4"), ("accelerators", "a100", "a100-80"),
+        ("targets", "llama3.1", "dense-8b"), ("targets", "Llama-3.1-70B", "dense-70b"),
+        ("targets", "llama3.1:8b", "dense-8b"), ("targets", "qwen3-32b", "dense-32b"),
+        ("devices", "pi5", "pi-5"), ("devices", "pi", "pi-5"), ("devices", "Raspberry Pi 4", "pi-4"),
+        ("devices", "laptop", "laptop-cpu"), ("devices", "orin-nano", "orin-nano"),
+        ("links", "Wi-Fi", "wifi-good"), ("links", "WAN 80", "wan-80"),
+    ],
+)  # fmt: skip
+def test_names_as_people_type_them(kind: str, typed: str, found: str) -> None:
+    assert catalog.find(kind, typed) == found
+    assert catalog.load(kind, typed).id == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "words"),
+    [
+        ("accelerators", "rtx-4091", "did you mean rtx-4090"),
+        ("devices", "pi-9", "did you mean pi-5"),
+        ("targets", "dense", "did you mean dense-14b or dense-32b"),
+        ("accelerators", "toaster", "There are a100-80"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_ones(kind: str, typed: str, words: str) -> None:
+    with pytest.raises(NotFound, match="no profile") as error:
+        catalog.find(kind, typed)
+    assert words in str(error.value)
+
+
+def test_accelerators_are_counted() -> None:
+    assert machines_of("2x L40S") == machines_of("2xl40s") == Machines("l40s", 2)
+    assert machines_of("4090") == Machines("rtx-4090", 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--device", "pi-9"), 3, "pi-9"),
+        (("--draft", "9b"), 2, "choose from"),
+        (("--map", "map.jpg"), 2, ".png or .svg"),
+        (("--acceptance", "0.995"), 2, "from 0 to 0.99, or one of chat (0.6), mixed (0.68)"),
+        (("--acceptance", "poems"), 2, "mismatched (0.35)"),
+        (("--pace", "0"), 2, "out of range"),
+        (("--gb-usd", "1"), 2, "--gb-usd goes with --curve"),
+        (("--hub", "mac-mini"), 2, "what the target itself runs on is --accelerator"),
+    ],
+)
+def test_mistakes_are_named(
+    flags: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *flags]) == code
+    assert words in capsys.readouterr().err
