@@ -172,8 +172,6 @@ class EngineInfo:
     num_blocks: int  # KV blocks in the pool
     block_size: int  # tokens per KV block
     shares_blocks: bool = False  # whether sessions may read KV blocks that another one wrote
-    # Blocks without a session whose content stays findable, at most, where it costs time to keep it; None = all
-    most_cached: int | None = None
     max_tree: int = 0  # tokens of the largest draft tree in a segment, at most MAX_TREE; 0 = chains only
     # Positions of the text that the branches of a tree may read together, where each reads it by itself; 0 = all of
     # them read it once.
@@ -215,6 +213,9 @@ class TargetEngine(ABC):
         Called from any thread, also during a step. Raises Unsupported where `info.images` is None, EngineError.
         """
         raise Unsupported(f"engine {self.info.runtime} serves text alone here: it takes no images", "images")
+
+    def rest(self, blocks: Sequence[int]) -> None:  # noqa: B027
+        """No session has these KV blocks now, but one may come that begins with them. Called from any thread."""
 
     def forget(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """The content of these KV blocks is not needed any more. Called from any thread, also during a step."""

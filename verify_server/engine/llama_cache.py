@@ -15,6 +15,7 @@ from opensled import llama
 from opensled.errors import EngineError, UsageError
 from opensled.llama import LlamaModel
 from verify_server.engine.llama_batch import Flat, LlamaPiece, flat
+from verify_server.engine.llama_parked import LONGEST
 
 BATCH = 512  # tokens per llama_decode
 MAX_SEQUENCES = int(llama_cpp.llama_max_parallel_sequences())
@@ -31,8 +32,12 @@ class LlamaCache:
     """A llama.cpp context over a model: KV cells of many sequences, and one reusable batch. For one thread."""
 
     def __init__(self, model: LlamaModel, cells: int, sequences: int, threads: int) -> None:
-        """Raises UsageError when there is no memory for `cells` tokens."""
+        """The last one of `sequences` is what `save` and `load` need.
+
+        Raises UsageError when there is no memory for `cells` tokens.
+        """
         llama.forget_complaints()
+        self._num_sequences = sequences
         self._vocab_size = model.vocab_size
         self._context = llama_cpp.llama_init_from_model(model.handle, _parameters(cells, sequences, threads))
         if not self._context:
@@ -76,6 +81,41 @@ class LlamaCache:
         """Positions [start, stop) of sequence `source` are those of `target` as well, which then ends with them."""
         llama_cpp.llama_memory_seq_rm(self._memory, target, start, -1)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, stop)
+
+    @property
+    def longest_saved(self) -> int:
+        """Positions that `save` takes at once: llama.cpp leaves out what the last of them does not look back to."""
+        return min(LONGEST, self._window or LONGEST)
+
+    def save(self, sequence: int, start: int, stop: int) -> np.ndarray | None:
+        """Positions [start, stop) of a sequence as llama.cpp's own bytes, uint8; `load` takes them.
+
+        None: it does not hold all of them any more.
+        """
+        spare, memory = self._num_sequences - 1, self._memory
+        llama_cpp.llama_memory_seq_cp(memory, sequence, spare, start, stop)
+        ends = (
+            llama_cpp.llama_memory_seq_pos_min(memory, spare),
+            llama_cpp.llama_memory_seq_pos_max(memory, spare),
+        )
+        data = None
+        if ends == (start, stop - 1):
+            data = np.empty(llama_cpp.llama_state_seq_get_size(self._context, spare), np.uint8)
+            llama_cpp.llama_state_seq_get_data(self._context, _bytes(data), data.nbytes, spare)
+        llama_cpp.llama_memory_seq_rm(memory, spare, -1, -1)
+        return data
+
+    def load(self, data: np.ndarray, sequence: int, start: int, stop: int) -> bool:
+        """Gives a sequence that ends at `start` its positions [start, stop) of what was saved.
+
+        False: there are no cells for it, and nothing has changed.
+        """
+        spare = self._num_sequences - 1
+        done = llama_cpp.llama_state_seq_set_data(self._context, _bytes(data), data.nbytes, spare)
+        if done:
+            llama_cpp.llama_memory_seq_cp(self._memory, spare, sequence, start, stop)
+        llama_cpp.llama_memory_seq_rm(self._memory, spare, -1, -1)
+        return bool(done)
 
     def decode(self, pieces: Sequence[LlamaPiece]) -> np.ndarray:
         """One forward pass; logits float32 [wanted rows, vocabulary] in the order of `pieces`.
@@ -135,6 +175,10 @@ class LlamaCache:
         if not source:
             raise EngineError(f"llama.cpp gave no logits for token {index}: {llama.cause()}")
         ctypes.memmove(row.ctypes.data, source, row.nbytes)
+
+
+def _bytes(data: np.ndarray) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _parameters(cells: int, sequences: int, threads: int) -> Any:
