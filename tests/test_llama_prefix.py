@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from opensled.llama import LlamaModel
+from opensled.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from verify_server.engine import llamacpp
@@ -43,7 +44,7 @@ def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
 def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
     """Logits after each token of a text, from a cache that holds nothing else."""
     cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=1)
+        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
     )
 
     def logits(family: str, tokens: Sequence[int]) -> np.ndarray:

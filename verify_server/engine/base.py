@@ -181,6 +181,14 @@ class EngineInfo:
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
     shards: int = 1  # processes that compute it together
+    threads: str = ""  # of a step on a processor, in words; "" = a library's choice
+
+    @property
+    def way(self) -> str:
+        """How the target is computed, in words."""
+        place = self.device if self.shards == 1 else f"{self.shards} shards on {self.device}"
+        threads = f" by {self.threads}" if self.threads else ""
+        return f"engine {self.runtime}, {self.dtype} on {place}{threads}, level {self.numerics}"
 
 
 class TargetEngine(ABC):

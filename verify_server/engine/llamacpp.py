@@ -12,12 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import llama_cpp
 import numpy as np
 
 from hw_profiles.detect import usable_cores
+from opensled import step_threads
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
 from opensled.logs import told_long
+from opensled.step_threads import StepThreads
 from verify_server.engine import llama_probe, llama_settings
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.llama_batch import LlamaPiece
@@ -210,19 +213,19 @@ def load(
     """Loads, guards and probes a GGUF target.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `context`: positions to serve, 0 = all the model has.
-    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = all cores. Raises UsageError,
+    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = timed. Raises UsageError,
     UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
     with told_long("still reading the weights") as reading:
         model = LlamaModel(path, layers)
     tell_read(model.params, reading.seconds)
-    threads = threads or usable_cores()
+    each_step = StepThreads(threads) if threads else _threads_of(model)
     served = llama_settings.context_length(model, context)
     with told_tested():
-        takes_trees = llama_probe.run(model, threads)
+        takes_trees = llama_probe.run(model, each_step)
     num_blocks = llama_settings.num_blocks(kv_tokens, served, model)
-    cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, threads)
+    cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, each_step)
     info = EngineInfo(
         model_id=str(path),
         vocab_size=model.vocab_size,
@@ -236,5 +239,22 @@ def load(
         shares_blocks=True,
         max_tree=MAX_TREE if takes_trees else 0,
         runtime="llama.cpp",
+        threads=str(each_step) if layers == 0 else "",
     )
     return LlamaCppEngine(model, cache, info)
+
+
+def _threads_of(model: LlamaModel) -> StepThreads:
+    """Timed on a small cache of its own, or as an earlier start has timed it."""
+    facts = ("llama.cpp", llama_cpp.__version__)
+    cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
+
+    def step(rows: int, threads: int) -> None:
+        cache.use_threads(threads)
+        cache.decode([LlamaPiece(0, 0, [each % model.vocab_size for each in range(rows)], 1)])
+        cache.truncate(0, 0)
+
+    try:
+        return step_threads.find(step, model.path, facts, usable_cores())
+    finally:
+        cache.close()
