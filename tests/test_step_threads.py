@@ -86,7 +86,6 @@ def test_one_number_for_all_steps_where_bits_may_depend_on_it():
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(step_threads, "usable_cores", lambda: 2)
     monkeypatch.setattr(step_threads, "UNSTEADY", float("inf"))
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
@@ -95,18 +94,18 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_next_start_times_nothing(weights: Path):
     steps: list[tuple[int, int]] = []
-    first = find(lambda *step: steps.append(step), weights, ["engine"])
+    first = find(lambda *step: steps.append(step), weights, ["engine"], 2)
     assert steps
     steps.clear()
-    assert find(lambda *step: steps.append(step), weights, ["engine"]) == first and not steps
+    assert find(lambda *step: steps.append(step), weights, ["engine"], 2) == first and not steps
 
 
 def test_other_weights_are_timed_anew(weights: Path):
     steps: list[tuple[int, int]] = []
-    find(lambda *step: steps.append(step), weights, ["engine"])
+    find(lambda *step: steps.append(step), weights, ["engine"], 2)
     weights.write_bytes(b"GGUF of another size")
     steps.clear()
-    find(lambda *step: steps.append(step), weights, ["engine"])
+    find(lambda *step: steps.append(step), weights, ["engine"], 2)
     assert steps
 
 
@@ -114,14 +113,14 @@ def test_other_weights_are_timed_anew(weights: Path):
     "text", ["", "[]", "{}", '{"few": 99, "turn": 0, "many": 0}', '{"few": "1"}', "\x00"]
 )
 def test_what_is_damaged_is_timed_anew(weights: Path, text: str):
-    find(lambda *step: None, weights, ["engine"])
+    find(lambda *step: None, weights, ["engine"], 2)
     [kept] = (weights.parent / "cache" / "self-tests").iterdir()
     kept.write_text(text)
     steps: list[tuple[int, int]] = []
-    assert find(lambda *step: steps.append(step), weights, ["engine"]).few in (1, 2) and steps
+    assert find(lambda *step: steps.append(step), weights, ["engine"], 2).few in (1, 2) and steps
 
 
 def test_what_a_busy_machine_shows_is_not_remembered(weights: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(step_threads, "UNSTEADY", 0.5)
-    find(lambda *step: None, weights, ["engine"])
+    find(lambda *step: None, weights, ["engine"], 2)
     assert not (weights.parent / "cache").exists()
