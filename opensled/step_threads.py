@@ -18,13 +18,12 @@ from opensled import remembered
 
 ROWS = (1, 8, 64)  # a user alone, several with short drafts, a prompt
 REPEATS = 5
-LIMIT_S = (
-    0.8  # for all that is timed; what is not yet timed then takes what fewer rows take, at 64 rows all cores
-)
+LIMIT_S = 0.8  # for all that is timed
 # A thread more must pay this much: it is missing to whatever else runs here.
 GAIN = 1.05
 UNSTEADY = 1.3  # times the shortest step, beyond which a median is no quiet machine's
-PAUSE = 3000  # additions in Python between two steps, as the event loop computes there: threads that spin disturb it
+# Additions in Python between two steps, as the event loop computes there: threads that spin disturb it
+PAUSE = 3000
 
 
 class StepThreads(NamedTuple):

@@ -12,11 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import llama_cpp
 import numpy as np
 
 from hw_profiles.detect import usable_cores
-from opensled import step_threads
+from opensled import llama, step_threads
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
 from opensled.logs import told_long
@@ -246,7 +245,7 @@ def load(
 
 def _threads_of(model: LlamaModel) -> StepThreads:
     """Timed on a small cache of its own, or as an earlier start has timed it."""
-    facts = ("llama.cpp", llama_cpp.__version__)
+    facts = ("llama.cpp", llama.version())
     cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
 
     def step(rows: int, threads: int) -> None:
