@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 
 from opensled.llama import LlamaModel
+from opensled.step_threads import StepThreads
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 
@@ -23,7 +24,7 @@ class RawSpeeds:
 
     def __init__(self, model: Path, url: str) -> None:
         self._model = LlamaModel(model, 0)
-        self._cache = LlamaCache(self._model, 1024, 1, 1)
+        self._cache = LlamaCache(self._model, 1024, 1, StepThreads(1))
         self._url, self._chance = url, np.random.default_rng(0)
         self.contenders: dict[str, Callable[[], dict[str, float]]] = {
             "llama-cpp-python": self._ours,

@@ -14,8 +14,9 @@ from opensled.errors import EngineError, UnsupportedModel
 from opensled.fork_frames import ForkLimits
 from opensled.fork_server import ForkServer, OverLimit
 
-# Of one chat. Chosen: the templates of real models take milliseconds and a few times the memory of the chat.
-LIMITS = ForkLimits(seconds=2.0, memory=256 << 20, limits_setup=True)
+# Of one chat. Chosen: the templates of real models take milliseconds and a few times the memory of the chat. In the
+# sandbox nothing that a template reaches can be changed, so one fork renders many chats.
+LIMITS = ForkLimits(seconds=2.0, memory=256 << 20, limits_setup=True, questions=1000)
 HANDLER = "opensled.chat_render:answering"
 SHORT_CHAT = [{"role": "user", "content": "Hi"}]
 

@@ -151,6 +151,7 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         has_chat_template=reply.has_chat_template,
         capabilities=tuple(reply.capabilities),
         images=_decode_images(reply.images) if reply.HasField("images") else None,
+        engine=reply.engine,
     )
 
 

@@ -23,6 +23,9 @@ class ForkLimits:
     seconds: float  # of processor time
     memory: int  # bytes beyond what the process has taken when the question comes
     limits_setup: bool = False  # the setup comes from a stranger: the same limits for it
+    # How many questions one fork answers, one after the other: more than one where they can leave nothing behind. A
+    # fork takes some milliseconds, which a first token would wait for.
+    questions: int = 1
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class Frame:
     ticket: int
     kind: int
     content: bytes
+
+
+def whole_frame(data: bytes) -> Frame | None:
+    """The frame that these bytes are; None if some are missing."""
+    if len(data) < HEADER_BYTES:
+        return None
+    ticket, kind, length = struct.unpack_from(HEADER, data)
+    return Frame(ticket, kind, data[HEADER_BYTES:]) if len(data) - HEADER_BYTES == length else None
 
 
 def read_frame(pipe: int) -> Frame | None:

@@ -1,4 +1,4 @@
-"""The process behind `opensled.fork_server.ForkServer`: answers each question in a fork of itself, and ends forks.
+"""The process behind `opensled.fork_server.ForkServer`: answers questions in forks of itself, and ends them.
 
 It holds what all questions need (a vocabulary, a compiled template), so a fork begins at once and shares that memory.
 The kernel holds a fork to its limits of processor time and memory, also where native code never returns to Python.
@@ -9,6 +9,7 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import resource
 import select
@@ -32,7 +33,7 @@ from opensled.fork_frames import (
     ForkLimits,
     exit_kind,
     read_frame,
-    write_all,
+    whole_frame,
     write_frame,
 )
 
@@ -41,6 +42,7 @@ CHUNK = 1 << 16
 # A fork that waits instead of computing uses no processor time: after so many times its limit it is ended too. Chosen:
 # on a busy machine work takes several times its processor time.
 WALL_FACTOR = 15.0
+KEPT_SHARE = 0.1  # of the limit of memory, beyond which a fork that has kept so much answers no more
 
 
 def main() -> None:
@@ -89,24 +91,39 @@ def _limit(limits: ForkLimits) -> int:
     """Hold this process to the limits from now on; returns the hard limit of its address space."""
     hard: int = resource.getrlimit(resource.RLIMIT_AS)[1]
     if sys.platform == "linux":
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        most = taken + limits.memory
+        most = _taken() + limits.memory
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)
     return hard
 
 
+def _taken() -> int:
+    """Bytes of this process's address space; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
 @dataclass
 class Fork:
-    """One question under way."""
+    """A process that answers one question at a time."""
 
-    ticket: int
     pid: int
-    pipe: int
-    deadline: float  # by time.monotonic
+    asked: int  # pipe to it
+    pipe: int  # pipe from it
+    left: int  # questions that it may answer yet
+    ticket: int = 0  # of the question under way; 0 = none is
+    deadline: float = math.inf  # of that, by time.monotonic
     content: list[bytes] = field(default_factory=list)
     size: int = 0
     ended: int = 0  # why it was ended: TIME, MEMORY or CANCEL
+
+    def hang_up(self) -> None:
+        """It is asked nothing more, and ends by that."""
+        if self.asked >= 0:
+            os.close(self.asked)
+        self.asked = -1
 
 
 class ForkLoop:
@@ -117,16 +134,32 @@ class ForkLoop:
         self.forks: dict[int, Fork] = {}
 
     def begin(self, ticket: int, question: bytes) -> None:
-        """Answer in a new fork."""
-        ours, theirs = os.pipe()
+        """Answer in a fork that has nothing to do, or in a new one."""
+        fork = (
+            next((each for each in self.forks.values() if each.left and not each.ticket), None)
+            or self._fork()
+        )
+        fork.ticket, fork.left = ticket, fork.left - 1
+        fork.deadline = time.monotonic() + WALL_FACTOR * self._limits.seconds
+        with contextlib.suppress(BrokenPipeError):  # it has ended: `read` finds that
+            write_frame(fork.asked, ticket, QUESTION, question)
+
+    def _fork(self) -> Fork:
+        theirs, asked = os.pipe()
+        pipe, answers = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(0)
-            os.close(self._answers)
-            _answer(self._handler, question, theirs, self._limits)
+            for other in (0, self._answers, asked, pipe, *self._asked()):
+                os.close(other)
+            _answer_all(self._handler, theirs, answers, self._limits)
         os.close(theirs)
-        deadline = time.monotonic() + WALL_FACTOR * self._limits.seconds
-        self.forks[ours] = Fork(ticket, pid, ours, deadline)
+        os.close(answers)
+        self.forks[pipe] = Fork(pid, asked, pipe, self._limits.questions)
+        return self.forks[pipe]
+
+    def _asked(self) -> list[int]:
+        """The pipes to the forks there are: one that holds those of others would keep them from ending."""
+        return [fork.asked for fork in self.forks.values() if fork.asked >= 0]
 
     def cancel(self, ticket: int) -> None:
         """End the fork of a question, if it is under way."""
@@ -144,33 +177,48 @@ class ForkLoop:
         for fork in self.forks.values():
             if now >= fork.deadline:
                 self.end(fork, TIME)
-        return max(0.01, min((fork.deadline - now for fork in self.forks.values()), default=3600.0))
+        return min(
+            3600.0, max(0.01, min((fork.deadline - now for fork in self.forks.values()), default=3600.0))
+        )
 
     def read(self, fork: Fork) -> None:
-        """Take what a fork has written; at its end, pass the answer on."""
+        """Take what a fork has written, and pass a whole answer on; an end without one is told by its status."""
         chunk = os.read(fork.pipe, CHUNK)
         fork.size += len(chunk)
+        fork.content.append(chunk)
         if fork.size > self._limits.memory:
             self.end(fork, MEMORY)
-        elif chunk:
-            fork.content.append(chunk)
-        if not chunk:
-            self._finish(fork)
+        elif not chunk:
+            self._over(fork)
+        elif frame := whole_frame(b"".join(fork.content)):
+            self._pass(fork, ANSWER, frame.content)
+            if not fork.left:
+                fork.hang_up()
 
-    def _finish(self, fork: Fork) -> None:
+    def _pass(self, fork: Fork, kind: int, content: bytes = b"") -> None:
+        write_frame(self._answers, fork.ticket, kind, content)
+        fork.ticket, fork.deadline, fork.content, fork.size = 0, math.inf, [], 0
+
+    def _over(self, fork: Fork) -> None:
         del self.forks[fork.pipe]
         os.close(fork.pipe)
         _, status = os.waitpid(fork.pid, 0)
-        kind = fork.ended or exit_kind(os.waitstatus_to_exitcode(status))
-        write_frame(self._answers, fork.ticket, kind, b"".join(fork.content) if kind == ANSWER else b"")
+        fork.hang_up()
+        if fork.ticket:
+            kind = fork.ended or exit_kind(os.waitstatus_to_exitcode(status))
+            self._pass(fork, FAILED if kind == ANSWER else kind)
 
 
-def _answer(handler: Handler, question: bytes, pipe: int, limits: ForkLimits) -> None:
-    """Answer and exit, as a fork."""
-    status = 1
+def _answer_all(handler: Handler, asked: int, answers: int, limits: ForkLimits) -> None:
+    """Answer one question after the other and exit, as a fork."""
+    status, first = 1, _taken()
     try:
         _limit(limits)
-        write_all(pipe, handler(question))
+        while (question := read_frame(asked)) is not None:
+            signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+            write_frame(answers, question.ticket, ANSWER, handler(question.content))
+            if _taken() - first > limits.memory * KEPT_SHARE:
+                break
         status = 0
     except MemoryError:
         status = NO_MEMORY

@@ -153,6 +153,11 @@ class LlamaModel:
         return text.value.decode("utf-8", "replace").split(" ", 2)[-1]
 
 
+def version() -> str:
+    """Of the bindings, which bring llama.cpp."""
+    return str(llama_cpp.__version__)
+
+
 def uses_gpus() -> bool:
     """Whether the installed llama.cpp was built for one."""
     return bool(llama_cpp.llama_supports_gpu_offload())

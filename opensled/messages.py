@@ -322,6 +322,7 @@ class ModelInfo:
     has_chat_template: bool
     capabilities: tuple[str, ...] = ()  # GUIDE, PENALTIES, and those of padding.py
     images: ImageFacts | None = None  # None: it reads text alone
+    engine: str = ""  # how the target is computed, in words for people
 
     def serves(self, rule: str) -> bool:
         """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""

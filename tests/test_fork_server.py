@@ -33,6 +33,44 @@ def test_every_question_has_a_fork_of_its_own_over_one_setup(server):
     assert server.ask(b"globals().update(held=1) or held") == b"1" and server.ask(b"held") == b"setup"
 
 
+@pytest.fixture
+def patient():
+    """Its forks answer three questions each."""
+    made = ForkServer("tests.forked:python", b"", ForkLimits(LIMITS.seconds, LIMITS.memory, questions=3))
+    yield made
+    made.close()
+
+
+def test_a_fork_answers_as_many_questions_as_it_may(patient):
+    forks = [patient.ask(b"os.getpid()") for _ in range(7)]
+    assert [forks.count(each) for each in dict.fromkeys(forks)] == [3, 3, 1]
+
+
+def test_the_limit_of_time_is_of_each_question(patient):
+    burn = b"(lambda ends: [0 for _ in iter(lambda: __import__('time').process_time() < ends, False)])"
+    burn += b"(__import__('time').process_time() + 0.2) and os.getpid()"
+    forks = [patient.ask(burn) for _ in range(3)]
+    assert len({*forks}) == 1
+    with pytest.raises(OverLimit):
+        patient.ask(b"sum(iter(lambda: 1, 2))")
+    assert patient.ask(b"3") == b"3"
+
+
+def test_a_fork_that_keeps_memory_is_replaced(patient):
+    first = patient.ask(b"os.getpid()")
+    patient.ask(b"globals().update(kept='a' * 40_000_000) or 1")
+    assert patient.ask(b"'kept' in globals()") == b"False" and patient.ask(b"os.getpid()") != first
+
+
+def test_a_fork_that_fails_or_dies_while_it_waits_is_replaced(patient):
+    with pytest.raises(EngineError):
+        patient.ask(b"1 / 0")
+    pid = int(patient.ask(b"os.getpid()"))
+    os.kill(pid, signal.SIGKILL)
+    require_end(pid)
+    assert int(patient.ask(b"os.getpid()")) != pid
+
+
 def test_long_questions_and_answers_pass_whole(server):
     text = os.urandom(700_000).hex().encode()
     assert server.ask(b"'" + text + b"'") == text

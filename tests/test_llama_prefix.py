@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from opensled.llama import LlamaModel
-from opensled.store import model_file
+from opensled.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from verify_server.engine import llamacpp
@@ -43,7 +44,7 @@ def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
 def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
     """Logits after each token of a text, from a cache that holds nothing else."""
     cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=1)
+        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
     )
 
     def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
@@ -137,7 +138,8 @@ def test_texts_that_begin_alike_come_roll_back_and_go(
 ):
     monkeypatch.setattr(llamacpp, "SEQUENCES", sequences)
     loaded = engine(family)
-    pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if hears else None, KEY)
+    hearing = (loaded.forget, KEY, loaded.rest) if hears else (None, KEY)
+    pool = BlockPool(NUM_BLOCKS, BLOCK, *hearing)
     schedule = steps(seed, pool)
     for _ in range(80):
         work = next(schedule)
@@ -151,8 +153,8 @@ def test_texts_that_begin_alike_come_roll_back_and_go(
     assert pool.hits > 0
 
 
-def pool_of(loaded: LlamaCppEngine, most_cached: int | None = None) -> BlockPool:
-    return BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, most_cached)
+def pool_of(loaded: LlamaCppEngine) -> BlockPool:
+    return BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, loaded.rest)
 
 
 def told(loaded: LlamaCppEngine, life: Life, **plan) -> np.ndarray:
@@ -244,20 +246,84 @@ def test_a_cache_that_is_full_of_the_same_text_lets_go_of_what_is_idle(engine, f
     assert len(failed) == 2 and computed == [41, 9, 9, 41]
 
 
-def test_texts_that_are_over_are_let_go_of_beyond_the_limit(engine, monkeypatch):
+def cells(loaded: LlamaCppEngine) -> int:
+    """How many positions the cache holds, those of several sequences counted for each."""
+    memory = loaded._cache._memory
+    last = [llama_cpp.llama_memory_seq_pos_max(memory, number) for number in range(llamacpp.SEQUENCES)]
+    return sum(position + 1 for position in last)
+
+
+def test_a_text_that_is_over_leaves_the_cells_and_comes_back(engine, fresh, monkeypatch):
     """Attention looks past their cells."""
     loaded = engine("llama")
     computed = counted(loaded, monkeypatch)
-    pool = pool_of(loaded, most_cached=2)
+    pool = pool_of(loaded)
+    text = tokens_of(100, 3)
+    life, other = Life(pool, text), Life(pool, tokens_of(20, 4))
+    told(loaded, life)
+    life.forget()
+    told(loaded, other)
+    assert cells(loaded) == 20 and pool.num_free == NUM_BLOCKS - 2
+    again = Life(pool, text)
+    assert_close(told(loaded, again), fresh("llama", text)[-1:])
+    assert computed == [100, 20, 100 - 6 * BLOCK] and pool.hits == 6 * BLOCK
+
+
+def test_a_text_that_goes_on_at_once_is_not_copied(engine, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    saved = []
+    monkeypatch.setattr(LlamaCache, "save", lambda *args: saved.append(args))
     life = Life(pool, tokens_of(100, 3))
     told(loaded, life)
     life.forget()
-    assert pool.states()["cached"] == 2 and pool.num_free == NUM_BLOCKS
+    told(loaded, Life(pool, [*tokens_of(100, 3), 7]))
+    assert computed == [100, 101 - 6 * BLOCK] and not saved
+
+
+def test_a_head_is_parked_once_and_serves_all(engine, fresh, monkeypatch):
+    """Whether its first user is there still, or gone."""
+    loaded = engine("llama")
+    pool = pool_of(loaded)
+    lives = [Life(pool, (*HEAD, *tokens_of(30, number))) for number in range(3)]
+    for life in lives:
+        told(loaded, life)
+    for life in lives:
+        life.forget()
+    other = Life(pool, tokens_of(5, 9))
+    told(loaded, other)
+    assert cells(loaded) == 5
+    one = loaded._parked.num_bytes
+    told(loaded, other)
+    computed = counted(loaded, monkeypatch)
+    for number in range(3):
+        life = Life(pool, (*HEAD, *tokens_of(30, number)))
+        assert_close(told(loaded, life), fresh("llama", life.tokens[:-1])[-1:])
+    assert computed == [70 - 4 * BLOCK] * 3 and loaded._parked.num_bytes == one
+
+
+def test_what_is_forgotten_takes_no_memory(engine):
+    loaded = engine("llama")
+    pool = pool_of(loaded)
+    for number in range(30):
+        life = Life(pool, tokens_of(90, number))
+        told(loaded, life)
+        life.forget()
+    told(loaded, Life(pool, tokens_of(16 * NUM_BLOCKS - 20, 50)))
+    blocks = {block for block in range(NUM_BLOCKS) if block in loaded._parked._runs}
+    assert len(blocks) <= pool.states()["cached"]
+
+
+def test_where_no_cells_are_left_the_text_is_computed_again(engine, fresh, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    life = Life(pool, tokens_of(100, 3))
+    told(loaded, life)
+    life.forget()
+    told(loaded, Life(pool, tokens_of(20, 4)))
+    monkeypatch.setattr(LlamaCache, "load", lambda *args: False)
     again = Life(pool, tokens_of(100, 3))
-    told(loaded, again)
-    assert computed == [100, 100 - 2 * BLOCK] and pool.hits == 2 * BLOCK
-
-
-def test_a_small_model_keeps_less_of_what_is_over_than_the_pool_has(engine):
-    info = llamacpp.load(model_file("tiny", "*.gguf"), threads=1, kv_tokens=100_000).info
-    assert info.most_cached is not None and 0 < info.most_cached < info.num_blocks
+    assert_close(told(loaded, again), fresh("llama", tokens_of(100, 3))[-1:])
+    assert computed == [100, 20, 100]

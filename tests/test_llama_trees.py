@@ -15,6 +15,7 @@ import pytest
 
 from opensled.llama import LlamaModel
 from opensled.messages import DraftBlock
+from opensled.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from tests.tree_drafts import grown, paths, tree
@@ -44,7 +45,7 @@ def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
 def expected(gguf_of) -> Callable[[str, Sequence[int], DraftBlock], np.ndarray]:
     """Logits after the text, and after each path of a tree, from a cache that holds nothing else."""
     cache_of = cache(
-        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=1)
+        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
     )
 
     def rows(family: str, text: Sequence[int], block: DraftBlock) -> np.ndarray:

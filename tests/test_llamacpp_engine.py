@@ -14,6 +14,7 @@ import pytest
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel
+from opensled.step_threads import StepThreads
 from opensled.store import model_file
 from scheduler.fcfs import Fcfs
 from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
@@ -53,7 +54,7 @@ def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
 
     @cache
     def cache_of(family: str) -> LlamaCache:
-        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=1)
+        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=StepThreads(1))
 
     def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
         cache_of(family).truncate(0, 0)
@@ -285,7 +286,7 @@ def test_the_probe_finds_a_rollback_that_did_not_happen(gguf_of, monkeypatch):
 
     monkeypatch.setattr(LlamaCache, "truncate", shifted)
     with pytest.raises(SelfTestFailed, match="rollback"):
-        llama_probe.run(LlamaModel(gguf_of("llama")), threads=1)
+        llama_probe.run(LlamaModel(gguf_of("llama")), threads=StepThreads(1))
 
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):

@@ -305,6 +305,7 @@ def describe(manager: SessionManager, target: Target, pads: bool = False) -> Mod
         has_chat_template=bool(text.chat_template),
         capabilities=_capabilities(pads),
         images=engine.info.images,
+        engine=engine.info.way,
     )
 
 

@@ -84,7 +84,7 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         often=True,
     )
     threads: int = option(
-        0, "CPU threads of the target; 0 = torch's choice, all cores for GGUF", low=0, metavar="N"
+        0, "CPU threads of the target; 0 = what is fastest here, timed at the first start", low=0, metavar="N"
     )
     policy: str = option(
         "goodput",

@@ -61,7 +61,7 @@ class VerifyLoop:
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
         self.drafting = drafting
-        self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, info.most_cached)
+        self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, engine.rest)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost, info.row_step)

@@ -17,7 +17,13 @@ def metrics(manager: SessionManager) -> list[Metric]:
     model = model_metric(lambda: [manager.model_id])
     own = _drafting_metrics(loop)
     served = [*_kv_metrics(loop), *_image_metrics(manager), *_session_metrics(manager)]
-    return [model, *_step_metrics(loop), *own, *served, *manager.own_metrics]
+    engine = Metric(
+        "engine_info",
+        "1 for the way in which the target is computed.",
+        lambda: {loop.engine.info.way: 1},
+        "way",
+    )
+    return [model, engine, *_step_metrics(loop), *own, *served, *manager.own_metrics]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:

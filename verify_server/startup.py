@@ -39,11 +39,7 @@ def described(info: EngineInfo, context: int) -> str:
     """How the target is computed, in one line."""
     memory = info.num_blocks * info.block_size
     eyes = f", pictures of {info.images.rows} positions each" if info.images else ""
-    place = info.device if info.shards == 1 else f"{info.shards} shards on {info.device}"
-    return (
-        f"engine {info.runtime}, {info.dtype} on {place}, level {info.numerics}, context {context:,} tokens, "
-        f"KV memory for {memory:,} tokens{eyes}"
-    )
+    return f"{info.way}, context {context:,} tokens, KV memory for {memory:,} tokens{eyes}"
 
 
 def next_command(config: ServeConfig, address: str) -> str:

@@ -96,7 +96,6 @@ def load_torch(config: ServeConfig) -> Target:
         from verify_server.engine import loading, tensor_parallel, torch_engine
 
     name = config.model
-    loading.use_threads(config.threads)
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
     text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
     options: dict[str, Any] = {
@@ -113,7 +112,8 @@ def load_torch(config: ServeConfig) -> Target:
     if config.shards > 1:
         start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)
         return Target(_model_id(name), in_thread_that_ends(start, **options), text)
-    return Target(_model_id(name), in_thread_that_ends(torch_engine.load, **options), text)
+    engine = in_thread_that_ends(torch_engine.load, threads=config.threads, **options)
+    return Target(_model_id(name), engine, text)
 
 
 def _end_soon() -> None:

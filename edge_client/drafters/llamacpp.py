@@ -17,11 +17,12 @@ import llama_cpp
 import numpy as np
 
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
-from edge_client.drafters.threads import draft_threads
+from edge_client.drafters.threads import calibrated_threads, most_threads
 from edge_client.drafters.window import Window
-from opensled import llama
+from opensled import llama, step_threads
 from opensled.errors import EngineError, UnsupportedModel
 from opensled.llama import LlamaModel
+from opensled.load_thread import in_thread_that_ends
 from opensled.messages import ModelInfo
 from opensled.store import model_file
 from opensled.vocabulary import require_same
@@ -37,9 +38,10 @@ class LlamaCppFactory(DrafterFactory):
     def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
         path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
-        self.threads = draft_threads(threads, "llamacpp", model)
         self._window = Window(options.window)
         self._model = LlamaModel(path)
+        known = threads or calibrated_threads("llamacpp", model)
+        self.threads = known or in_thread_that_ends(_timed_threads, self._model, most_threads())
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
@@ -126,6 +128,24 @@ class LlamaCppDrafter(ModelDrafter):
     def close(self) -> None:
         super().close()
         self._free()
+
+
+def _timed_threads(model: LlamaModel, most: int) -> int:
+    """The fastest for one token at a time, as drafts are made."""
+    if most == 1:
+        return 1
+    drafter = LlamaCppDrafter(model, most)
+
+    def step(rows: int, threads: int) -> None:
+        llama_cpp.llama_set_n_threads(drafter._context, threads, threads)
+        drafter.forward([each % model.vocab_size for each in range(rows)], 0)
+        drafter.truncate(0)
+
+    try:
+        facts = ("drafter", llama_cpp.__version__)
+        return step_threads.find(step, model.path, facts, most).few
+    finally:
+        drafter.close()
 
 
 def _parameters(context_length: int, threads: int) -> Any:

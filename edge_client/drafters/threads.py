@@ -2,7 +2,7 @@
 
 One thread too many is far worse than one too few: on a busy 2-core machine a second llama.cpp thread made a
 token 5 to 70 times slower, because every thread waits for the one that was descheduled. `opensled profile calibrate`
-measures which number is fastest here.
+measures which number is fastest here; where it did not, a llama.cpp draft model is timed at load.
 """
 
 import logging
@@ -25,11 +25,16 @@ def model_drafter(name: str) -> str:
 def draft_threads(wanted: int, drafter: str = "", model: str = "") -> int:
     """`wanted` if positive; else the number that was measured to be fastest for this draft model on this machine.
 
-    Where it was not measured, it is one less than the physical cores this process may use, at least 1.
+    Where it was not measured, it is the most that a drafter may use.
     """
     if wanted > 0:
         return wanted
-    return calibrated_threads(drafter, model) or max(1, usable_cores() - 1)
+    return calibrated_threads(drafter, model) or most_threads()
+
+
+def most_threads() -> int:
+    """One less than the physical cores that this process may use, at least 1."""
+    return max(1, usable_cores() - 1)
 
 
 def calibrated_threads(drafter: str, model: str) -> int:

@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("model_id", "vocab_size", "fingerprint", "eos_ids", "limits", "rules", "numerics", "version", "tokenizer_hash", "has_chat_template", "capabilities", "images")
+    __slots__ = ("model_id", "vocab_size", "fingerprint", "eos_ids", "limits", "rules", "numerics", "version", "tokenizer_hash", "has_chat_template", "capabilities", "images", "engine")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class DescribeReply(_message.Message):
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     vocab_size: int
     fingerprint: str
@@ -36,7 +37,8 @@ class DescribeReply(_message.Message):
     has_chat_template: bool
     capabilities: _containers.RepeatedScalarFieldContainer[str]
     images: ImageFacts
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ...) -> None: ...
+    engine: str
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ..., images: _Optional[_Union[ImageFacts, _Mapping]] = ..., engine: _Optional[str] = ...) -> None: ...
 
 class ImageFacts(_message.Message):
     __slots__ = ("token_id", "rows", "most", "most_bytes")

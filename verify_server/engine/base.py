@@ -172,8 +172,6 @@ class EngineInfo:
     num_blocks: int  # KV blocks in the pool
     block_size: int  # tokens per KV block
     shares_blocks: bool = False  # whether sessions may read KV blocks that another one wrote
-    # Blocks without a session whose content stays findable, at most, where it costs time to keep it; None = all
-    most_cached: int | None = None
     max_tree: int = 0  # tokens of the largest draft tree in a segment, at most MAX_TREE; 0 = chains only
     # Positions of the text that the branches of a tree may read together, where each reads it by itself; 0 = all of
     # them read it once.
@@ -183,6 +181,14 @@ class EngineInfo:
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
     shards: int = 1  # processes that compute it together
+    threads: str = ""  # of a step on a processor, in words; "" = a library's choice
+
+    @property
+    def way(self) -> str:
+        """How the target is computed, in words."""
+        place = self.device if self.shards == 1 else f"{self.shards} shards on {self.device}"
+        threads = f" by {self.threads}" if self.threads else ""
+        return f"engine {self.runtime}, {self.dtype} on {place}{threads}, level {self.numerics}"
 
 
 class TargetEngine(ABC):
@@ -215,6 +221,9 @@ class TargetEngine(ABC):
         Called from any thread, also during a step. Raises Unsupported where `info.images` is None, EngineError.
         """
         raise Unsupported(f"engine {self.info.runtime} serves text alone here: it takes no images", "images")
+
+    def rest(self, blocks: Sequence[int]) -> None:  # noqa: B027
+        """No session has these KV blocks now, but one may come that begins with them. Called from any thread."""
 
     def forget(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """The content of these KV blocks is not needed any more. Called from any thread, also during a step."""

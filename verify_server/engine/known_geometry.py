@@ -7,10 +7,7 @@ listed here, and shards would each have to draw the same sample.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import inspect
-import json
 import os
 import platform
 from collections.abc import Iterator
@@ -22,11 +19,9 @@ import torch
 from transformers import PreTrainedModel
 
 from hw_profiles.detect import usable_cores
-from opensled.files import write_whole
-from opensled.store import cache_folder
+from opensled import remembered
 from verify_server.engine.packing import Geometry
 
-MOST_FILES, MOST_BYTES = 32, 1024
 ENGINE = Path(__file__).parent  # its sources, and those it takes from the folder above, are part of each key
 # By which the libraries behind torch choose kernels and threads
 LIBRARY_VARIABLES = ("MKL_", "OMP_", "KMP_", "GOMP_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_", "TORCH_")
@@ -49,26 +44,17 @@ class Memory:
 
     def recall(self) -> Known | None:
         """None for what is missing, damaged or of another form."""
-        if self.path is None:
-            return None
+        document = remembered.recall(self.path)
         try:
-            with self.path.open("rb") as file:
-                document = json.loads(file.read(MOST_BYTES))
             known = Known(Geometry(**document["geometry"]), document["layers"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (TypeError, KeyError):
             return None
         fields = (*asdict(known.geometry).values(), known.layers)
         return known if all(isinstance(value, int) for value in fields) else None
 
     def keep(self, known: Known) -> None:
-        """Write it for the next start, and delete the oldest of many; a start needs neither."""
-        if self.path is None:
-            return
-        with contextlib.suppress(OSError):
-            write_whole(self.path, json.dumps(asdict(known)).encode(), private=True)
-            ages = {file: file.stat().st_mtime for file in self.path.parent.glob("*.json")}
-            for file in sorted(ages, key=ages.__getitem__)[:-MOST_FILES]:
-                file.unlink()
+        """Write it for the next start."""
+        remembered.keep(self.path, asdict(known))
 
 
 def memory_of(network: PreTrainedModel, weights: Path | None, backend: str, most_rows: int) -> Memory:
@@ -76,8 +62,7 @@ def memory_of(network: PreTrainedModel, weights: Path | None, backend: str, most
     if weights is None or network.device.type != "cpu" or network.tp_size:
         return Memory(None)
     facts = [backend, most_rows, str(network.dtype), *_model(network, weights), *_machine(), *_sources()]
-    name = hashlib.blake2b("\n".join(map(str, facts)).encode(), digest_size=16).hexdigest()
-    return Memory(cache_folder() / "self-tests" / f"{name}.json")
+    return Memory(remembered.place(facts))
 
 
 def _model(network: PreTrainedModel, weights: Path) -> Iterator[object]:

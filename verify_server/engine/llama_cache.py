@@ -14,7 +14,9 @@ import numpy as np
 from opensled import llama
 from opensled.errors import EngineError, UsageError
 from opensled.llama import LlamaModel
+from opensled.step_threads import StepThreads
 from verify_server.engine.llama_batch import Flat, LlamaPiece, flat
+from verify_server.engine.llama_parked import LONGEST
 
 BATCH = 512  # tokens per llama_decode
 MAX_SEQUENCES = int(llama_cpp.llama_max_parallel_sequences())
@@ -30,11 +32,15 @@ class CacheFull(EngineError):
 class LlamaCache:
     """A llama.cpp context over a model: KV cells of many sequences, and one reusable batch. For one thread."""
 
-    def __init__(self, model: LlamaModel, cells: int, sequences: int, threads: int) -> None:
-        """Raises UsageError when there is no memory for `cells` tokens."""
+    def __init__(self, model: LlamaModel, cells: int, sequences: int, threads: StepThreads) -> None:
+        """The last one of `sequences` is what `save` and `load` need.
+
+        Raises UsageError when there is no memory for `cells` tokens.
+        """
         llama.forget_complaints()
+        self._num_sequences, self._threads = sequences, threads
         self._vocab_size = model.vocab_size
-        self._context = llama_cpp.llama_init_from_model(model.handle, _parameters(cells, sequences, threads))
+        self._context = llama_cpp.llama_init_from_model(model.handle, _parameters(cells, sequences))
         if not self._context:
             raise UsageError(
                 f"llama.cpp cannot make a KV cache for {cells} tokens: {llama.cause()}; lower --kv-tokens"
@@ -48,6 +54,10 @@ class LlamaCache:
         # Those of each token, one token after the other
         self._sequences = np.zeros(BATCH * sequences, np.int32)
         self._pointers = np.zeros(BATCH, np.uintp)
+
+    def use_threads(self, count: int) -> None:
+        """From the next pass on."""
+        llama_cpp.llama_set_n_threads(self._context, count, count)
 
     def truncate(self, sequence: int, length: int) -> int:
         """Forget positions >= `length` of a sequence; returns how many are left: `length`, or 0.
@@ -77,6 +87,41 @@ class LlamaCache:
         llama_cpp.llama_memory_seq_rm(self._memory, target, start, -1)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, stop)
 
+    @property
+    def longest_saved(self) -> int:
+        """Positions that `save` takes at once: llama.cpp leaves out what the last of them does not look back to."""
+        return min(LONGEST, self._window or LONGEST)
+
+    def save(self, sequence: int, start: int, stop: int) -> np.ndarray | None:
+        """Positions [start, stop) of a sequence as llama.cpp's own bytes, uint8; `load` takes them.
+
+        None: it does not hold all of them any more.
+        """
+        spare, memory = self._num_sequences - 1, self._memory
+        llama_cpp.llama_memory_seq_cp(memory, sequence, spare, start, stop)
+        ends = (
+            llama_cpp.llama_memory_seq_pos_min(memory, spare),
+            llama_cpp.llama_memory_seq_pos_max(memory, spare),
+        )
+        data = None
+        if ends == (start, stop - 1):
+            data = np.empty(llama_cpp.llama_state_seq_get_size(self._context, spare), np.uint8)
+            llama_cpp.llama_state_seq_get_data(self._context, _bytes(data), data.nbytes, spare)
+        llama_cpp.llama_memory_seq_rm(memory, spare, -1, -1)
+        return data
+
+    def load(self, data: np.ndarray, sequence: int, start: int, stop: int) -> bool:
+        """Gives a sequence that ends at `start` its positions [start, stop) of what was saved.
+
+        False: there are no cells for it, and nothing has changed.
+        """
+        spare = self._num_sequences - 1
+        done = llama_cpp.llama_state_seq_set_data(self._context, _bytes(data), data.nbytes, spare)
+        if done:
+            llama_cpp.llama_memory_seq_cp(self._memory, spare, sequence, start, stop)
+        llama_cpp.llama_memory_seq_rm(self._memory, spare, -1, -1)
+        return bool(done)
+
     def decode(self, pieces: Sequence[LlamaPiece]) -> np.ndarray:
         """One forward pass; logits float32 [wanted rows, vocabulary] in the order of `pieces`.
 
@@ -87,6 +132,7 @@ class LlamaCache:
             for branch in piece.branches:
                 llama_cpp.llama_memory_seq_cp(self._memory, piece.sequence, branch, 0, piece.start)
         batch = flat(pieces)
+        self.use_threads(self._threads.of(len(batch.tokens)))
         logits = np.empty((int(batch.wanted.sum()), self._vocab_size), np.float32)
         done = 0
         for start in range(0, len(batch.tokens), BATCH):
@@ -137,11 +183,14 @@ class LlamaCache:
         ctypes.memmove(row.ctypes.data, source, row.nbytes)
 
 
-def _parameters(cells: int, sequences: int, threads: int) -> Any:
+def _bytes(data: np.ndarray) -> Any:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _parameters(cells: int, sequences: int) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_seq_max = cells, sequences
     params.n_batch = params.n_ubatch = BATCH
-    params.n_threads = params.n_threads_batch = threads
     params.kv_unified = True  # any sequence may take any cell
     params.swa_full = True  # else a window's cache drops what a rollback needs
     return params

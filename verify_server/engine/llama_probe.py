@@ -7,6 +7,7 @@ import numpy as np
 
 from opensled.errors import EngineError, SelfTestFailed, UnsupportedModel
 from opensled.llama import LlamaModel
+from opensled.step_threads import StepThreads
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 
@@ -19,7 +20,7 @@ TWINS = 3
 TOLERANCE = 0.1
 
 
-def run(model: LlamaModel, threads: int) -> bool:
+def run(model: LlamaModel, threads: StepThreads) -> bool:
     """Whether draft trees are computed right, too. Raises UnsupportedModel or SelfTestFailed.
 
     Uses a small cache of its own.

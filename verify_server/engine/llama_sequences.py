@@ -203,6 +203,18 @@ class Sequences:
         run = [path[-1] in run for run in runs(parents)].index(True)
         return Settled(number, run, start, start + len(path))
 
+    def over(self, blocks: Collection[int], busy: Collection[int]) -> list[int]:
+        """The sequences that end with one of these blocks, which no session has any more, and are not `busy`."""
+        return [
+            number
+            for number, held in self._held.items()
+            if number not in busy and held.blocks and held.blocks[-1] in blocks
+        ]
+
+    def blocks_of(self, number: int) -> tuple[int, ...]:
+        """The leading blocks of a sequence that the cache has whole."""
+        return self._held[number].blocks[: self.kept(number) // self._block_size]
+
     def found(self, settled: Settled) -> None:
         """The cache holds the whole path."""
         assert settled.sequence is not None

@@ -8,10 +8,6 @@ BLOCK = 16  # tokens per KV block: finer ones would share a little more, at more
 # Without --kv-tokens: as many full contexts as this, within a part of the free memory.
 CONTEXTS = 8
 MEMORY_SHARE = 0.25
-# Attention looks past each taken cell, whosever it is. On SmolLM2-135M and one CPU core that took about 4 ns for a
-# layer and head, and a token 0.1 ns for a parameter.
-CELL_S, TOKEN_S = 4e-9, 1e-10
-CACHED_SHARE = 0.05  # of a token's time, which the KV of sessions that are over may cost all others (chosen)
 KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default
 
 
@@ -49,9 +45,3 @@ def num_blocks(kv_tokens: int, context: int, model: LlamaModel) -> int:
         budget = int(free_host_bytes() * MEMORY_SHARE)
         kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * 2 * model.layers * model.kv_width))
     return max(1, -(-kv_tokens // BLOCK))
-
-
-def most_cached(model: LlamaModel) -> int:
-    """KV blocks of sessions that are over, at most."""
-    cells = CACHED_SHARE * TOKEN_S * model.params / (CELL_S * model.layers * model.heads)
-    return int(cells) // BLOCK

@@ -15,13 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from hw_profiles.detect import usable_cores
+from opensled import llama, step_threads
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
 from opensled.logs import told_long
+from opensled.step_threads import StepThreads
 from verify_server.engine import llama_probe, llama_settings
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCache
+from verify_server.engine.llama_parked import ParkedBlocks, Run
 from verify_server.engine.llama_sequences import Sequences
 from verify_server.engine.llama_settings import BLOCK
 from verify_server.engine.load_progress import tell_read, told_tested
@@ -29,7 +32,7 @@ from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.trees import runs
 
 BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them
-SEQUENCES = MAX_SEQUENCES - BRANCHES
+SEQUENCES = MAX_SEQUENCES - BRANCHES - 1  # the last one is what parked text passes through
 
 
 class Placed(NamedTuple):
@@ -54,6 +57,9 @@ class LlamaCppEngine(TargetEngine):
         # Those that hold something, by the sequence they branch from
         self._branches: dict[int, tuple[int, ...]] = {}
         self._free: deque[int] = deque()  # blocks given back since the last step
+        self._resting: deque[int] = deque()  # blocks without a session since the last step
+        self._parked = ParkedBlocks(cache.longest_saved // info.block_size)
+        self._claimed: set[int] = set()  # sequences of the latest step
 
     def forward(self, segments: Sequence[Segment]) -> NumpyScores:
         """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
@@ -62,11 +68,14 @@ class LlamaCppEngine(TargetEngine):
         """
         self._check(segments)
         self._let_go()
+        self._claimed.clear()
         try:
-            return NumpyScores(self._together(segments))
+            logits = self._together(segments)
         except CacheFull:
             # Several of them had lost the same text, which takes cells once only if they compute it in turn.
-            return NumpyScores(np.concatenate([self._alone(segment) for segment in segments]))
+            logits = np.concatenate([self._alone(segment) for segment in segments])
+        self._park()
+        return NumpyScores(logits)
 
     def _together(self, segments: Sequence[Segment]) -> np.ndarray:
         """Logits of all rows, in as many passes as there are sequences for."""
@@ -108,9 +117,28 @@ class LlamaCppEngine(TargetEngine):
         """
         self._free.extend(blocks)
 
+    def rest(self, blocks: Sequence[int]) -> None:
+        """See `verify_server.engine.base.TargetEngine`."""
+        self._resting.extend(blocks)
+
     def _let_go(self) -> None:
+        """Takes what is not needed out of the cache."""
         while self._free:
-            self._shorten(self._sequences.free(self._free.popleft()))
+            block = self._free.popleft()
+            self._parked.free(block)
+            self._shorten(self._sequences.free(block))
+
+    def _park(self) -> None:
+        """Texts that are over leave the cells, but those that somebody has just gone on with."""
+        resting = {self._resting.popleft() for _ in range(len(self._resting))}
+        for sequence in self._sequences.over(resting, self._claimed) if resting else ():
+            blocks = self._sequences.blocks_of(sequence)
+            for first, stop in self._parked.missing(blocks, resting):
+                data = self._cache.save(sequence, first * BLOCK, stop * BLOCK)
+                if data is not None:
+                    self._parked.park(Run(first, blocks[first:stop], data))
+            self._cache.truncate(sequence, 0)
+            self._sequences.drop(sequence)
 
     def _shorten(self, losers: Mapping[int, int]) -> None:
         for loser, length in losers.items():
@@ -124,6 +152,7 @@ class LlamaCppEngine(TargetEngine):
     def _claim(self, segment: Segment, busy: Collection[int]) -> int:
         """The sequence of a segment, which has the cells of other sequences for the text that it shares with them."""
         claim = self._sequences.claim(segment, busy)
+        self._claimed.add(claim.sequence)
         self._shorten(claim.losers)
         if claim.source != claim.sequence:
             self._cache.copy(claim.source, claim.sequence, 0, claim.shared)
@@ -132,12 +161,23 @@ class LlamaCppEngine(TargetEngine):
     def _piece(self, sequence: int, segment: Segment) -> LlamaPiece:
         """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
         present = self._cache.truncate(sequence, self._sequences.kept(sequence))
+        if present < segment.start and present % BLOCK == 0:
+            present = self._unpark(sequence, segment, present)
         lost = self._sequences.before(sequence)[present:]
         first = SEQUENCES + self._num_branches()
         taken = tuple(range(first, first + num_branches(segment)))
         if taken:
             self._branches[sequence] = taken
         return LlamaPiece(sequence, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
+
+    def _unpark(self, sequence: int, segment: Segment, present: int) -> int:
+        """Gives a sequence what is parked of the text before its segment from `present` on; how much it has then."""
+        blocks = segment.blocks[: segment.start // BLOCK]
+        for run, stop in self._parked.follow(blocks, present // BLOCK):
+            if not self._cache.load(run.data, sequence, present, stop * BLOCK):
+                break
+            present = stop * BLOCK
+        return present
 
     def _pass(self, group: Mapping[int, Placed]) -> np.ndarray:
         """Logits of the group's rows."""
@@ -172,19 +212,19 @@ def load(
     """Loads, guards and probes a GGUF target.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `context`: positions to serve, 0 = all the model has.
-    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = all cores. Raises UsageError,
+    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = timed. Raises UsageError,
     UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
     with told_long("still reading the weights") as reading:
         model = LlamaModel(path, layers)
     tell_read(model.params, reading.seconds)
-    threads = threads or usable_cores()
+    each_step = StepThreads(threads) if threads else _threads_of(model)
     served = llama_settings.context_length(model, context)
     with told_tested():
-        takes_trees = llama_probe.run(model, threads)
+        takes_trees = llama_probe.run(model, each_step)
     num_blocks = llama_settings.num_blocks(kv_tokens, served, model)
-    cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, threads)
+    cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, each_step)
     info = EngineInfo(
         model_id=str(path),
         vocab_size=model.vocab_size,
@@ -196,8 +236,24 @@ def load(
         num_blocks=num_blocks,
         block_size=BLOCK,
         shares_blocks=True,
-        most_cached=llama_settings.most_cached(model),
         max_tree=MAX_TREE if takes_trees else 0,
         runtime="llama.cpp",
+        threads=str(each_step) if layers == 0 else "",
     )
     return LlamaCppEngine(model, cache, info)
+
+
+def _threads_of(model: LlamaModel) -> StepThreads:
+    """Timed on a small cache of its own, or as an earlier start has timed it."""
+    facts = ("llama.cpp", llama.version())
+    cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
+
+    def step(rows: int, threads: int) -> None:
+        cache.use_threads(threads)
+        cache.decode([LlamaPiece(0, 0, [each % model.vocab_size for each in range(rows)], 1)])
+        cache.truncate(0, 0)
+
+    try:
+        return step_threads.find(step, model.path, facts, usable_cores())
+    finally:
+        cache.close()

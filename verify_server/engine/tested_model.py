@@ -9,11 +9,15 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from hw_profiles.detect import usable_cores
+from opensled import step_threads
 from opensled.errors import OpenSledError, SelfTestFailed
+from opensled.step_threads import StepThreads
 from verify_server.engine import geometry, known_geometry, selftest
 from verify_server.engine.attention import backend_of
+from verify_server.engine.base import Segment
 from verify_server.engine.fixed_steps import Capture, FixedSteps, GraphCapture, check_fixed, uncaptured
-from verify_server.engine.kv_memory import KVMemory
+from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import Geometry
@@ -127,6 +131,19 @@ def _exact_as_before(
         return exact
     untile(network)
     return None
+
+
+def threads_of(network: PreTrainedModel, weights: Path | None) -> StepThreads:
+    """Threads of all steps on a processor, timed or as an earlier start has timed them."""
+    model = _on_small_memory(network, FAST["cpu"], "sdpa")
+    blocks = tuple(range(-(-max(step_threads.ROWS) // BLOCK_SIZE)))
+
+    def step(rows: int, threads: int) -> None:
+        torch.set_num_threads(threads)
+        model.run([Segment(tuple(range(rows)), 0, blocks, 1)])
+
+    facts = ("torch", torch.__version__, network.dtype)
+    return step_threads.find(step, weights, facts, usable_cores(), step_threads.chosen_for_all)
 
 
 def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:

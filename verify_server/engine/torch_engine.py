@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from opensled.errors import EngineError, UsageError
 from opensled.logs import told_long
+from opensled.step_threads import StepThreads
 from verify_server.engine import guards, loading
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.fixed_steps import Capture, FixedSteps
@@ -26,7 +27,7 @@ from verify_server.engine.packing import PackedBatch
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.shard import ALONE, Shard, own_parts
 from verify_server.engine.tap import HiddenTap, RowReader
-from verify_server.engine.tested_model import FAST, backends_of, capture_of, first_that_works
+from verify_server.engine.tested_model import FAST, backends_of, capture_of, first_that_works, threads_of
 from verify_server.engine.torch_scores import TorchScores
 
 NUMERICS = ("auto", "exact", "fast")
@@ -142,6 +143,7 @@ def load(
     most_rows: int = 512,
     graphs: str = "auto",
     shard: Shard = ALONE,
+    threads: int | None = None,
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
@@ -150,7 +152,8 @@ def load(
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
     which is slow, for tests. `shard`: which part of it this process computes; all others load theirs at the same time.
-    Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    `threads`: of all steps on a processor, 0 = timed, None = as torch has them now. Raises UsageError, NotFound,
+    UnsupportedModel, SelfTestFailed.
     """
     _check_options(numerics, graphs, kv_tokens)
     numerics = shard.numerics(numerics)
@@ -174,6 +177,7 @@ def load(
         weights=weights.path,
         shard=shard,
         eyes=eyes,
+        threads=threads,
     )
 
 
@@ -190,6 +194,7 @@ def around(
     weights: Path | None = None,
     shard: Shard = ALONE,
     eyes: ImageEncoder | None = None,
+    threads: int | None = None,
 ) -> TorchEngine:
     """Guards and tests a network that is on its device, as `load` does with what it has read.
 
@@ -199,6 +204,8 @@ def around(
     guards.check_modules(network)
     place = network.device
     reorder(network) if shard.size == 1 else own_parts(network)
+    if threads is not None and place.type == "cpu":
+        torch.set_num_threads(threads or threads_of(network, weights).few)
     with told_tested():
         backends = backends_of(attention, place)
         tested, level = first_that_works(network, backends, numerics, most_rows, weights, shard)
@@ -223,6 +230,7 @@ def around(
         row_step=tested.geometry.rows,
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
         images=eyes.facts if eyes else None,
+        threads=str(StepThreads(torch.get_num_threads())) if place.type == "cpu" else "",
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info, eyes, capture)
 

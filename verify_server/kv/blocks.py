@@ -34,18 +34,18 @@ class BlockPool:
         block_size: int,
         on_free: Callable[[Sequence[int]], object] | None = None,
         prefix_key: bytes = b"",
-        most_cached: int | None = None,
+        on_rest: Callable[[Sequence[int]], object] | None = None,
     ) -> None:
         """Calls `on_free` with blocks whose content is lost, before they can be taken again. `prefix_key`: secret of
-        the prefix keys; b"" = no block is ever shared. `most_cached`: blocks without holders that stay findable, at
-        most; None = all."""
+        the prefix keys; b"" = no block is ever shared. `on_rest`: called with blocks that have lost their last holder
+        and can still be found."""
         self.num_blocks = num_blocks
         self.block_size = block_size  # tokens
         self.prefixes = PrefixIndex(prefix_key) if prefix_key else None
         self.hits = 0  # tokens that were reused instead of computed
         self.evictions = 0  # blocks that lost content that could be found
         self._on_free = on_free
-        self._most_cached = num_blocks if most_cached is None else most_cached
+        self._on_rest = on_rest
         self._unused = list(range(num_blocks - 1, -1, -1))  # free and blank
         self._cached: OrderedDict[int, None] = OrderedDict()  # free and findable, least recently used first
         self._holders = [0] * num_blocks
@@ -108,8 +108,8 @@ class BlockPool:
         findable = self.prefixes.findable(left) if self.prefixes else []
         self._cached.update(dict.fromkeys(findable))
         blank = [block for block in left if block not in self._cached]
-        while len(self._cached) > self._most_cached:
-            blank.append(self._forgotten())
+        if self._on_rest is not None and findable:
+            self._on_rest(tuple(findable))
         if self._kept is not None:
             self._kept += blank
         else:
