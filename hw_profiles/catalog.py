@@ -21,6 +21,7 @@ from hw_profiles.profiles import (
 )
 from opensled.config import config_folder, read_file
 from opensled.errors import NotFound, UsageError
+from opensled.suggestion import did_you_mean
 
 Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape)
 
@@ -75,8 +76,9 @@ def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
     listed = [folder / f"{name}.toml" for folder in _folders(kind)] if name in names(kind) else []
     path = next((path for path in listed if path.is_file()), Path(name).expanduser())
     if not name or not path.is_file():
-        known = ", ".join(names(kind))
-        raise NotFound(f"no profile {name!r} among {kind}; choose from {known}, or give a file", "profile")
+        known = names(kind)
+        hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}, or give a file"
+        raise NotFound(f"no profile {name!r} among {kind}{hint}", "profile")
     return profile(id=path.stem, **_values(profile, read_file(path), f"{path}: "))
 
 

@@ -1,7 +1,6 @@
 """The command line: finds the verb, resolves its configuration, runs it. Heavy modules are imported only then."""
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import opensled
 from opensled import distribution
 from opensled.errors import OpenSledError, UsageError
 from opensled.registry import Registry, remedy
+from opensled.suggestion import did_you_mean, nearest
 from opensled.verbs import VERBS
 
 INTERRUPTED = 130
@@ -106,8 +106,8 @@ def _group(name: str, rest: list[str]) -> int:
 
 
 def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
-    hint = f"did you mean: opensled {prefix}{close[0]}" if close else f"choose from {', '.join(choices)}"
+    near = nearest(word, choices)
+    hint = f"did you mean: opensled {prefix}{near}" if near else f"choose from {', '.join(choices)}"
     return f"no command {prefix + word!r}; {hint} (see: opensled {prefix}--help)"
 
 
@@ -171,8 +171,6 @@ class _Parser(argparse.ArgumentParser):
 
     def _stray(self, message: str) -> str:
         """The error of a word that is no option, or of a value without one; "" for other errors."""
-        from opensled.config import did_you_mean
-
         if not message.startswith("unrecognized arguments: "):
             return ""
         word = message.removeprefix("unrecognized arguments: ").split()[0]
@@ -180,7 +178,7 @@ class _Parser(argparse.ArgumentParser):
             return f"{word!r} follows no option{self._such_as()}"
         flag = word.partition("=")[0]
         rest = "; flags of the service follow `--`" if self.rest else ""
-        return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions) or rest}"
+        return f"no option {flag}{did_you_mean(flag, self._option_string_actions) or rest}"
 
     def _such_as(self) -> str:
         """An option of this command's example that takes a value."""

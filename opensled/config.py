@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -15,6 +14,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from opensled import paired
 from opensled.config_trust import require_trust
 from opensled.errors import UsageError
+from opensled.suggestion import did_you_mean, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,7 +83,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return "--" + _dashed(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -279,11 +279,12 @@ def _from_file(
             if not known[name].metadata["apart"]:
                 values[name] = known[name].checked(value, f"{path}: {key}")
         elif keys is not None and key not in sections and name not in keys():
-            raise UsageError(f"{path}: unknown key {key!r}{did_you_mean(name, keys())}")
+            hint = did_you_mean(key, map(_dashed, keys())) or "; see opensled config init"
+            raise UsageError(f"{path}: unknown key {key!r}{hint}")
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")
         if name not in known:
-            hint = did_you_mean(name, known) or f"; see opensled {section.replace('.', ' ')} --help-all"
+            hint = did_you_mean(key, map(_dashed, known)) or f"; see opensled {section.replace('.', ' ')} --help-all"
             raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
         values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
     return values
@@ -293,14 +294,13 @@ def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) 
     """What to write instead of a section that there is not."""
     if section.replace("-", "_") in keys:
         return f"write `{section} = VALUE` above all sections, or in that of its command (see opensled config init)"
-    close = get_close_matches(section, sections, n=1)
-    return f"did you mean [{close[0]}]?" if close else f"sections are {', '.join(sorted(sections))}"
+    near = nearest(section, sections)
+    return f"did you mean [{near}]?" if near else f"sections are {', '.join(sorted(sections))}"
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """What to add to an error about `word`: the choice that is spelt nearly like it, if there is one."""
-    close = get_close_matches(word, list(choices), n=1)
-    return f"; did you mean {close[0].replace('_', '-')}?" if close else ""
+def _dashed(name: str) -> str:
+    """A key as it is written in a file."""
+    return name.replace("_", "-")
 
 
 def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
