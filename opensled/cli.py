@@ -174,6 +174,9 @@ class _Parser(argparse.ArgumentParser):
         if not message.startswith("unrecognized arguments: "):
             return ""
         word = message.removeprefix("unrecognized arguments: ").split()[0]
+        taken = next((action.metavar for action in self._actions if not action.option_strings), None)
+        if not word.startswith("-") and taken:
+            return f"{word!r} is one argument too many; give one {taken}, in quotes where it has spaces"
         if not word.startswith("-"):
             return f"{word!r} follows no option{self._such_as()}"
         flag = word.partition("=")[0]

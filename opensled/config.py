@@ -284,7 +284,10 @@ def _from_file(
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")
         if name not in known:
-            hint = did_you_mean(key, map(_dashed, known)) or f"; see opensled {section.replace('.', ' ')} --help-all"
+            hint = (
+                did_you_mean(key, map(_dashed, known))
+                or f"; see opensled {section.replace('.', ' ')} --help-all"
+            )
             raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
         values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
     return values

@@ -251,7 +251,8 @@ def missing(name_or_path: str) -> str:
     if "/" in name_or_path or Path(name_or_path).suffix:
         return f"{name_or_path} is missing: there is no such file or folder; {_here()}"
     near = did_you_mean(name_or_path, (*known_models(), *FETCHABLE))
-    return f"no model {name_or_path!r}{near or f'; {_here()}'}"
+    hint = f"{near} (see: opensled models list)" if near else f"; {_here()}"
+    return f"no model {name_or_path!r}{hint}"
 
 
 def _names() -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 # Least similarity of two names (twice their letters in common by all their letters). One slip in a word of four letters
-# gives 0.75 or more; words that merely share some letters reach about 0.67, as `report` and `remote` do.
-SIMILARITY = 0.7
+# leaves 0.75 or more; words that merely share letters reach about 0.67, as `report` and `remote` do.
+SIMILARITY = 0.75
 PREFIX = 3  # letters from which on the only name that begins so is meant
 MARKS = ("--no-", "--", "OPENSLED_")  # all names of a kind begin so; it says nothing about their likeness
 
