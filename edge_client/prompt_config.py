@@ -86,8 +86,8 @@ class GenerateConfig(SamplingConfig):
 
     prompt: str = option(
         "",
-        "what to answer, in quotes; a text on standard input comes before it, as in: cat letter.txt | opensled generate "
-        '"Sum this up."; - or nothing: standard input alone',
+        "what to answer, in quotes; a text on standard input comes before it, as in: "
+        'cat letter.txt | opensled generate "Sum this up."; - or nothing: standard input alone',
         positional=True,
         optional=True,
         metavar="TEXT",

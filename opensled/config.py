@@ -6,7 +6,7 @@
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -80,6 +80,7 @@ class Option:
     metadata: Mapping[str, Any]
     group: str  # title in the help, "" = none
     ancestor: int  # 0: the verb's own; more: of a class that it shares with other verbs
+    often: bool  # the short help shows it
 
     @property
     def flag(self) -> str:
@@ -109,10 +110,6 @@ class Option:
     @property
     def optional(self) -> bool:
         return bool(self.metadata["optional"])
-
-    @property
-    def often(self) -> bool:
-        return bool(self.metadata["often"]) or self.positional
 
     @property
     def help(self) -> str:
@@ -160,14 +157,24 @@ def _range(low: float, high: float) -> str:
 
 
 def options(config: type) -> list[Option]:
-    """The options of a configuration dataclass, in the order of its fields."""
+    """The options of a configuration dataclass, in the order of its fields.
+
+    `OFTEN` of the class: names of options that it shares with other verbs, and that its own short help shows, too.
+    """
     hints, found = get_type_hints(config), list[Option]()
     for item in fields(config):
         ancestor = _ancestor(config, item.name)
         before = found[-1].group if found and found[-1].ancestor == ancestor else ""
         group = item.metadata["group"] or before
-        found.append(Option(item.name, _kind(hints[item.name]), item.default, item.metadata, group, ancestor))
+        often = _is_often(config, item)
+        kind = _kind(hints[item.name])
+        found.append(Option(item.name, kind, item.default, item.metadata, group, ancestor, often))
     return found
+
+
+def _is_often(config: type, item: Field[Any]) -> bool:
+    marked = item.metadata["often"] or item.metadata["positional"]
+    return bool(marked) or item.name in getattr(config, "OFTEN", ())
 
 
 def _ancestor(config: type, name: str) -> int:

@@ -1,4 +1,4 @@
-"""The known name that an unknown word was probably meant to be: commands, options, keys, variables, models, profiles."""
+"""The known name that is nearest to an unknown word: of commands, options, keys, variables, models, profiles."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

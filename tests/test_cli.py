@@ -87,6 +87,17 @@ def test_the_short_help_of_every_verb_is_short(
     assert len(flags) == len(known) or (len(flags) >= 5 and f"opensled {name} --help-all" in shown)
 
 
+def test_the_short_help_of_a_device_has_what_its_owner_sets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = help_of("edge", "--help", capsys, monkeypatch)
+    assert {"--server", "--token-file", "--tls-ca", "--device-name", "--offline"} <= set(flags_in(shown))
+    assert "These are 12 of " in shown, "the argument HOST among them"
+    assert "--tls-ca" not in flags_in(help_of("chat", "--help", capsys, monkeypatch)), (
+        "a class that they share"
+    )
+
+
 @pytest.mark.parametrize("name", cli.VERBS)
 def test_the_long_help_of_every_verb_has_every_option(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
