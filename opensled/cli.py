@@ -9,12 +9,10 @@ from typing import Any, NoReturn
 
 import opensled
 from opensled import distribution
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import INTERRUPTED, OpenSledError, UsageError
 from opensled.registry import Registry, remedy
 from opensled.suggestion import did_you_mean, nearest
 from opensled.verbs import VERBS
-
-INTERRUPTED = 130
 
 CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
 RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})
@@ -38,7 +36,7 @@ option --name VALUE can also be set by the environment (OPENSLED_NAME), by
 precedence (opensled config init prints a sample).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
-            6 overloaded
+            6 overloaded, 130 interrupted (Ctrl-C)
 """
 
 
