@@ -69,16 +69,30 @@ async def _generate(config: GenerateConfig) -> int:
 
 
 def _prompt(config: GenerateConfig) -> Prompt:
-    text = sys.stdin.read() if config.prompt == "-" else config.prompt
-    if not text:
-        raise UsageError('nothing to answer: give --prompt "TEXT", or --prompt - for standard input')
-    require_text(text, "the prompt")
+    text = require_text(_text(config.prompt), "the prompt")
     images = tuple([TurnImage(0, image_file(path)) for path in config.image.split(",") if path])
     if config.raw and images:
         raise UsageError(
             "--raw continues a text, which has no place for a picture; leave out --raw or --image"
         )
     return text if config.raw else (ChatMessage("user", text, images=images),)
+
+
+def _text(given: str) -> str:
+    """What standard input holds, a blank line, and the text that was `given`; "-" and "" stand for no text."""
+    argument = "" if given == "-" else given
+    piped = "" if _nobody_pipes(asked=given == "-") else sys.stdin.read()
+    parts = [part for part in (piped, argument) if part.strip()]
+    if not parts:
+        raise UsageError(
+            'nothing to answer: give the text in quotes (opensled generate "TEXT") or on standard input'
+        )
+    return parts[0] if len(parts) == 1 else f"{parts[0].rstrip()}\n\n{parts[1]}"
+
+
+def _nobody_pipes(asked: bool) -> bool:
+    """Whether standard input is no source of a text: closed, or a terminal that was not `asked` for."""
+    return sys.stdin is None or sys.stdin.closed or (sys.stdin.isatty() and not asked)
 
 
 async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool) -> AsyncIterator[Chunk]:

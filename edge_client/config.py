@@ -1,6 +1,7 @@
 """Options of the verbs of a device (`edge`, `doctor`, `profile calibrate`; prompt_config.py) and their defaults."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from edge_client.drafters import OFF, plain_names
 from edge_client.lengths import LENGTH_POLICIES
@@ -128,7 +129,8 @@ class DeviceConfig(LinkConfig):
     background: bool = option(False, "no reader waits for the answers: under load they give way to others")
     device_name: str = option(
         "",
-        "name under which the server remembers how this device drafts; default: a new name for each run",
+        "name of this device on the server's page, under which the server also remembers how it drafts; default: a new "
+        "name for each run",
         metavar="NAME",
         check=device_name,
     )
@@ -168,6 +170,8 @@ class DeviceConfig(LinkConfig):
 class EdgeConfig(DeviceConfig):
     """A device that serves the OpenAI-compatible API."""
 
+    OFTEN: ClassVar = ("tls_ca", "device_name", "offline")
+
     host: str = option(
         "",
         "with --pair: the server as this device calls it, HOST or HOST:PORT; default: the one that announces itself",
@@ -201,12 +205,8 @@ class EdgeConfig(DeviceConfig):
         metavar="FILE",
         often=True,
     )
-    http_tls_cert: str = option(
-        "", "certificate chain (PEM) of the API; turns HTTPS on", metavar="FILE", often=True
-    )
-    http_tls_key: str = option(
-        "", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE", often=True
-    )
+    http_tls_cert: str = option("", "certificate chain (PEM) of the API; turns HTTPS on", metavar="FILE")
+    http_tls_key: str = option("", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE")
     cors_origin: str = option(
         "",
         "origins of web pages that may use the API, such as https://chat.example; comma-separated",
@@ -229,7 +229,6 @@ class EdgeConfig(DeviceConfig):
         metavar="HOST:PORT",
         check=host_port,
         group="metrics",
-        often=True,
     )
     insecure_metrics: bool = option(
         False, "serve the metrics beyond this machine, to every client that reaches them"

@@ -86,10 +86,12 @@ class GenerateConfig(SamplingConfig):
 
     prompt: str = option(
         "",
-        "prompt to answer; - reads it from standard input",
+        "what to answer, in quotes; a text on standard input comes before it, as in: "
+        'cat letter.txt | opensled generate "Sum this up."; - or nothing: standard input alone',
+        positional=True,
+        optional=True,
         metavar="TEXT",
         group="the prompt and its answer",
-        often=True,
     )
     image: str = option(
         "",

@@ -6,7 +6,6 @@ packaged ones of the same id. A path to any other file works as well.
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -22,6 +21,7 @@ from hw_profiles.profiles import (
 )
 from opensled.config import config_folder, read_file
 from opensled.errors import NotFound, UsageError
+from opensled.suggestion import nearest
 
 Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape)
 
@@ -51,7 +51,7 @@ def find(kind: str, typed: str) -> str:
     """The id that someone means by `typed`: case and punctuation do not count, and a part of an id or of a name is
     enough where it fits one profile alone (`4090`, `mac-mini`, `Llama 3.1 70B`). A path to a file stays as it is.
 
-    Raises NotFound with the nearest ids.
+    Raises NotFound with what is near, or all there is.
     """
     known = names(kind)
     if not typed or typed in known or Path(typed).expanduser().is_file():
@@ -64,11 +64,12 @@ def find(kind: str, typed: str) -> str:
     fitting = [name for name in known if word and word in _words(kind, name)]
     if len(fitting) == 1:
         return fitting[0]
-    near = fitting or [ids[close] for close in get_close_matches(word, ids, n=3)]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise NotFound(
-        f"no profile {typed!r} among {kind}; {hint}There are {', '.join(known)}, or give a file", "profile"
+    near = nearest(word, ids)
+    meant = fitting or ([ids[near]] if near else [])
+    hint = (
+        f"did you mean {' or '.join(meant)}?" if meant else f"choose from {', '.join(known)}, or give a file"
     )
+    raise NotFound(f"no profile {typed!r} among {kind}; {hint}", "profile")
 
 
 def _bare(text: str) -> str:

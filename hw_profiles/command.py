@@ -14,6 +14,7 @@ from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.sysfs import read_board
 from opensled.config import option
 from opensled.errors import NotFound, UsageError
+from opensled.suggestion import did_you_mean
 
 KINDS = tuple(catalog.KINDS)
 WIDEST = 110  # columns; longer lines are hard to read
@@ -86,7 +87,9 @@ def _kinds_of(config: ShowConfig) -> list[str]:
     if not found and Path(config.name).is_file():
         raise UsageError(f"{config.name} is a file: say with --kind which of {', '.join(KINDS)} it describes")
     if not found:
-        raise NotFound(f"no profile {config.name!r}; `opensled profile list` shows them all", "profile")
+        known = [name for kind in KINDS for name in catalog.names(kind)]
+        hint = did_you_mean(config.name, known) or "; `opensled profile list` shows them all"
+        raise NotFound(f"no profile {config.name!r}{hint}", "profile")
     return found
 
 

@@ -5,6 +5,7 @@ Readers of a board take the root folder, so that copies of other boards' files c
 """
 
 import os
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ FEATURES = {
     "avx512_vnni": "avx512-vnni",
     "amx_int8": "amx",
 }
+HERE = Path("/")
 CGROUP = Path("/sys/fs/cgroup")
 # Placeholders that makers leave in place of a name
 NAMELESS = ("", "to be filled by o.e.m.", "system product name", "system manufacturer", "default string")
@@ -69,8 +71,8 @@ class Board:
 
 
 def require_board(root: Path | str) -> None:
-    """Raises NotFound unless the files of a board lie below `root`."""
-    if not (Path(root) / "proc").is_dir():
+    """Raises NotFound unless the files of a board lie below `root`; this machine is one, whatever its system."""
+    if Path(root) != HERE and not (Path(root) / "proc").is_dir():
         raise NotFound(
             f"{root} holds no proc folder; give the folder that a board's /proc and /sys lie in", "root"
         )
@@ -81,6 +83,8 @@ def detect(root: Path | str = "/") -> Board:
     root = Path(root)
     tree = root / "proc/device-tree"
     cpuinfo = read_text(root / "proc/cpuinfo")
+    if root == HERE and not cpuinfo:
+        return _as_python_tells()
     processor = _processor(cpuinfo)
     return Board(
         name=_strings(tree / "model") or _product(root / "sys/class/dmi/id") or processor,
@@ -92,6 +96,14 @@ def detect(root: Path | str = "/") -> Board:
         memory_gib=round(_memory_kib(read_text(root / "proc/meminfo")) / 2**20, 1),
         power_mode=_power_mode(root),
     )
+
+
+def _as_python_tells() -> Board:
+    """This machine where there is no /proc, as on macOS."""
+    kind = platform.machine()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = os.cpu_count() or 1
+    return Board(kind, "", platform.platform(terse=True), kind, cores, (), round(memory / 2**30, 1))
 
 
 def _profile(compatible: str) -> str:
@@ -165,10 +177,14 @@ def _strings(path: Path) -> str:
     return " ".join(read_text(path).replace("\0", " ").split())
 
 
+def allowed_cpus() -> set[int]:
+    """Logical processors that this process may use; all of them where the system has no affinity, as macOS."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
     """Physical cores within the process's affinity, and within a container's CPU limit."""
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = {_siblings(cpu) for cpu in cpus}
+    cores = {_siblings(cpu) for cpu in allowed_cpus()}
     share = container_share()
     return max(1, len(cores) if share is None else min(len(cores), int(share)))
 

@@ -1,7 +1,6 @@
 """The command line: finds the verb, resolves its configuration, runs it. Heavy modules are imported only then."""
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -10,11 +9,10 @@ from typing import Any, NoReturn
 
 import opensled
 from opensled import distribution
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import INTERRUPTED, OpenSledError, UsageError
 from opensled.registry import Registry, remedy
+from opensled.suggestion import did_you_mean, nearest
 from opensled.verbs import VERBS
-
-INTERRUPTED = 130
 
 CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
 RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})
@@ -38,7 +36,7 @@ option --name VALUE can also be set by the environment (OPENSLED_NAME), by
 precedence (opensled config init prints a sample).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
-            6 overloaded
+            6 overloaded, 130 interrupted (Ctrl-C)
 """
 
 
@@ -106,8 +104,8 @@ def _group(name: str, rest: list[str]) -> int:
 
 
 def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
-    hint = f"did you mean: opensled {prefix}{close[0]}" if close else f"choose from {', '.join(choices)}"
+    near = nearest(word, choices)
+    hint = f"did you mean: opensled {prefix}{near}" if near else f"choose from {', '.join(choices)}"
     return f"no command {prefix + word!r}; {hint} (see: opensled {prefix}--help)"
 
 
@@ -171,16 +169,17 @@ class _Parser(argparse.ArgumentParser):
 
     def _stray(self, message: str) -> str:
         """The error of a word that is no option, or of a value without one; "" for other errors."""
-        from opensled.config import did_you_mean
-
         if not message.startswith("unrecognized arguments: "):
             return ""
         word = message.removeprefix("unrecognized arguments: ").split()[0]
+        taken = next((action.metavar for action in self._actions if not action.option_strings), None)
+        if not word.startswith("-") and taken:
+            return f"{word!r} is one argument too many; give one {taken}, in quotes where it has spaces"
         if not word.startswith("-"):
             return f"{word!r} follows no option{self._such_as()}"
         flag = word.partition("=")[0]
         rest = "; flags of the service follow `--`" if self.rest else ""
-        return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions) or rest}"
+        return f"no option {flag}{did_you_mean(flag, self._option_string_actions) or rest}"
 
     def _such_as(self) -> str:
         """An option of this command's example that takes a value."""

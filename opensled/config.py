@@ -6,8 +6,7 @@
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -15,6 +14,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from opensled import paired
 from opensled.config_trust import require_trust
 from opensled.errors import UsageError
+from opensled.suggestion import did_you_mean, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -80,10 +80,11 @@ class Option:
     metadata: Mapping[str, Any]
     group: str  # title in the help, "" = none
     ancestor: int  # 0: the verb's own; more: of a class that it shares with other verbs
+    often: bool  # the short help shows it
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return "--" + _dashed(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -109,10 +110,6 @@ class Option:
     @property
     def optional(self) -> bool:
         return bool(self.metadata["optional"])
-
-    @property
-    def often(self) -> bool:
-        return bool(self.metadata["often"]) or self.positional
 
     @property
     def help(self) -> str:
@@ -160,14 +157,24 @@ def _range(low: float, high: float) -> str:
 
 
 def options(config: type) -> list[Option]:
-    """The options of a configuration dataclass, in the order of its fields."""
+    """The options of a configuration dataclass, in the order of its fields.
+
+    `OFTEN` of the class: names of options that it shares with other verbs, and that its own short help shows, too.
+    """
     hints, found = get_type_hints(config), list[Option]()
     for item in fields(config):
         ancestor = _ancestor(config, item.name)
         before = found[-1].group if found and found[-1].ancestor == ancestor else ""
         group = item.metadata["group"] or before
-        found.append(Option(item.name, _kind(hints[item.name]), item.default, item.metadata, group, ancestor))
+        often = _is_often(config, item)
+        kind = _kind(hints[item.name])
+        found.append(Option(item.name, kind, item.default, item.metadata, group, ancestor, often))
     return found
+
+
+def _is_often(config: type, item: Field[Any]) -> bool:
+    marked = item.metadata["often"] or item.metadata["positional"]
+    return bool(marked) or item.name in getattr(config, "OFTEN", ())
 
 
 def _ancestor(config: type, name: str) -> int:
@@ -279,11 +286,15 @@ def _from_file(
             if not known[name].metadata["apart"]:
                 values[name] = known[name].checked(value, f"{path}: {key}")
         elif keys is not None and key not in sections and name not in keys():
-            raise UsageError(f"{path}: unknown key {key!r}{did_you_mean(name, keys())}")
+            hint = did_you_mean(key, map(_dashed, keys())) or "; see opensled config init"
+            raise UsageError(f"{path}: unknown key {key!r}{hint}")
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")
         if name not in known:
-            hint = did_you_mean(name, known) or f"; see opensled {section.replace('.', ' ')} --help-all"
+            hint = (
+                did_you_mean(key, map(_dashed, known))
+                or f"; see opensled {section.replace('.', ' ')} --help-all"
+            )
             raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
         values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
     return values
@@ -293,14 +304,13 @@ def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) 
     """What to write instead of a section that there is not."""
     if section.replace("-", "_") in keys:
         return f"write `{section} = VALUE` above all sections, or in that of its command (see opensled config init)"
-    close = get_close_matches(section, sections, n=1)
-    return f"did you mean [{close[0]}]?" if close else f"sections are {', '.join(sorted(sections))}"
+    near = nearest(section, sections)
+    return f"did you mean [{near}]?" if near else f"sections are {', '.join(sorted(sections))}"
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """What to add to an error about `word`: the choice that is spelt nearly like it, if there is one."""
-    close = get_close_matches(word, list(choices), n=1)
-    return f"; did you mean {close[0].replace('_', '-')}?" if close else ""
+def _dashed(name: str) -> str:
+    """A key as it is written in a file."""
+    return name.replace("_", "-")
 
 
 def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """All errors that a peer or a user can cause, as one tree. Our own invariants are asserts instead."""
 
+INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, as shells have it
+
 
 class OpenSledError(Exception):
     """Root of the tree. `code` travels in `Failure`, `exit_code` ends the command line."""

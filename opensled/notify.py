@@ -21,7 +21,7 @@ def send(state: str, patience: float = 1.0) -> None:
         return
     address = "\0" + path[1:] if path.startswith("@") else path  # "@": Linux's abstract namespace
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as client:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
             client.settimeout(patience)
             client.sendto(state.encode(), address)
     except OSError as error:

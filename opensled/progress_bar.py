@@ -5,6 +5,11 @@ import sys
 WIDTH = 24  # characters
 
 
+def bar(done: float, total: float) -> str:
+    """The bar alone."""
+    return f"{'#' * int(WIDTH * min(1.0, done / (total or 1))):.<{WIDTH}}"
+
+
 class ProgressBar:
     """`word` and how many of `total` bytes are done; use it in a `with`."""
 
@@ -16,9 +21,8 @@ class ProgressBar:
         """`done`: bytes so far, of this file and of those `before` it."""
         done += before
         if self._shown:
-            bar = "#" * (WIDTH * min(done, self._total) // self._total)
             numbers = f"{done / 1e6:.0f} of {self._total / 1e6:.0f} MB"
-            print(f"\r{self._word} {bar:.<{WIDTH}} {numbers}", end="", file=sys.stderr, flush=True)
+            print(f"\r{self._word} {bar(done, self._total)} {numbers}", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "ProgressBar":
         return self

@@ -8,6 +8,7 @@ from opensled import hub_names
 from opensled.errors import NotFound
 from opensled.hub_names import HubName, chosen, gguf_models
 from opensled.model_pairs import PAIRS
+from opensled.suggestion import did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parent
 # The wheel carries the files of the checkout's `models/` inside the package.
@@ -249,7 +250,9 @@ def missing(name_or_path: str) -> str:
         return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"
     if "/" in name_or_path or Path(name_or_path).suffix:
         return f"{name_or_path} is missing: there is no such file or folder; {_here()}"
-    return f"no model {name_or_path!r}; {_here()}"
+    near = did_you_mean(name_or_path, (*known_models(), *FETCHABLE))
+    hint = f"{near} (see: opensled models list)" if near else f"; {_here()}"
+    return f"no model {name_or_path!r}{hint}"
 
 
 def _names() -> str:

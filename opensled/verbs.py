@@ -94,7 +94,7 @@ VERBS = {
     ),
     "generate": Verb(
         "answer one prompt",
-        'opensled generate --prompt "Turn on the kitchen light."',
+        'opensled generate "Turn on the kitchen light."',
         "edge_client.prompt_config:GenerateConfig",
         "edge_client.command:generate",
     ),

@@ -160,4 +160,4 @@ def _sum_up(asked: Sequence[Asked], colours: Palette) -> None:
     print(f"{sum(each.same for each in asked)} of {len(asked)} answers are what transformers alone writes")
     print(f"{right} of {len(asked)} are right: {TARGET} is small, and was trained on such scenes")
     print(f"ask about a picture of your own: opensled serve --model {TARGET}, and then")
-    print('opensled generate --image FILE --prompt "What is in the picture?"')
+    print('opensled generate --image FILE "What is in the picture?"')

@@ -172,10 +172,10 @@ class Walk:
         """The second Pi is withdrawn, and hears so; the first one still answers."""
         gone = self._pis[-1]
         machine.run(text.replace("NAME", gone.name))
-        gone.run('~/opensled/bin/opensled generate --prompt "Hello"', status=4)
+        gone.run('~/opensled/bin/opensled generate "Hello"', status=4)
         self._pis.remove(gone)
         self._withdrawn.append(gone)
-        self._pis[0].run('~/opensled/bin/opensled generate --prompt "Hello"')
+        self._pis[0].run('~/opensled/bin/opensled generate "Hello"')
         return f"{gone.name} is refused from now on"
 
     def _kiosk(self, machine: HomeMachine, text: str, words: list[str]) -> str:

@@ -153,7 +153,7 @@ def walk(machine: Container, user: str) -> None:
         "both run",
         state,
     )
-    answer = machine.run(f"{OPENSLED} generate --prompt 'Turn on the kitchen light.'", user)
+    answer = machine.run(f"{OPENSLED} generate 'Turn on the kitchen light.'", user)
     expect(bool(answer.strip()), "a question is answered", answer)
     words = machine.run(
         f"tr '\\0' '\\n' < /proc/$({scope(user)} show --property MainPID --value opensled-edge)/cmdline", user

@@ -33,7 +33,7 @@ ABSENT = (
     *("ray", "spake2", "starlette", "uvicorn", "zeroconf"),
 )
 SERVE = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0", "--threads", "1")
-QUESTION = ("--prompt", "Write a short story about a rabbit.", "--temperature", "0.8", "--seed", "5")
+QUESTION = ("Write a short story about a rabbit.", "--temperature", "0.8", "--seed", "5")
 LONG = Open((3, 1, 4), SamplingParams(temperature=0.8, seed=7, max_tokens=200))
 GUIDED = Open((3, 1, 4), SamplingParams(), guide=Guide(json_schema='{"type": "boolean"}'))
 

@@ -87,6 +87,17 @@ def test_the_short_help_of_every_verb_is_short(
     assert len(flags) == len(known) or (len(flags) >= 5 and f"opensled {name} --help-all" in shown)
 
 
+def test_the_short_help_of_a_device_has_what_its_owner_sets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = help_of("edge", "--help", capsys, monkeypatch)
+    assert {"--server", "--token-file", "--tls-ca", "--device-name", "--offline"} <= set(flags_in(shown))
+    assert "These are 12 of " in shown, "the argument HOST among them"
+    assert "--tls-ca" not in flags_in(help_of("chat", "--help", capsys, monkeypatch)), (
+        "a class that they share"
+    )
+
+
 @pytest.mark.parametrize("name", cli.VERBS)
 def test_the_long_help_of_every_verb_has_every_option(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -110,7 +121,7 @@ def test_a_verbs_own_options_come_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = flags_in(help_of("generate", "--help", capsys, monkeypatch))
-    assert flags.index("--prompt") < flags.index("--max-tokens") < flags.index("--server")
+    assert flags.index("--image") < flags.index("--max-tokens") < flags.index("--server")
 
 
 def test_help_may_be_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +193,11 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),
         (["serve", "--modle", "x"], "no option --modle; did you mean --model? (see: opensled serve --help)"),
-        (["generate", "Hi"], "'Hi' follows no option; write it behind one, such as --prompt TEXT (see:"),
+        (
+            ["generate", "Hi", "there"],
+            "'there' is one argument too many; give one TEXT, in quotes where it has spaces (see: opensled generate",
+        ),
+        (["generate", "--prompt", "Hi"], "no option --prompt (see: opensled generate --help)"),
         (
             ["doctor", "hub:7411"],
             "'hub:7411' follows no option; write it behind one, such as --server HOST:PORT",

@@ -119,7 +119,7 @@ def config(**fields) -> ServeConfig:
 @pytest.mark.parametrize(("replicas", "threads", "cpus"), [(2, 0, 8), (12, 0, 12), (4, 3, 12), (1, 2, 8)])
 def test_its_own_ray_has_a_cpu_for_each_thread(monkeypatch, replicas, threads, cpus):
     taken = []
-    monkeypatch.setattr(cluster_command, "_cores", lambda: 8)
+    monkeypatch.setattr(cluster_command, "allowed_cpus", lambda: set(range(8)))
     monkeypatch.setattr(ray_runtime, "own_ray", lambda cpus: taken.append(cpus) or memoryview(b""))
     with cluster_command._ray(config(replicas=replicas, threads=threads)):
         pass
@@ -154,6 +154,6 @@ def test_replicas_must_find_gpus_unless_machines_may_still_come(monkeypatch, the
 
 def test_each_shard_of_a_replica_has_its_share_of_the_cpus(monkeypatch):
     monkeypatch.setattr(ray_runtime, "gpus_there", lambda: 0.0)
-    monkeypatch.setattr(cluster_command, "_cores", lambda: 8)
+    monkeypatch.setattr(cluster_command, "allowed_cpus", lambda: set(range(8)))
     assert cluster_command._spec(config(replicas=2, shards=2)).cpus == 4
     assert cluster_command._spec(config(replicas=1, shards=2, threads=3)).cpus == 6

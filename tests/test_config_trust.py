@@ -130,10 +130,13 @@ def test_its_use_is_announced_in_one_line(
     assert capsys.readouterr().err == "", "nothing of it is used"
 
 
-def test_it_cannot_hide_itself(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_cannot_hide_itself(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
     for form in ("log_level = 'error'", "log_level = 'error'\nlog_json = true"):
         files[0].write_text(f"[generate]\nserver = '127.0.0.1:1'\n{form}\n")
-        assert cli.main(["generate", "--prompt", "Hi", "--drafter", "none"]) == 5
+        assert cli.main(["generate", "Hi", "--drafter", "none"]) == 5
         line = capsys.readouterr().err.splitlines()[0]
         said = json.loads(line)["message"] if line.startswith("{") else line.removeprefix("note: ")
         assert said.startswith("opensled.toml of this folder sets") and "server" in said

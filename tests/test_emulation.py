@@ -193,7 +193,6 @@ def test_a_real_server_tells_its_totals_at_the_end():
             "generate",
             "--server",
             server.wait_ready(),
-            "--prompt",
             "hello",
             "--max-tokens",
             "12",

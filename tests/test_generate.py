@@ -10,6 +10,7 @@ import pytest
 from edge_client import command
 from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal import tail
+from opensled import cli
 from opensled_testbed.processes import Process
 from tests import vt
 from tests.fake_backend import WORDS, FakeBackend
@@ -37,15 +38,69 @@ def generate(server, *arguments, text=b""):
     return subprocess.run(asked, input=text, capture_output=True, timeout=60)
 
 
+@pytest.fixture
+def asked(monkeypatch):
+    """Prompts that reach a device which answers nothing else; standard input is empty at first."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    seen = []
+
+    class Listener(LocalDevice):
+        async def answer(self, task):
+            seen.append(task.prompt)
+            async for chunk in super().answer(task):
+                yield chunk
+
+    async def connect(config):
+        return Listener(words=WORDS)
+
+    monkeypatch.setattr(command, "connect", connect)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "sent"),
+    [
+        (["Sum this up."], "", "Sum this up."),
+        ([], "Dear Ann,\n", "Dear Ann,\n"),
+        (["-"], "Dear Ann,\n", "Dear Ann,\n"),
+        (["Sum this up."], "Dear Ann,\nsee you.\n", "Dear Ann,\nsee you.\n\nSum this up."),
+        (["Sum this up."], " \n", "Sum this up."),
+        (["-5 + 3?"], "", "-5 + 3?"),
+    ],
+)
+def test_the_text_is_standard_input_and_then_the_argument(asked, monkeypatch, arguments, piped, sent):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(piped))
+    assert cli.main(["generate", "--raw", *arguments, "--drafter", "none"]) == 0
+    assert asked == [sent]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"], [""], [" "]])
+@pytest.mark.parametrize("piped", [io.StringIO(""), io.StringIO("\n"), None])
+def test_no_text_is_an_error_that_says_where_it_may_be(asked, monkeypatch, capsys, arguments, piped):
+    monkeypatch.setattr(sys, "stdin", piped)
+    assert cli.main(["generate", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert "nothing to answer" in shown and 'opensled generate "TEXT"' in shown and "standard input" in shown
+    assert not asked
+
+
+def test_a_terminal_is_read_only_if_it_was_asked_for(asked, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", Wide("Dear Ann"))
+    assert cli.main(["generate"]) == 2 and "nothing to answer" in capsys.readouterr().err
+    assert cli.main(["generate", "--raw", "Hi"]) == 0
+    assert cli.main(["generate", "--raw", "-"]) == 0
+    assert asked == ["Hi", "Dear Ann"]
+
+
 @pytest.mark.parametrize("prompt", [b"caf\xe9", "-"])
 def test_bytes_that_are_no_text_are_not_sent(server, prompt):
-    done = generate(server, "--prompt", prompt, text=b"caf\xe9")
+    done = generate(server, prompt, text=b"caf\xe9")
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"character 4 of the prompt is not valid UTF-8" in done.stderr and done.stderr.count(b"\n") == 1
 
 
 def test_an_error_before_the_answer_leaves_standard_output_empty(server):
-    done = generate(server, "--prompt", "x" * 500)
+    done = generate(server, "x" * 500)
     assert (done.returncode, done.stdout) == (1, b"") and b"context" in done.stderr
 
 
@@ -61,7 +116,7 @@ class Wide(io.StringIO):
         return True
 
 
-def test_words_are_not_split_at_the_end_of_a_line(monkeypatch):
+def test_words_are_not_split_at_the_end_of_a_line(asked, monkeypatch):
     async def connect(config):
         return LocalDevice(words=["The kit", "chen ", "light ", "is ", "o", "n."])
 
@@ -80,11 +135,7 @@ class LocalDevice(FakeBackend):
         pass
 
 
-def test_an_answer_is_utf8_whatever_the_terminal_thinks(monkeypatch):
-    async def connect(config):
-        return LocalDevice()
-
-    monkeypatch.setattr(command, "connect", connect)
+def test_an_answer_is_utf8_whatever_the_terminal_thinks(asked, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert command.generate(GenerateConfig(prompt="Hi")) == 0
     sys.stdout.flush()

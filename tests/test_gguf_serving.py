@@ -37,7 +37,6 @@ def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
     assert len(messages) == 1
     body = {"messages": messages, "temperature": 0.8, "seed": 5, "max_tokens": 30}
     question = (
-        "--prompt",
         messages[0]["content"],
         "--temperature",
         "0.8",

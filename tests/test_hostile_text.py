@@ -49,6 +49,7 @@ def connected(monkeypatch):
             return device
 
         monkeypatch.setattr(command, "connect", connect)
+        monkeypatch.setattr(sys, "stdin", io.StringIO())
         monkeypatch.setattr(sys, "stdout", Terminal())
 
     return use
@@ -76,7 +77,7 @@ def test_a_pipe_and_the_api_get_the_text_as_it_is(connected, monkeypatch):
 
 def test_an_error_of_a_server(connected, capsys):
     connected(HostileDevice(error=InvalidRequest(EVIL + "\nerror: not ours", "prompt")))
-    assert cli.main(["generate", "--prompt", "Hi"]) == 1
+    assert cli.main(["generate", "Hi"]) == 1
     assert capsys.readouterr().err == f"error: {SHOWN} error: not ours\n"
 
 

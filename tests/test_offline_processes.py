@@ -130,7 +130,7 @@ def test_generate_waits_with_a_line_that_goes_away(tmp_path):
     gate = tmp_path / "open"
     with serve(gate) as first:
         address = first.wait_ready()
-        arguments = ["generate", "--server", address, "--drafter", "none", "--prompt", QUESTION]
+        arguments = ["generate", "--server", address, "--drafter", "none", QUESTION]
         arguments += ["--max-tokens", str(LENGTH), "--cache-dir", str(tmp_path)]
         with Screen(*arguments, columns=60) as screen:
             screen.expect("E")

@@ -78,7 +78,7 @@ def test_a_device_writes_into_its_own_folders(home, tmp_path):
     (tmp_path / "notes.txt").write_text("the kitchen light, the hall light")
     with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1"]) as server:
         at = ["--server", server.wait_ready(60)]
-        ask = ["generate", *at, "--prompt", "Turn on the light.", "--max-tokens", "8", "--drafter"]
+        ask = ["generate", *at, "Turn on the light.", "--max-tokens", "8", "--drafter"]
         run(
             *([*ask, drafter] for drafter in DRAFTERS),
             ["doctor", *at, "--drafter", "onnx"],

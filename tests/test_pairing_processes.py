@@ -97,13 +97,13 @@ def test_a_home_from_nothing(server, pi):
         assert told["paired"]["name"] == "kitchen" and told["paired"]["server"] == f"{HERE}:{port}"
         assert json.loads(text)["tool"] == "light.switch"
         # From now on without any flag
-        alone, _ = pi.run("generate", "--prompt", "Turn on the kitchen light.")
+        alone, _ = pi.run("generate", "Turn on the kitchen light.")
         assert alone.strip() == text
         # Another server gets neither TLS nor token of the pairing
-        pi.run("generate", "--server", f"localhost:{port}", "--prompt", "x", code=5)
+        pi.run("generate", "--server", f"localhost:{port}", "x", code=5)
         assert [each["name"] for each in json.loads(server.run("pair", "list", "--json")[0])] == ["kitchen"]
         assert "kitchen is withdrawn" in server.run("pair", "revoke", "kitchen")[0]
-        assert "pair this device again" in pi.run("generate", "--prompt", "x", code=4)[1]
+        assert "pair this device again" in pi.run("generate", "x", code=4)[1]
         server.run("pair", "revoke", "kitchen", code=3)
 
 
@@ -152,7 +152,7 @@ def test_looking_makes_nothing(tmp_path, monkeypatch, capsys):
         ("edge", "192.0.2.1"),
         ("edge", "--server", "mdns"),
         ("chat", "--server", "mdns"),
-        ("generate", "--server", "mdns", "--prompt", "x"),
+        ("generate", "--server", "mdns", "x"),
     ],
     ids=" ".join,
 )

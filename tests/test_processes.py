@@ -106,7 +106,7 @@ def prompts(count):
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "7")], ids=["greedy", "T=0.8"])
 def test_generate_gives_the_same_ids_with_every_drafter(server, drafter, sampling):
     for prompt in prompts(2):
-        common = ["--prompt", prompt, "--max-tokens", "40", *sampling]
+        common = [prompt, "--max-tokens", "40", *sampling]
         plain = generate_plain(server, *common)
         drafted = generate(server, "--drafter", drafter, *common)
         assert drafted["token_ids"] == plain["token_ids"] and drafted["text"] == plain["text"]
@@ -241,11 +241,9 @@ def test_a_target_without_chat_template_or_eos_works_raw(tmp_path):
     expected, _ = Reference(folder).generate(Reference(folder).encode("one two"), max_tokens=12)
     with serve(model=folder) as process:
         address = process.wait_ready()
-        drafted = generate(
-            address, "--drafter", "lookup", "--prompt", "one two", "--raw", "--max-tokens", "12"
-        )
+        drafted = generate(address, "--drafter", "lookup", "one two", "--raw", "--max-tokens", "12")
         assert drafted["token_ids"] == expected and drafted["finish_reason"] == "length"
-        command = [sys.executable, "-m", "opensled", "generate", "--server", address, "--prompt", "one two"]
+        command = [sys.executable, "-m", "opensled", "generate", "--server", address, "one two"]
         chat = subprocess.run([*command, "--drafter", "none"], capture_output=True, text=True, timeout=60)
         assert chat.returncode == 1 and "--raw" in chat.stderr and chat.stderr.count("\n") == 1
 
@@ -255,7 +253,7 @@ def test_exit_codes_and_one_line_errors(tmp_path):
         command = [sys.executable, "-m", "opensled", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
-    unreachable = run("generate", "--server", "127.0.0.1:1", "--drafter", "none", "--prompt", "x")
+    unreachable = run("generate", "--server", "127.0.0.1:1", "--drafter", "none", "x")
     assert unreachable.returncode == 5 and unreachable.stderr.count("\n") == 1
     missing = run("serve", "--model", "no-such-model")
     assert missing.returncode == 3 and "tiny" in missing.stderr and missing.stderr.count("\n") == 1

@@ -51,7 +51,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_page_has_every_section_and_a_way_to_it(page: str) -> None:
     assert re.findall('<section id="([^"]*)">', page) == list(SECTIONS)
     assert all(f'<a href="#{anchor}">' in page for anchor in SECTIONS)
-    assert "is not there yet" not in page
+    assert "is not there yet" not in page and "PARTIAL" not in page
     assert "Grid: opensled" in section_of(page, "origins")  # measured later than the rest of its file
 
 
@@ -224,6 +224,21 @@ def test_what_is_not_there_is_left_out_with_its_command(tmp_path: Path) -> None:
 def test_the_same_results_give_the_samepage_of(tmp_path: Path) -> None:
     few = {name: EVERYTHING[name] for name in ("grid", "part")}
     assert page_of(tmp_path, few) == page_of(tmp_path, few)
+
+
+def test_ctrl_c_leaves_a_page_of_what_is_drawn_which_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("opensled_testbed.report.components.section", interrupt)
+    (tmp_path / "part.json").write_text(json.dumps(EVERYTHING["part"]))
+    out = tmp_path / "report.html"
+    assert main(["bench", "report", "--folder", str(tmp_path), "--out", str(out)]) == 130
+    told = "PARTIAL: 3 of 5 parts were made before Ctrl-C"
+    assert told in capsys.readouterr().out and told in out.read_text("utf-8")
+    assert re.findall('<section id="([^"]*)">', out.read_text("utf-8")) == ["legend", "losses"]
 
 
 def test_a_folder_without_results_is_told_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

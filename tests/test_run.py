@@ -108,7 +108,7 @@ def test_a_server_that_cannot_start_gives_its_reason(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("tine", "no model 'tine'; models here: tiny"), ("./gone.gguf", "./gone.gguf is missing")],
+    [("tine", "no model 'tine'; did you mean tiny? (see: "), ("./gone.gguf", "./gone.gguf is missing")],
 )
 def test_a_model_that_nobody_has_starts_nothing(name, said, cache, capsys, monkeypatch):
     monkeypatch.setattr(run_command, "ChildServer", None)

@@ -39,7 +39,7 @@ QUESTION = "How many legs do two cats have?"
 def answer(address: str) -> str:
     flags = ("--server", address, "--drafter", "lookup", "--temperature", "0", "--max-tokens", "40")
     done = subprocess.run(
-        [sys.executable, "-m", "opensled", "generate", "--prompt", QUESTION, *flags],
+        [sys.executable, "-m", "opensled", "generate", QUESTION, *flags],
         env=clean_environment(),
         capture_output=True,
         text=True,

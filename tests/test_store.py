@@ -48,7 +48,9 @@ def test_paths_of_files_and_folders(wheel: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "must_have", "said"),
     [
-        ("tine", None, "no model 'tine'.*tiny, tiny-draft.*opensled models list"),
+        ("tine", None, r"no model 'tine'; did you mean tiny\? \(see: opensled models list\)"),
+        ("smolm2", None, r"did you mean smollm2\?"),  # it may be fetched
+        ("banana", None, "no model 'banana'; models here: tiny, tiny-draft.*opensled models list"),
         ("tiny", "*.gguf", r"has no \*.gguf"),
         ("", None, "no model ''"),
     ],

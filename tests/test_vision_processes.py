@@ -60,7 +60,7 @@ def test_generate_and_chat_show_a_picture(folder, places, words):
     address, *_ = places
     path = str(folder.parent / "door.png")
     asked = ("--server", address, "--drafter", "none", "--max-tokens", str(MOST), "--temperature", "0")
-    done = command("generate", *asked, "--image", path, "--prompt", QUESTION, "--json")
+    done = command("generate", *asked, "--image", path, QUESTION, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["token_ids"] == words[0]
     said = command("chat", *asked, input=f"/image {path}\n{QUESTION}\n")
@@ -97,7 +97,7 @@ def test_a_hostile_file_is_refused_and_the_next_one_answered(places, words):
 def test_other_targets_refuse_pictures_by_name(folder):
     serve = ["serve", "--model", "tiny", "--engine", "llamacpp", "--listen", "127.0.0.1:0", "--json"]
     with Process(serve) as server:
-        asked = ("--server", server.wait_ready(), "--drafter", "none", "--prompt", QUESTION)
+        asked = ("--server", server.wait_ready(), "--drafter", "none", QUESTION)
         done = command("generate", *asked, "--image", str(folder.parent / "door.png"))
     assert done.returncode and "reads text alone" in done.stderr
 
@@ -135,7 +135,7 @@ def test_tiny_vision_writes_the_same_with_every_drafter(tiny_vision, seer, scene
     prompt = seer.show([{"role": "user", "content": parts}], [scene.read_bytes()])
     ids, _ = seer.generate(prompt, temperature=temperature, seed=5, max_tokens=24)
     asked = ("--server", tiny_vision, "--drafter", drafter, "--max-tokens", "24", "--threads", "1")
-    shown = ("--image", str(scene), "--prompt", TOLD, "--temperature", str(temperature), "--seed", "5")
+    shown = ("--image", str(scene), TOLD, "--temperature", str(temperature), "--seed", "5")
     done = command("generate", *asked, *shown, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["token_ids"] == ids

@@ -133,7 +133,7 @@ def pythons() -> list[str]:
 
 def ask(opensled: Path, address: str, folder: Path, drafter: str) -> str:
     """The text of one answer, drafted so; a drafter with a model must have helped."""
-    question = ("--prompt", "Turn on the kitchen light.", "--drafter", drafter, "--json")
+    question = ("Turn on the kitchen light.", "--drafter", drafter, "--json")
     answer = json.loads(run([opensled, "generate", "--server", address, *question], folder))
     assert answer["accepted"] or drafter in ("none", "lookup"), answer
     return answer["text"]

@@ -50,9 +50,7 @@ async def check_gain(
 
 
 def _untold(why: str) -> Finding:
-    return warn(
-        "short answers", f"drafting was not measured: {why}", "ask for one: opensled generate --prompt Hello"
-    )
+    return warn("short answers", f"drafting was not measured: {why}", "ask for one: opensled generate Hello")
 
 
 def told(config: DoctorConfig, measured: Prediction) -> list[Finding]:

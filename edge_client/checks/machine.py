@@ -10,7 +10,7 @@ import opensled
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import calibrated_threads, model_drafter
-from hw_profiles.detect import CGROUP, container_share, usable_cores
+from hw_profiles.detect import CGROUP, allowed_cpus, container_share, usable_cores
 from opensled.errors import NotFound
 from opensled.store import model_file, model_path
 
@@ -35,7 +35,7 @@ def check_machine(config: DeviceConfig) -> list[Finding]:
 def check_cores() -> Finding:
     """How many of the processors this process may use."""
     logical, usable = os.cpu_count() or 1, usable_cores()
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
+    allowed = len(allowed_cpus())
     parts = [f"{logical} logical processors"]
     if allowed < logical:
         parts.append(f"{allowed} allowed to this process")

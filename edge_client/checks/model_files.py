@@ -1,6 +1,5 @@
 """Checks the files of this device (configuration, secrets, cache) and the port of its API."""
 
-import difflib
 import errno
 import os
 import shutil
@@ -19,6 +18,7 @@ from opensled.address import host_port, joined
 from opensled.config_trust import require_trust
 from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_authorities, read_identity, read_secret_text
+from opensled.suggestion import nearest
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
@@ -100,11 +100,11 @@ def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
     ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
     unknown = [name for name in ours if name not in known | SWITCHES]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], known, n=1)
+        near = nearest(unknown[0], known)
         return warn(
             "environment",
             f"{', '.join(unknown)} is no option of OpenSLED",
-            f"rename it to {close[0]}" if close else f"unset {unknown[0]}",
+            f"rename it to {near}" if near else f"unset {unknown[0]}",
         )
     return ok("environment", f"sets {', '.join(ours)}" if ours else "no OPENSLED_ variable is set")
 

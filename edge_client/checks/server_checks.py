@@ -136,7 +136,7 @@ def check_description(info: ModelInfo, rule: str) -> list[Finding]:
     if info.version != opensled.__version__:
         findings.append(_versions(plain(info.version)[:40]))
     if not info.has_chat_template:
-        fix = "continue texts instead: opensled generate --raw --prompt TEXT"
+        fix = 'continue texts instead: opensled generate --raw "TEXT"'
         findings.append(warn("chat", "the target has no chat template", fix))
     return findings
 

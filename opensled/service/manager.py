@@ -97,8 +97,8 @@ def require() -> None:
     """Raises UsageError where no systemd runs."""
     if not BOOTED.is_dir() or not shutil.which("systemctl"):
         raise UsageError(
-            "systemd does not run here, as in most containers; --dry-run prints the unit and the commands for a "
-            "machine on which it does, and `opensled serve` or `opensled edge` run without a service"
+            "systemd does not run here, as in most containers and on macOS; --dry-run prints the unit and the commands "
+            "for a machine on which it does, and `opensled serve` or `opensled edge` run without a service"
         )
 
 

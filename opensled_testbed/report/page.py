@@ -1,10 +1,12 @@
 """The page: its head, its sections in order, and where everything comes from."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from opensled.errors import NotFound
+from opensled.errors import INTERRUPTED, NotFound
+from opensled.work_progress import Part, WorkProgress
 from opensled_testbed.config import ReportConfig
 from opensled_testbed.report import (
     agreement,
@@ -48,12 +50,21 @@ SIGNS = {
 }
 
 
-def page(results: Results, page_folder: Path) -> str:
-    """The whole file; `page_folder` is where it will lie, so that links to the JSON files are right."""
-    sections = [
-        section._replace(body=origin(result, page_folder) + section.body) if result else section
-        for section, result in _sections(results, page_folder)
-    ]
+def page(results: Results, page_folder: Path, progress: WorkProgress) -> tuple[str, str]:
+    """The whole file; `page_folder` is where it will lie, so that links to the JSON files are right.
+
+    Ctrl-C ends it with the sections that are made by then. Returns the page, and how far it came, "" = it is complete.
+    """
+    sections, gap = list[Section](), ""
+    try:
+        for section in _made(_makers(results, page_folder), page_folder, progress):
+            sections.append(section)
+    except KeyboardInterrupt:
+        gap = f"{progress.parts} parts were made before Ctrl-C"
+    return _whole(sections, results, gap), gap
+
+
+def _whole(sections: list[Section], results: Results, gap: str) -> str:
     body = "\n".join(
         f'<section id="{anchor}">\n<h2>{text(title)}</h2>\n{content}\n</section>'
         for anchor, title, content in sections
@@ -69,39 +80,66 @@ def page(results: Results, page_folder: Path) -> str:
 {STYLE.read_text("utf-8")}</style>
 </head>
 <body>
-{_head(sections, results)}
+{_head(sections, results, gap)}
 {body}
 </body>
 </html>
 """
 
 
-def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Result | None]]:
-    """With the result that each is made from; several of them for None."""
-    if first := summary.section(results):
-        yield first, None
-    yield _legend(), None
+class Maker(NamedTuple):
+    """What makes a section."""
+
+    make: partial[Section] | partial[Section | None]
+    result: Result | None = None  # that the section is made from; None: of several
+
+    @property
+    def part(self) -> Part:
+        """Sections of one module take about as long as each other."""
+        return (self.make.func.__module__,)
+
+
+def _made(makers: Sequence[Maker], page_folder: Path, progress: WorkProgress) -> Iterator[Section]:
+    """Those for which there are results, with where they come from."""
+    progress.expect(maker.part for maker in makers)
+    for maker in makers:
+        section = maker.make()
+        progress.done(maker.part)
+        if section and maker.result:
+            section = section._replace(body=origin(maker.result, page_folder) + section.body)
+        if section:
+            yield section
+
+
+def _makers(results: Results, page_folder: Path) -> list[Maker]:
+    """Of all sections, in the order of the page."""
+    makers = [Maker(partial(summary.section, results)), Maker(partial(_legend))]
     if cells := results.named.get("regimes"):
         grids = [results.named[name] for name in grid_maps.TITLES if name in results.named]
-        yield claims.section(cells, grids), cells
+        makers.append(Maker(partial(claims.section, cells, grids), cells))
     if results.all:
-        yield losses.section(results), None
+        makers.append(Maker(partial(losses.section, results)))
     made: dict[str, list[Callable[[Result], Section | None]]] = {
         "regimes": [emulated_cells.section, cell_capacity.section, agreement.section],
         **{name: [grid_maps.section] for name in grid_maps.TITLES},
         "map": [best_mode.section],
     }
-    for name, makers in made.items():
+    for name, drawn in made.items():
         if result := results.named.get(name):
-            yield from ((section, result) for make in makers if (section := make(result)))
+            makers += [Maker(partial(make, result), result) for make in drawn]
     if peer := results.named.get("peer"):
-        yield Section("peer", "A peer from outside", components.figure(peer, page_folder)), None
+        makers.append(Maker(partial(_peer, peer, page_folder)))
     if results.components:
-        yield components.section(results.components, page_folder), None
+        makers.append(Maker(partial(components.section, results.components, page_folder)))
     if results.others:
-        yield more_results.section(results.others, page_folder), None
+        makers.append(Maker(partial(more_results.section, results.others, page_folder)))
     if results.all:
-        yield _origins(results, page_folder), None
+        makers.append(Maker(partial(_origins, results, page_folder)))
+    return makers
+
+
+def _peer(result: Result, page_folder: Path) -> Section:
+    return Section("peer", "A peer from outside", components.figure(result, page_folder))
 
 
 def _legend() -> Section:
@@ -111,11 +149,12 @@ def _legend() -> Section:
     return Section("legend", "Labels and signs", body)
 
 
-def _head(sections: list[Section], results: Results) -> str:
+def _head(sections: list[Section], results: Results, gap: str) -> str:
     links = [Html(f'<a href="#{each.anchor}">{text(each.title)}</a>') for each in sections]
     return "\n".join(
         [
             f"<h1>{TITLE}</h1>",
+            *([paragraph(f"This page is PARTIAL: {gap}.", kind="note")] if gap else []),
             paragraph(
                 "Speculative decoding from the edge: devices draft, one server verifies. These pages show where that "
                 "serves more users than a server that decodes alone, and where it does not. Everything below is made "
@@ -153,12 +192,16 @@ def _origin(result: Result, title: str, told: Mapping[str, Any]) -> list[object]
 
 
 def bench_report(config: ReportConfig) -> int:
-    """Raises NotFound without the folder, UsageError for a file that holds no result."""
+    """Raises NotFound without the folder, UsageError for a file that holds no result.
+
+    Ctrl-C ends it with a page of what is drawn by then, which says so.
+    """
     folder, out = Path(config.folder), Path(config.out)
     if not folder.is_dir():
         raise NotFound(f"no folder {folder}; run `make bench`, or name it with --folder", "folder")
-    text = page(read_results(folder), out.parent)
+    with WorkProgress("drawing") as progress:
+        text, gap = page(read_results(folder), out.parent, progress)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
-    print(f"written: {out} ({len(text.encode()) / 1e6:.1f} MB)")
-    return 0
+    print(f"written: {out} ({len(text.encode()) / 1e6:.1f} MB){f', PARTIAL: {gap}' if gap else ''}")
+    return INTERRUPTED if gap else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hw_profiles.detect import allowed_cpus
 from opensled import notify
 from opensled.address import host_port, is_wildcard, joined
 from opensled.errors import OpenSledError, UsageError
@@ -69,12 +69,10 @@ def _ray(config: ServeConfig) -> Iterator[None]:
         with ray_runtime.joined_ray(config.ray_address, ray_guard.networks(config.ray_network)):
             yield
     else:
-        with ray_runtime.own_ray(max(_cores(), config.replicas * config.shards * max(1, config.threads))):
+        with ray_runtime.own_ray(
+            max(len(allowed_cpus()), config.replicas * config.shards * max(1, config.threads))
+        ):
             yield
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _spec(config: ServeConfig) -> ClusterSpec:
@@ -83,7 +81,7 @@ def _spec(config: ServeConfig) -> ClusterSpec:
     A replica with all its shards is one actor: so Ray gives it CPUs and GPUs of one machine, all of them or none. The
     shards are its children, and end with it.
     """
-    share = 1 if config.ray_address else max(1, _cores() // (config.replicas * config.shards))
+    share = 1 if config.ray_address else max(1, len(allowed_cpus()) // (config.replicas * config.shards))
     return ClusterSpec(
         count=config.replicas,
         start=REPLICA,

@@ -7,7 +7,7 @@ processor's choice after the same text, or have a logit that lies within roundin
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -89,8 +89,8 @@ def _write(engine: TorchEngine, texts: Sequence[Text], draw: random.Random) -> N
                 text.tokens.append(next(best))
 
 
-def compare(texts: Iterator[Text], reference: PreTrainedModel, dtype: torch.dtype) -> Equality:
-    """Judge answers that were computed in `dtype`."""
+def compare(texts: Iterable[Text], reference: PreTrainedModel, dtype: torch.dtype) -> Iterator[Equality]:
+    """Judge answers that were computed in `dtype`; yields what is found up to each."""
     found = Equality(0, 0, 0, 0.0, SPREADS * TOLERANCE[dtype], 0)
     with attending_by(reference, "eager"):
         for text in texts:
@@ -106,7 +106,7 @@ def compare(texts: Iterator[Text], reference: PreTrainedModel, dtype: torch.dtyp
                 found.allowed,
                 found.wrong + wrong,
             )
-    return found
+            yield found
 
 
 @torch.inference_mode()

@@ -56,6 +56,8 @@ def _head(document: dict[str, Any]) -> Iterator[str]:
     facts = document["machine"]
     yield f"### {document['model']} on {facts.get('gpu', 'a processor')}"
     yield ", ".join(f"{name} {value}" for name, value in facts.items())
+    if partial := document.get("partial"):
+        yield f"**PARTIAL: {partial}.**"
     yield f"A copy moves {document['copy bytes/s'] / 1e9:,.0f} GB/s."
 
 
@@ -78,11 +80,14 @@ def _ways(document: dict[str, Any]) -> Iterator[str]:
         if "error" in way:
             yield f"does not work here: {way['error']}"
             continue
+        if "used" not in way:
+            yield "not loaded yet"
+            continue
         yield (
             f"{way['used']}, level {way['level']}, {way['dtype']}, loaded in {way['load s']:.0f} s; "
             f"KV for {way['KV tokens']:,} tokens of {way['KV bytes/token']:,} bytes"
         )
-        yield from _table(way["steps"], before)
+        yield from _table(way.get("steps", []), before)
 
 
 def _table(steps: list[dict[str, Any]], before: dict[tuple[int, int], float]) -> Iterator[str]:

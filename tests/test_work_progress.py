@@ -1,0 +1,80 @@
+"""How far a long command is: the time left from parts that are done, a line on a terminal, lines elsewhere."""
+
+import io
+import sys
+
+import pytest
+
+from opensled.work_progress import ERASE, LINE_SECONDS, WorkProgress
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def finish(progress: WorkProgress, clock: Clock, part: tuple[object, ...], seconds: float) -> None:
+    clock.now += seconds
+    progress.done(part)
+
+
+def test_the_time_left_is_that_of_equal_parts_or_of_their_kind(clock: Clock) -> None:
+    progress = WorkProgress("testing", clock)
+    small, large, load = ("step", 1), ("step", 64), ("load",)
+    progress.expect([load, small, large, load, small, large])
+    assert progress.time_left() == ""
+    finish(progress, clock, load, 40)
+    assert progress.time_left() == "at least 40 s left", "of steps nothing is known"
+    finish(progress, clock, small, 2)
+    assert progress.time_left() == "about 46 s left", "40 + 2, and as long for each large step"
+    finish(progress, clock, large, 30)
+    assert progress.time_left() == "about 72 s left"
+    assert progress.parts == "3 of 6"
+    progress.expect([])
+    assert progress.time_left() == "about 0 s left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(50, "about 50 s"), (600, "about 10 min"), (9000, "about 2.5 h"), (0.1, "about 0 s")],
+)
+def test_times_have_a_unit_that_fits(clock: Clock, seconds: float, said: str) -> None:
+    progress = WorkProgress("testing", clock)
+    progress.expect([("step",), ("step",)])
+    finish(progress, clock, ("step",), seconds)
+    assert progress.time_left() == f"{said} left"
+
+
+def test_a_terminal_has_one_line_that_goes_away(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "40")
+    with WorkProgress("testing", clock) as progress:
+        progress.expect([("step",)] * 4)
+        finish(progress, clock, ("step",), 5)
+    shown = sys.stderr.getvalue()
+    assert shown.endswith(ERASE) and "\n" not in shown
+    assert max(map(len, shown.split(ERASE))) == 39, "a line that wraps would stay"
+    assert "testing ######.................. 1 of 4" in shown
+
+
+def test_elsewhere_a_line_comes_now_and_then(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with WorkProgress("testing", clock) as progress:
+        progress.expect([("step",)] * 100)
+        for _ in range(10):
+            finish(progress, clock, ("step",), LINE_SECONDS / 5)
+    assert capsys.readouterr().err == (
+        "testing: 5 of 100 parts, about 5 min left\ntesting: 10 of 100 parts, about 4 min left\n"
+    )
