@@ -111,7 +111,7 @@ def find(
 ) -> StepThreads:
     """What an earlier start found for these weights and facts on this machine, else by timing `step`; `most`: threads.
 
-    What a busy machine shows is not remembered.
+    What a busy machine shows says little and is not remembered: then it is all cores but one.
     """
     place = remembered.place([*facts, most, *_of(weights)]) if weights else None
     try:
@@ -121,9 +121,10 @@ def find(
     except TypeError:  # nothing is there, or something else
         pass
     found = timed(step, most)
+    if not found.is_steady:
+        return StepThreads(max(1, most - 1))
     result = choose(found.seconds, most)
-    if found.is_steady:
-        remembered.keep(place, result._asdict())
+    remembered.keep(place, result._asdict())
     return result
 
 

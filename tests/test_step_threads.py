@@ -122,5 +122,5 @@ def test_what_is_damaged_is_timed_anew(weights: Path, text: str):
 
 def test_what_a_busy_machine_shows_is_not_remembered(weights: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(step_threads, "UNSTEADY", 0.5)
-    find(lambda *step: None, weights, ["engine"], 2)
+    assert find(lambda *step: None, weights, ["engine"], 4) == StepThreads(3)
     assert not (weights.parent / "cache").exists()
