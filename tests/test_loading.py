@@ -77,6 +77,11 @@ def described(port):
     return asyncio.run(ask())
 
 
+def doctor(port):
+    words = ["doctor", "--server", f"127.0.0.1:{port}", "--drafter", "none"]
+    return subprocess.run([sys.executable, "-m", "opensled", *words], capture_output=True, text=True).stdout
+
+
 def health(port):
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest()).status
@@ -87,6 +92,7 @@ def test_until_it_has_loaded_a_server_says_so_on_every_port(pipe, port):
         listens(port)
         with pytest.raises(Loading, match="is loading its model; try again"):
             described(port)
+        assert "wait until it prints its ready line" in doctor(port)
         assert health(port) == health_pb2.HealthCheckResponse.NOT_SERVING
         metrics = f"http://{server.lines[0].removeprefix('metrics on http://')}"
         assert "process_open_fds" in httpx.get(metrics).text and "opensled:" not in httpx.get(metrics).text
