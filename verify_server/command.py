@@ -185,7 +185,6 @@ def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> V
 
 async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None, load: Load) -> int:
     """Take the ports, `load`, and serve until SIGTERM; returns the exit status. A signal while it loads ends it."""
-    announce_lacking("grpc_health", "grpc_reflection")
     signals, watch = arriving_signals(), ExitWatch()
     stopping = asyncio.ensure_future(signals.get())
     async with taken_ports(config, client_limits(config)) as ports:
@@ -223,6 +222,7 @@ async def _listen(
     config: ServeConfig, served: Served, tenants: Tenants, tls: Tls | None, ports: Ports
 ) -> tuple[service.Server, service.Readiness]:
     """Serve at all ports what is loaded."""
+    announce_lacking("grpc_health", "grpc_reflection")
     manager, readiness = served.manager, service.Readiness()
     limits = client_limits(config, manager)
     drafts = hand_out_of(config, manager.stats.limited, manager.loop.clock)
