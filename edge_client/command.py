@@ -30,7 +30,7 @@ from opensled.files import read_identity
 from opensled.images import TurnImage, image_file
 from opensled.logs import tell
 from opensled.messages import ChatMessage, Prompt
-from opensled.metrics import metrics_port, require_safe_metrics
+from opensled.metrics import Metric, metrics_port, require_safe_metrics
 from opensled.printable import visible_line
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from http_api.server import ApiServer
 
 log = logging.getLogger(__name__)
+
+CONNECTING = "loading: this device asks its server for the model; try again"
 
 
 def generate(config: GenerateConfig) -> int:
@@ -127,37 +129,40 @@ def edge(config: EdgeConfig) -> int:
 async def _edge(config: EdgeConfig) -> int:
     from http_api.app import build_app
     from http_api.listening import listen, tell_api
+    from http_api.loading import LoadingGate
     from http_api.server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
+    gate, ending, told = LoadingGate(CONNECTING), asyncio.Event(), list[Metric]()
+    server = ApiServer(gate, ending, config.http_tls_cert, config.http_tls_key)
     listener = listen(config.http)
-    tell(f"asking {config.server} for its target")
-    device = await connect(config, config.parallel, shows_vetted=True)
-    ending = asyncio.Event()
-    app = build_app(
-        device,
-        access,
-        ending,
-        config.heartbeat,
-        metrics(device),
-        lenient=config.lenient,
-        view=DeviceView(device, config),
-    )
-    server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, _stop, server)
     address = joined(*listener.getsockname()[:2])
-    try:
-        with metrics_port(config.metrics, metrics(device)):
+    with metrics_port(config.metrics, told):
+        async with server.serving(listener) as running, _connected(config) as device:
+            told += metrics(device)
+            view = DeviceView(device, config)
+            gate.app = build_app(
+                device, access, ending, config.heartbeat, told, lenient=config.lenient, view=view
+            )
+            for name in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(name, _stop, server)
             print(_introduced(device, config.server))
             tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             print(f"listening on {address}", flush=True)
             async with notify.announced(), _watched(device):
-                await server.run(listener)
+                await running
+    return 0
+
+
+@asynccontextmanager
+async def _connected(config: EdgeConfig) -> AsyncIterator[Device]:
+    tell(f"asking {config.server} for its target")
+    device = await connect(config, config.parallel, shows_vetted=True)
+    try:
+        yield device
     finally:
         await device.close()
-    return 0
 
 
 def _introduced(device: Device, server: str) -> str:

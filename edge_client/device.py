@@ -22,6 +22,7 @@ from edge_client.length_memory import LengthMemory
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
 from edge_client.link import Endpoint, Link, endpoint_at
+from edge_client.loading_server import described
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
 from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
@@ -309,13 +310,14 @@ def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
 async def _first_target(
     link: Link, config: DeviceConfig, cache: Path, memory: TargetMemory | None
 ) -> tuple[DrafterFactory, ServedTarget]:
-    """The drafters and the target. A server that does not answer is an error, unless the target is remembered.
+    """The drafters and the target. A server that loads is waited for, and one that does not answer is an error, unless
+    the target is remembered.
 
     The server is asked before a draft model is looked for: its target decides which one fits.
     """
     factory = FittingFactory(config)
     try:
-        await link.describe()
+        await (link.describe() if memory and memory.recall() else described(link))
     except Unreachable as error:
         if memory is None:
             raise

@@ -151,7 +151,7 @@ class Link:
 
     def presence(self) -> AsyncIterator[bool]:
         """Whether the first server can be reached; see `link_presence`."""
-        return presence(self._home.channel)
+        return presence(self._home.channel, lambda: self._home.ask("Describe", codec.describe_request()))
 
     @property
     def server(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from opensled.address import is_local
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
+from opensled.errors import InvalidRequest, Loading, OpenSledError, ProtocolError, Unauthorized, Unreachable
 
 # The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
 _LATE_WRITE = "Internal error from Core"
@@ -55,6 +55,8 @@ def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool) -> OpenS
     """The error of a call to `server` that ended with this status; `tls`: whether it was made over TLS."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
+    if detail == Loading.words:
+        return Loading(f"the server at {server} is loading its model; try again")
     if code in _LOST:
         return Unreachable(f"no server answers at {server}{_cause_and_remedy(detail, server, tls)}")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):

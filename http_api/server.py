@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
+STOP_SECONDS = 2.0  # where nothing may finish: for the last bytes of answers to be read; chosen
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -96,6 +97,23 @@ class ApiServer:
             await self._server.serve(sockets=[listener])
         finally:
             renewing.cancel()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, listener: socket.socket) -> AsyncIterator[asyncio.Future[None]]:
+        """While inside, the app is served on `listener`; leaving ends the answers that still run, and closes it.
+
+        Yields what is done once the server has ended, as after `stop`.
+        """
+        running = asyncio.ensure_future(self.run(listener))
+        try:
+            yield running
+        finally:
+            self.stop()
+            self.stop()  # what runs until now does not end by itself
+            await asyncio.wait({running}, timeout=STOP_SECONDS)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            listener.close()
 
     def stop(self) -> None:
         """Let the answers under way finish for `GRACE` seconds, then end `run`; asked again, end them at once."""

@@ -12,6 +12,7 @@ from hw_profiles import catalog
 from hw_profiles.detect import Board, detect
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, Quantity
 from opensled.errors import UsageError
+from opensled.files import write_whole
 
 THIS_MACHINE = "this-machine"  # its id among the devices
 UNKNOWN = "not measured: this machine has no sensor for it"
@@ -74,10 +75,7 @@ def baseline(board: Board) -> DeviceProfile:
 
 def write(profile: DeviceProfile, path: Path) -> None:
     """Keep a profile as TOML, readable for `catalog`. A reader sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(HEADER + "\n".join(toml(profile)) + "\n", "utf-8")
-    draft.replace(path)
+    write_whole(path, (HEADER + "\n".join(toml(profile)) + "\n").encode())
 
 
 def toml(profile: DeviceProfile) -> Iterator[str]:

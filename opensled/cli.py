@@ -60,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        _complain(str(error))
+        named = f"{error.filename}: " if error.filename else ""
+        _complain(named + (error.strerror or str(error)))
         return 1
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO
 
-from opensled.errors import ModelError, OpenSledError, Unreachable
-from opensled.files import lock_alone
+from opensled.errors import ModelError, Unreachable
+from opensled.files import free_bytes, lock_alone, why_not_written
 from opensled.hub_client import HubClient
 from opensled.hub_listing import HubFile
 
@@ -87,10 +86,8 @@ def fetch(source: Source, file: HubFile, folder: Path, show: Callable[[int], Non
         content = _Content(file, sink)
         if content.done > file.bytes:
             content.clear()
-        try:
+        with keeping(folder, file.bytes - content.done):
             _complete(source, file, content, show)
-        except OSError as error:
-            raise no_room(folder, file.bytes - content.done, error) from error
         try:
             return content.digest()
         except ModelError:
@@ -141,30 +138,30 @@ def _receive(source: Source, file: HubFile, content: _Content, show: Callable[[i
 
 def require_room(folder: Path, needed: int) -> None:
     """Raises ModelError if the disk of `folder` has no room for `needed` bytes."""
-    if needed > 0 and shutil.disk_usage(folder).free < needed + SPARE:
-        raise no_room(folder, needed)
+    if needed > 0 and free_bytes(folder) < needed + SPARE:
+        raise not_written(folder, OSError(errno.ENOSPC, ""), needed + SPARE)
 
 
-def no_room(folder: Path, needed: int, error: OSError | None = None) -> OpenSledError:
-    """The error of a file that cannot be written; `error`: of the system."""
-    if error is not None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return ModelError(
-            f"{folder} cannot be written: {error.strerror}; OPENSLED_CACHE_DIR names another folder"
-        )
-    free = shutil.disk_usage(folder).free
-    return ModelError(
-        f"no room for {needed / 1e6:.0f} MB: the disk of {folder} has {free / 1e6:.0f} MB free; make room, or name a "
-        "folder on another disk in OPENSLED_CACHE_DIR"
-    )
+def not_written(folder: Path, error: OSError, needed: int = 0) -> ModelError:
+    """The error of files of `needed` bytes (0 = unknown) that `folder` does not take; `error`: of the system."""
+    why = why_not_written(folder, error, needed)
+    return ModelError(f"{folder} cannot be written: {why}, or name another folder in OPENSLED_CACHE_DIR")
+
+
+@contextmanager
+def keeping(folder: Path, needed: int = 0) -> Iterator[None]:
+    """While inside, files of `needed` bytes are written into `folder`; an OSError becomes a ModelError that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise not_written(folder, error, needed) from error
 
 
 @contextmanager
 def locked_folder(folder: Path, command: str = "opensled pull") -> Iterator[None]:
     """While inside, the folder is there and no other `command` writes into it. Raises ModelError."""
-    try:
+    with keeping(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("w") as lock:
             lock_alone(lock.fileno(), folder, command)
             yield
-    except OSError as error:
-        raise no_room(folder, 0, error) from error

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from opensled.download import no_room
+from opensled.download import keeping
 from opensled.draft_assembly import assemble_gguf
 from opensled.onnx_assembly import assemble_onnx
 from opensled.packed_gguf import unpack
@@ -33,12 +33,12 @@ def make_draft(name: str, target: Path) -> bool:
     digest = hashlib.sha256((shipped / LAYERS).read_bytes()).hexdigest()
     if _made_of(folder) == digest:
         return False
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
+    with (
+        keeping(folder.parent),
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary,
+    ):
         made = Path(temporary) / name
-        try:
-            _make(name, shipped, target, made)
-        except OSError as error:
-            raise no_room(folder.parent, 0, error) from error
+        _make(name, shipped, target, made)
         (made / OF_LAYERS).write_text(digest)
         shutil.rmtree(folder, ignore_errors=True)
         made.rename(folder)

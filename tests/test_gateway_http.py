@@ -28,8 +28,9 @@ async def api(*names, **options):
     """Yields (cluster, HTTP address)."""
     async with cluster(*names, text=_Text(), **options) as one:
         sequences = GatewaySequences(one.serving.gateway)
-        async with sequences.learning(), http_front(CONFIG, sequences, (), GatewayView(())) as address:
-            yield one, address
+        async with sequences.learning(), http_front(CONFIG, sequences.clients.limits) as front:
+            front.open(sequences, (), GatewayView(()))
+            yield one, front.address
 
 
 async def until_ready(client):

@@ -251,8 +251,9 @@ async def gateway(config=CONFIG, **options):
     async with cluster("a", "b", text=_Text(), **options) as one:
         sequences = GatewaySequences(one.serving.gateway)
         view = GatewayView(gateway_metrics(one.serving.gateway, one))
-        async with sequences.learning(), http_front(config, sequences, (), view) as address:
-            yield one, address
+        async with sequences.learning(), http_front(config, sequences.clients.limits) as front:
+            front.open(sequences, (), view)
+            yield one, front.address
 
 
 def test_a_gateway_shows_its_replicas_to_operators(keyed):

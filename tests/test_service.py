@@ -286,6 +286,24 @@ def test_a_service_of_the_system_is_refused_what_it_would_not_see(systemd, monke
     (tmp_path / "draft.gguf").write_text("k")
     assert run("install", "edge", "--", "--draft-model", str(tmp_path / "draft.gguf")) == 2
     assert "sees nothing" in capsys.readouterr().err and not systemd.unit("edge").exists()
+    assert run("install", "edge", "--dry-run", "--", "--draft-model", str(tmp_path / "draft.gguf")) == 0
+    shown = capsys.readouterr()
+    assert "it would not be installed: " in shown.err and "sees nothing" in shown.err
+    assert f"--draft-model {tmp_path / 'draft.gguf'}\n" in shown.out and not systemd.unit("edge").exists()
+
+
+def test_everybody_can_see_the_service_of_the_machine_and_root_alone_installs_it(
+    systemd, monkeypatch, capsys
+):
+    monkeypatch.setattr(unit_text, "HIDDEN", ())
+    own = systemd.unit("serve")
+    assert run("install", "serve", "--dry-run", "--system", "--", "--model", "tiny") == 0
+    shown = capsys.readouterr().out
+    assert f"# {manager.SYSTEM_UNITS}/opensled-serve.service\n" in shown and "DynamicUser=yes" in shown
+    assert "systemctl enable" in shown and "--user" not in shown
+    assert run("install", "serve", "--system", "--", "--model", "tiny") == 2
+    assert "only root installs a service of the machine" in capsys.readouterr().err
+    assert not own.exists() and systemd.calls() == []
 
 
 def test_drop_ins_come_and_go_with_their_reason(systemd):

@@ -8,20 +8,22 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import opensled
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled import discovery, notify
-from opensled.address import host_port, joined, web_address
+from opensled.address import host_port, web_address
 from opensled.errors import UsageError
-from opensled.exit_watch import ExitWatch
+from opensled.exit_watch import ExitWatch, leave
+from opensled.load_thread import loaded
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
-from opensled.metrics import metrics_port, require_safe_metrics
+from opensled.metrics import require_safe_metrics
 from opensled.padding import PADDING, PADDING_REQUIRED
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
@@ -41,6 +43,7 @@ from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
+from verify_server.start_ports import Ports, taken_ports, while_loading
 from verify_server.startup import announce_lacking, tell_ready
 from verify_server.target import Target
 from verify_server.text.grammar_compiler import can_guide
@@ -78,11 +81,24 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
+    return run(serve_sequences(config, tenants, tls, partial(loaded, _load, config, tenants)))
+
+
+class Served(NamedTuple):
+    """What is loaded before a server serves."""
+
+    manager: SessionManager
+    info: ModelInfo  # the answer to `Describe`
+    target: Target
+
+
+Load = Callable[[], Coroutine[Any, Any, Served]]
+
+
+def _load(config: ServeConfig, tenants: Tenants) -> Served:
     target = ENGINES.get(config.engine)(config)
     manager = make_manager(config, target, tenants)
-    return run(
-        serve_sequences(config, manager, describe(manager, target, config.pad_frames), target, tenants, tls)
-    )
+    return Served(manager, describe(manager, target, config.pad_frames), target)
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
@@ -167,75 +183,67 @@ def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> V
     return VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
 
 
-async def serve_sequences(
-    config: ServeConfig,
-    manager: SessionManager,
-    info: ModelInfo,
-    target: Target,
-    tenants: Tenants,
-    tls: Tls | None,
-) -> int:
-    """Serve until SIGTERM; returns the exit status. `info`: the answer to `Describe`."""
-    announce_lacking("grpc_health", "grpc_reflection")
-    loop = manager.loop
-    limits = client_limits(config, manager)
-    drafts = hand_out_of(config, manager.stats.limited, loop.clock)
-    frontend = service.VerifyService(manager, info, target.text, tenants, limits, drafts)
-    readiness = service.Readiness()
+async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None, load: Load) -> int:
+    """Take the ports, `load`, and serve until SIGTERM; returns the exit status. A signal while it loads ends it."""
     signals, watch = arriving_signals(), ExitWatch()
-    # What is loaded stays: else every full collection looks at all of it, some 0.1 s in which no sequence gets on.
-    gc.collect()
-    gc.freeze()
     stopping = asyncio.ensure_future(signals.get())
-    with metrics_port(config.metrics, metrics(manager)):
-        await readiness.set(True)
-        server, port = await service.start(frontend, config.listen, tls, readiness)
-        serving = asyncio.ensure_future(loop.run())
-        address = joined(host_port(config.listen)[0], port)
-        async with (
-            _http(config, frontend, manager),
-            home_kept(config),
-            announcing(config, port),
-            notify.announced(),
-        ):
-            tell_ready(target, manager.sequence_limits.context_length, config, address)
+    async with taken_ports(config, client_limits(config)) as ports:
+        address, loading = await while_loading(config, tls, load, stopping)
+        if not loading.done():
+            leave(0)
+        served, config = loading.result(), replace(config, listen=address)
+        # What is loaded stays: else every full collection looks at all of it, some 0.1 s in which no sequence gets on.
+        gc.collect()
+        gc.freeze()
+        server, readiness = await _listen(config, served, tenants, tls, ports)
+        serving = asyncio.ensure_future(served.manager.loop.run())
+        async with home_kept(config), announcing(config), notify.announced():
+            tell_ready(served.target, served.manager.sequence_limits.context_length, config)
             print(f"listening on {address}", flush=True)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
             await readiness.set(False)  # first of all: gateways and load balancers then choose another server
-            manager.draining = True
+            served.manager.draining = True
             if stopping.done():
                 watch.arm(DRAIN_SECONDS + LAST_MESSAGES_SECONDS + EXIT_SECONDS)
-                await _drain(server, manager, signals)
+                await _drain(server, served.manager, signals)
     serving.cancel()
     watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
-    manager.close()
+    served.manager.close()
     if config.json:
-        print(json.dumps(loop.stats.as_json()), flush=True)
+        print(json.dumps(served.manager.loop.stats.as_json()), flush=True)
     if stopping.done():
         return 0
     serving.result()
     return 1
 
 
-def _http(
-    config: ServeConfig, service: service.VerifyService, manager: SessionManager
-) -> AbstractAsyncContextManager[object]:
-    """The HTTP API, if it is wanted."""
-    if not config.http:
+async def _listen(
+    config: ServeConfig, served: Served, tenants: Tenants, tls: Tls | None, ports: Ports
+) -> tuple[service.Server, service.Readiness]:
+    """Serve at all ports what is loaded."""
+    announce_lacking("grpc_health", "grpc_reflection")
+    manager, readiness = served.manager, service.Readiness()
+    limits = client_limits(config, manager)
+    drafts = hand_out_of(config, manager.stats.limited, manager.loop.clock)
+    frontend = service.VerifyService(manager, served.info, served.target.text, tenants, limits, drafts)
+    await readiness.set(True)
+    server, _ = await service.start(frontend, config.listen, tls, readiness)
+    ports.metrics.extend(metrics(manager))
+    if ports.http:
+        from verify_server.http_front.fleet import FleetView
+        from verify_server.http_front.front import OwnSequences
+
+        view = FleetView(ports.metrics, manager)
+        ports.http.open(OwnSequences(frontend, manager), ports.metrics, view, served.info.model_id)
+    return server, readiness
+
+
+def announcing(config: ServeConfig) -> AbstractAsyncContextManager[None]:
+    """While inside, the server at `config.listen` is announced on its network, if that is wanted."""
+    if not config.announce:
         return nullcontext()
-    from verify_server.http_front import front
-    from verify_server.http_front.fleet import FleetView
-
-    told = metrics(manager)
-    return front.http_front(
-        config, front.OwnSequences(service, manager), told, FleetView(told, manager), service.info.model_id
-    )
-
-
-def announcing(config: ServeConfig, port: int) -> AbstractAsyncContextManager[None]:
-    """While inside, the server is announced on its network, if that is wanted."""
-    return discovery.announced(discovery.SERVING, config.listen, port) if config.announce else nullcontext()
+    return discovery.announced(discovery.SERVING, config.listen, host_port(config.listen)[1])
 
 
 def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 import grpc
 
 from opensled import codec
+from opensled.address import host_port, joined
 from opensled.bounds import MAX_POSITIONS
-from opensled.errors import InvalidRequest, OpenSledError
+from opensled.errors import InvalidRequest, Loading, OpenSledError
 from opensled.files import Identity
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.padding import PADDING_REQUIRED
@@ -222,6 +225,34 @@ async def start(
     health = readiness.add_to(server)
     if service.tenants.anonymous:  # else unknown clients learn nothing but its health
         _reflect(server, (codec.SERVICE_NAME, *health))
+    return server, await _listen(server, listen, tls)
+
+
+@asynccontextmanager
+async def loading(listen: str, tls: Tls | None) -> AsyncIterator[str]:
+    """While inside, the port is taken, each call is told that the server is loading, and its health is not serving.
+
+    Yields HOST:PORT, where `start` may listen afterwards: what a message may weigh is not known before the target.
+    Raises OpenSledError if the address is taken.
+    """
+
+    async def refuse(request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, Loading.words)
+
+    server = grpc.aio.server(options=options(ClientLimits(message_bytes=CHEAP_BYTES)))
+    take_calls(server, refuse, refuse, refuse, refuse)
+    readiness = Readiness()
+    await readiness.set(False)
+    readiness.add_to(server)
+    port = await _listen(server, listen, tls)
+    try:
+        yield joined(host_port(listen)[0], port)
+    finally:
+        await server.stop(0)
+
+
+async def _listen(server: grpc.aio.Server, listen: str, tls: Tls | None) -> int:
+    """Start to serve there; returns the port. Raises OpenSledError if it is taken."""
     try:
         port = _bind(server, listen, tls)
     except RuntimeError as error:
@@ -229,7 +260,7 @@ async def start(
             f"cannot listen on {listen}; is the port taken? choose another, or 0 for a free one"
         ) from error
     await server.start()
-    return server, port
+    return port
 
 
 def _bind(server: grpc.aio.Server, listen: str, tls: Tls | None) -> int:

@@ -29,10 +29,10 @@ def announce_lacking(*modules: str) -> None:
             announce(f"{OPTIONAL[module]}: no module {module}{remedy(module)}")
 
 
-def tell_ready(target: Target, context: int, config: ServeConfig, address: str) -> None:
-    """The target, and the next command for a server that listens at `address`. `context`: tokens of a sequence."""
+def tell_ready(target: Target, context: int, config: ServeConfig) -> None:
+    """The target, and the next command for a server at `config.listen`. `context`: tokens of a sequence."""
     tell(f"{target.model_id} is ready: {described(target.engine.info, context)}")
-    tell(f"next: {next_command(config, address)}")
+    tell(f"next: {next_command(config, config.listen)}")
 
 
 def described(info: EngineInfo, context: int) -> str:

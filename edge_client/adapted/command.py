@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from edge_client.adapted.config import DraftPullConfig
 from edge_client.located import located
 from opensled import paired
-from opensled.download import locked_folder, no_room
+from opensled.download import keeping, locked_folder
 from opensled.errors import UsageError, VocabularyMismatch
 from opensled.logs import tell
 from opensled.printable import visible_line
@@ -109,9 +109,7 @@ async def pulled(link: Link, signer: Signer) -> tuple[Kept, bool]:
             shelf.select(kept)
             return kept, False
         tell(f"fetching {draft.title()} from {link.server}")
-        try:
+        with keeping(shelf.folder, draft.total):
             with ProgressBar("fetching", draft.total) as bar:
                 await fetch_files(link, shelf, draft, bar.show)
             return shelf.put(draft, signed), True
-        except OSError as error:
-            raise no_room(shelf.folder, draft.total, error) from error

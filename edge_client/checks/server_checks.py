@@ -15,7 +15,7 @@ from edge_client.checks.network import SECONDS, check_connection, check_name, ch
 from edge_client.config import DeviceConfig
 from opensled.address import host_port, is_local
 from opensled.distribution import GUIDE, UPDATE_SERVER
-from opensled.errors import OpenSledError, Unauthorized, Unreachable
+from opensled.errors import Loading, OpenSledError, Unauthorized, Unreachable
 from opensled.messages import ModelInfo
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def _locked_out(error: Unauthorized, has_token: bool) -> Finding:
 def _deaf(error: Unreachable, system_roots: bool) -> Finding:
     """The single steps worked, but gRPC does not."""
     fix = "is it an OpenSLED server? see its log"
-    if system_roots:
+    if isinstance(error, Loading):
+        fix = "wait until it prints its ready line, `listening on ...`, and run this again"
+    elif system_roots:
         roots = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
         fix = f"gRPC trusts its own list of authorities, not the system's: --tls-ca {roots}"
     return fail("server", str(error), fix, Unreachable)

@@ -11,6 +11,7 @@ from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat_view import View
 from opensled.answer import Stats
 from opensled.errors import UsageError
+from opensled.files import why_not_written
 from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
 from opensled.messages import ChatMessage
 
@@ -47,9 +48,14 @@ class Conversation:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from error
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"model": model, "messages": self._messages()}, file, indent=2, ensure_ascii=False)
-            file.write("\n")
+        text = json.dumps({"model": model, "messages": self._messages()}, indent=2, ensure_ascii=False)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+        except OSError as error:
+            path.unlink()
+            why = why_not_written(path, error, len(text))
+            raise UsageError(f"{path} cannot be written: {why}, or name another file") from error
 
     def _messages(self) -> list[dict[str, Any]]:
         """An answer is marked if Ctrl-C stopped it or if not all of it is the target's."""

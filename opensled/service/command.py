@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from opensled.errors import OpenSledError
+from opensled.errors import OpenSledError, UsageError
 from opensled.logs import announce
 from opensled.service import manager as systemd
 from opensled.service import unit_files
@@ -25,11 +25,15 @@ START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on
 def install(config: InstallConfig) -> int:
     """Write a unit and start it at every boot, or change it; returns the exit code."""
     known_service(config.service)
-    manager, flags = systemd.current(), checked(config.service, config.flags)
+    manager, flags = _manager(config), checked(config.service, config.flags)
     plan = installation(manager, config.service, flags)
     _warn_of_variables()
     if config.dry_run:
+        for each in plan.hindrances:
+            announce(f"it would not be installed: {each}")
         return _show(plan, config.json)
+    if plan.hindrances:
+        raise UsageError(plan.hindrances[0])
     systemd.require()
     _run(plan.before)
     if not manager.system:
@@ -44,6 +48,18 @@ def install(config: InstallConfig) -> int:
             f"after a change, also by opensled pair: systemctl restart {manager.unit(config.service).stem}"
         )
     return _started(manager, config, plan)
+
+
+def _manager(config: InstallConfig) -> Manager:
+    """Raises UsageError for --system where only root could install."""
+    manager = systemd.current()
+    if not config.system or manager.system:
+        return manager
+    if not config.dry_run:
+        raise UsageError(
+            "only root installs a service of the machine: run this with sudo, leave out --system, or add --dry-run"
+        )
+    return Manager(system=True)
 
 
 def _warn_of_variables() -> None:

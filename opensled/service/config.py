@@ -23,6 +23,7 @@ class InstallConfig:
         (), "flags of the service, as after `opensled SERVICE`", rest=True, metavar="-- FLAG..."
     )
     dry_run: bool = option(False, "print the files and the commands, and change nothing", often=True)
+    system: bool = option(False, "a service of the machine, as root installs it; others with --dry-run")
     json: bool = option(False, "print JSON")
 
 

@@ -18,7 +18,7 @@ from opensled.service.manager import Manager
 from opensled.service.pairing_files import folders, with_pairing
 from opensled.service.service_flags import Given, model_names, value_of
 from opensled.service.unit_files import read_ours
-from opensled.service.unit_text import Facts, drop_ins, facts_of, program, unit
+from opensled.service.unit_text import Facts, drop_ins, facts_of, hindrances, program, unit
 
 SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
 
@@ -46,6 +46,7 @@ class ServicePlan:
     before: tuple[Step, ...] = ()
     after: tuple[Step, ...] = ()
     facts: Facts = field(default_factory=Facts)
+    hindrances: tuple[str, ...] = ()  # why the service could not start
 
     def document(self) -> dict[str, Any]:
         """For --json."""
@@ -75,7 +76,8 @@ def installation(manager: Manager, service: str, flags: Sequence[Given]) -> Serv
     fetching = _fetching(manager, service, flags)
     after = [manager.command("daemon-reload"), manager.command("enable", path.name)]
     after.append(manager.command("restart", "--no-block", path.name))
-    return ServicePlan(files, stale, (*fetching, *lingering), _steps(after), facts)
+    found = tuple(hindrances(flags)) if manager.system else ()
+    return ServicePlan(files, stale, (*fetching, *lingering), _steps(after), facts, found)
 
 
 def removal(manager: Manager, service: str) -> ServicePlan:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +66,6 @@ def _command(service: str, flags: Sequence[Given], system: bool) -> str:
             words += each.words(f"${{CREDENTIALS_DIRECTORY}}/{each.option.name}")
         else:
             words += [quoted(word) for word in each.words()]
-    if system:
-        _require_visible(
-            [
-                Path(program()[0]),
-                Path(sys.base_prefix),
-                *(each.path for each in flags if each.path and not each.is_credential),
-            ]
-        )
     _require_startable(program()[0])
     return "\n".join([*lines, f"ExecStart={' '.join(words)}", ""])
 
@@ -94,11 +86,12 @@ def _require_startable(command: str) -> None:
         )
 
 
-def _require_visible(paths: Iterable[Path]) -> None:
-    """A service of the system sees no home folder. Raises UsageError."""
-    for path in paths:
+def hindrances(flags: Sequence[Given]) -> Iterator[str]:
+    """Why a service of the system could not start: it sees no home folder."""
+    named = [each.path for each in flags if each.path and not each.is_credential]
+    for path in (Path(program()[0]), Path(sys.base_prefix), *named):
         if any(path.is_relative_to(folder) for folder in HIDDEN):
-            raise UsageError(
+            yield (
                 f"{path} lies where a service of the system sees nothing ({', '.join(HIDDEN)}): move it, such as to "
                 "/opt/opensled (docs/install.md), or install a service of your own account, without sudo"
             )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hw_profiles.detect import allowed_cpus
 from opensled import notify
-from opensled.address import host_port, is_wildcard, joined
+from opensled.address import is_wildcard
 from opensled.errors import OpenSledError, UsageError
-from opensled.metrics import Metric, metrics_port
 from opensled.store import known_models
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
@@ -28,12 +27,14 @@ from verify_server.command import (
     LAST_MESSAGES_SECONDS,
     announcing,
     arriving_signals,
+    client_limits,
     clients,
     run,
 )
 from verify_server.config import ServeConfig
 from verify_server.pairing.upkeep import home_kept
 from verify_server.security import Tenants, Tls
+from verify_server.start_ports import Ports, taken_ports, while_loading
 
 if TYPE_CHECKING:
     from scheduler.cluster.ray_runtime import Cluster
@@ -128,16 +129,18 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
     signals = arriving_signals(signal.SIGHUP)
     stopping = asyncio.ensure_future(_stop_signal(signals, cluster))
-    starting = asyncio.ensure_future(cluster.directory.ready())
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
+        async with taken_ports(config, client_limits(config)) as ports:
+            address, starting = await while_loading(config, tls, cluster.directory.ready, stopping)
+            if not starting.done():
+                starting.cancel()
+                return 0
             starting.result()
-            await _listen(config, cluster, tenants, tls, signals, stopping)
-            if not config.ray_address:
-                await cluster.stop()
+            served = replace(config, listen=address)
+            await _listen(served, cluster, tenants, tls, ports, signals, stopping)
+        if not config.ray_address:
+            await cluster.stop()
     finally:
-        starting.cancel()
         stopping.cancel()
     return 0
 
@@ -147,47 +150,36 @@ async def _listen(
     cluster: Cluster,
     tenants: Tenants,
     tls: Tls | None,
+    ports: Ports,
     signals: asyncio.Queue[int],
     stopping: asyncio.Future[None],
 ) -> None:
     """Be the gateway until `stopping` is done; then admit no sequence any more."""
     server = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
     watching = asyncio.ensure_future(cluster.directory.watch())
-    told = gateway_metrics(server.gateway, cluster.directory)
-    with metrics_port(config.metrics, told):
-        async with (
-            _http(config, server.gateway, told),
-            home_kept(config),
-            announcing(config, server.port),
-            notify.announced(),
-        ):
-            print(f"listening on {joined(host_port(config.listen)[0], server.port)}", flush=True)
-            await stopping
-            notify.stopping()
-            # With --ray-address the replicas stay, and devices reach them through another gateway.
-            if not config.ray_address:
-                await _drain(server, cluster, signals)
-            await server.stop(LAST_MESSAGES_SECONDS)
+    ports.metrics.extend(gateway_metrics(server.gateway, cluster.directory))
+    async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announced():
+        print(f"listening on {config.listen}", flush=True)
+        await stopping
+        notify.stopping()
+        # With --ray-address the replicas stay, and devices reach them through another gateway.
+        if not config.ray_address:
+            await _drain(server, cluster, signals)
+        await server.stop(LAST_MESSAGES_SECONDS)
     watching.cancel()
 
 
 @asynccontextmanager
-async def _http(
-    config: ServeConfig, served: gateway.Gateway, metrics: Sequence[Metric]
-) -> AsyncIterator[None]:
+async def _http(ports: Ports, served: gateway.Gateway) -> AsyncIterator[None]:
     """The HTTP API, if it is wanted."""
-    if not config.http:
+    if ports.http is None:
         yield
         return
     from verify_server.cluster.gateway_sequences import GatewaySequences
     from verify_server.http_front.fleet import GatewayView
-    from verify_server.http_front.front import http_front
 
-    view = GatewayView(metrics)
-    async with (
-        GatewaySequences(served).learning() as sequences,
-        http_front(config, sequences, metrics, view),
-    ):
+    async with GatewaySequences(served).learning() as sequences:
+        ports.http.open(sequences, ports.metrics, GatewayView(ports.metrics))
         yield
 
 

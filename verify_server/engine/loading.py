@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from transformers import (
@@ -21,6 +22,7 @@ from transformers.distributed import DistributedConfig
 from transformers.initialization import no_init_weights
 
 from opensled.errors import (
+    ModelError,
     NotFound,
     OpenSledError,
     Unauthorized,
@@ -29,6 +31,7 @@ from opensled.errors import (
     UsageError,
     first_line,
 )
+from opensled.files import REFUSALS, why_not_written
 from opensled.hub import pinned
 from opensled.logs import announce
 from opensled.store import model_file
@@ -135,7 +138,7 @@ def _snapshot(model: str, commit: str | None) -> Path:
     return Path(snapshot_download(model, revision=commit, allow_patterns=HUB_PATTERNS))
 
 
-def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreachable:
+def _hub_error(model: str, error: OSError) -> OpenSledError:
     status = (
         error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
     )
@@ -147,6 +150,10 @@ def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreac
         return NotFound(
             f"the hub has no model {model!r}; check the name, or run hf auth login if it is private", "model"
         )
+    if error.errno in REFUSALS:
+        path = Path(error.filename or HF_HUB_CACHE)
+        why = why_not_written(path, error)
+        return ModelError(f"{path} cannot be written: {why}, or name another folder in HF_HOME")
     return Unreachable(
         f"no folder {model!r}, and the hub cannot be reached ({error}); give a local model folder"
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from http_api.app import build_app
 from http_api.guard import Access
 from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen, tell_api
+from http_api.loading import LoadingGate
 from http_api.page.views import PageView
 from http_api.server import ApiServer
 from opensled.address import host_port, is_local, joined, web_address, web_origins
@@ -25,10 +28,9 @@ from verify_server.http_front.operators import operators
 from verify_server.http_front.sequences import SequenceService, ServedModel
 from verify_server.http_front.server_backend import ServerBackend
 from verify_server.service import VerifyService
-from verify_server.session_manager import SessionManager
+from verify_server.session_manager import SessionLimits, SessionManager
 
 VERB = "opensled serve"
-STOP_SECONDS = 2.0  # for the last bytes of answers to be read; chosen
 
 
 class OwnSequences:
@@ -59,45 +61,53 @@ def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
     return ConnectionLimits(limits.first_s, max(linger, limits.farewell_s), each)
 
 
+@dataclass(frozen=True)
+class HttpFront:
+    """The HTTP API of a server; until it is opened, it says that the server is loading."""
+
+    config: ServeConfig
+    address: str  # HOST:PORT
+    gate: LoadingGate
+    ending: asyncio.Event  # once set, the answers end
+
+    def open(
+        self, sequences: SequenceService, metrics: Sequence[Metric], view: PageView, model_id: str = ""
+    ) -> None:
+        """Serve `sequences` from now on. `view`: of the page; `model_id`: of the target, "" = not known yet."""
+        self.gate.app = _app(self.config, sequences, metrics, view, self.ending)
+        tell_api(self.address, tls=bool(self.config.tls_cert), model_id=model_id)
+
+
 @asynccontextmanager
 async def http_front(
-    config: ServeConfig,
-    sequences: SequenceService,
-    metrics: Sequence[Metric],
-    view: PageView,
-    model_id: str = "",
-) -> AsyncIterator[str]:
-    """While inside, the API of `sequences` is served at `config.http`; leaving ends the answers that still run.
-
-    Yields HOST:PORT. `view`: of the page; `model_id`: of the target, "" = not known yet.
+    config: ServeConfig, limits: ClientLimits, linger: float = SessionLimits.linger
+) -> AsyncIterator[HttpFront]:
+    """While inside, `config.http` is listened at; leaving ends the answers that still run.
 
     Raises OpenSledError if the address is taken.
     """
-    ending, address = asyncio.Event(), web_address(config.http)
-    server = _server(config, sequences, metrics, view, ending)
+    address, gate, ending = web_address(config.http), LoadingGate(), asyncio.Event()
+    server = ApiServer(
+        gate,
+        ending,
+        config.tls_cert,
+        config.tls_key,
+        connection_limits(limits, linger),
+        config.tls_client_ca,
+    )
     listener = listen(address)
-    running = asyncio.ensure_future(server.run(listener))
-    try:
-        port = listener.getsockname()[1]
-        shown = joined(host_port(address)[0], port)
-        tell_api(shown, tls=bool(config.tls_cert), model_id=model_id)
-        yield shown
-    finally:
-        server.stop()
-        server.stop()  # what runs until now does not end by itself
-        await asyncio.wait({running}, timeout=STOP_SECONDS)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        listener.close()
+    shown = joined(host_port(address)[0], listener.getsockname()[1])
+    async with server.serving(listener):
+        yield HttpFront(config, shown, gate, ending)
 
 
-def _server(
+def _app(
     config: ServeConfig,
     sequences: SequenceService,
     metrics: Sequence[Metric],
     view: PageView,
     ending: asyncio.Event,
-) -> ApiServer:
+) -> ASGIApp:
     backend = ServerBackend(sequences)
     access = Access(
         origins=web_origins(config.cors_origin), local=is_local(web_address(config.http)), verb=VERB
@@ -113,11 +123,4 @@ def _server(
         guard=Middleware(ClientGuard, sequences=sequences, operators=admitted),
         view=view,
     )
-    return ApiServer(
-        RefusalCounter(app, sequences.clients),
-        ending,
-        config.tls_cert,
-        config.tls_key,
-        connection_limits(sequences.clients.limits, sequences.linger),
-        config.tls_client_ca,
-    )
+    return RefusalCounter(app, sequences.clients)

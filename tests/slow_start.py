@@ -1,0 +1,22 @@
+"""A target for `opensled serve --engine tests.slow_start:load`: it is there once somebody writes into a pipe."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from opensled.errors import ModelError
+from tests import fake_target
+from verify_server.config import ServeConfig
+from verify_server.target import Target
+
+PIPE = "TEST_LOAD"  # environment variable with the path of the pipe
+DONE = "done"
+
+
+def load(config: ServeConfig) -> Target:
+    """Raises ModelError with what was written, unless it is DONE."""
+    said = Path(os.environ[PIPE]).read_text()
+    if said != DONE:
+        raise ModelError(said)
+    return fake_target.load(config)

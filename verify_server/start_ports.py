@@ -1,0 +1,58 @@
+"""The ports of a server, taken before it loads: a taken one is told at once, and clients hear why they must wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opensled.metrics import Metric, metrics_port
+from verify_server import service
+from verify_server.client_limits import ClientLimits
+from verify_server.config import ServeConfig
+from verify_server.security import Tls
+
+if TYPE_CHECKING:
+    from verify_server.http_front.front import HttpFront
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Those of --metrics and --http."""
+
+    metrics: list[Metric]  # none until the server adds its own
+    http: HttpFront | None  # not open yet; None = without --http
+
+
+@asynccontextmanager
+async def taken_ports(config: ServeConfig, limits: ClientLimits) -> AsyncIterator[Ports]:
+    """While inside, these ports are served. Raises OpenSledError for a taken one."""
+    metrics: list[Metric] = []
+    with metrics_port(config.metrics, metrics):
+        if not config.http:
+            yield Ports(metrics, None)
+            return
+        from verify_server.http_front.front import http_front
+
+        async with http_front(config, limits) as http:
+            yield Ports(metrics, http)
+
+
+async def while_loading(
+    config: ServeConfig,
+    tls: Tls | None,
+    load: Callable[[], Coroutine[Any, Any, T]],
+    stopping: asyncio.Future[Any],
+) -> tuple[str, asyncio.Future[T]]:
+    """Say at `config.listen` that the server is loading, until `load` or `stopping` is done.
+
+    Returns HOST:PORT and what loads. Raises OpenSledError if the address is taken, before anything is loaded.
+    """
+    async with service.loading(config.listen, tls) as address:
+        loading = asyncio.ensure_future(load())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    return address, loading
