@@ -16,11 +16,12 @@ from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import FittingFactory
 from edge_client.drafters.base import DrafterFactory
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.drafting import DraftThread
 from edge_client.length_memory import LengthMemory
 from edge_client.lengths import length_policy
-from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
+from edge_client.lengths.words import measured, rested, without_drafter
 from edge_client.link import Endpoint, Link, endpoint_at
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
 from edge_client.offline.modes import Offline, retry_policy
@@ -32,6 +33,7 @@ from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
+from opensled.drafting.status import DraftStatus
 from opensled.errors import NotFound, OpenSledError, Unreachable, VocabularyMismatch
 from opensled.images import require_none
 from opensled.load_thread import in_thread_that_ends
@@ -173,6 +175,9 @@ class Device:
         self.info, self.tokenizer, self.drafter_name = target.info, target.tokenizer, self._factory.name
         if self._length_memory:
             self._length_memory.keep(self._lengths, ends=True)
+        self._lengths.forget()
+        self.telemetry.forget_rates()
+        if self._length_memory:
             self._length_memory.recall(self._lengths, self.info, self.drafter_name)
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
@@ -195,9 +200,14 @@ class Device:
 
     @property
     def status(self) -> DraftStatus:
-        """How the device drafts now, and why."""
-        status, session = self._lengths.status, self._latest
-        return rested(status) if session and session.turn.hint == 0 else status
+        """How the device drafts now, why, and what it brings."""
+        counts, session = self.telemetry, self._latest
+        status = self._lengths.status
+        if self.drafter_name == NoneFactory.name:
+            status = without_drafter(status)
+        elif session and session.turn.hint == 0:
+            status = rested(status)
+        return measured(status, counts.rate_drafted.ratio or None, counts.rate_plain.ratio or None)
 
     @property
     def drafters_busy(self) -> int:

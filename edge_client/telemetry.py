@@ -45,6 +45,10 @@ class Telemetry:
     opening_s: float | None = None  # median time to open a sequence; None = none was opened
     _openings: RunningMedian = field(default_factory=lambda: RunningMedian(OPENINGS))
 
+    def forget_rates(self) -> None:
+        """The target is another one: its speed is compared with no other target's."""
+        self.rate_drafted, self.rate_plain = FadingRatio(ANSWERS), FadingRatio(ANSWERS)
+
     def opened(self, seconds: float) -> None:
         """A sequence was opened in `seconds`: a round trip of the link, and no step of the target."""
         self.opening_s = self._openings.add(seconds)

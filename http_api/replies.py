@@ -94,6 +94,9 @@ def _status() -> Schema:
             "length": {**NATURAL, "description": "tokens of a draft block; 0 = drafts do not pay"},
             "expected_rate": {**rate, "description": "tokens/s with drafts; null = not known yet"},
             "server_rate": {**rate, "description": "tokens/s of the server's own decoding"},
+            "measured_rate": {**rate, "description": "tokens/s of the latest answers with drafts"},
+            "expected_gain": {**rate, "description": "expected_rate / server_rate"},
+            "measured_gain": {**rate, "description": "measured_rate / server_rate"},
             "token_seconds": {**rate, "description": "to draft one token"},
             "acceptance": {**rate, "maximum": 1, "description": "chance of the first token of a block"},
         }

@@ -6,9 +6,9 @@ import asyncio
 
 import httpx
 
-from edge_client.lengths.base import DraftStatus
 from http_api.app import build_app
 from opensled.answer import Chunk, Stats, Task
+from opensled.drafting.status import DraftStatus
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client.commits import Commit
-from edge_client.lengths.base import DraftStatus
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, message
@@ -16,6 +15,7 @@ from edge_client.terminal.chat_view import Answer, View, in_columns
 from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
 from opensled.answer import Chunk, Stats
+from opensled.drafting.status import DraftStatus
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.images import ImageFacts, digest_of
 from opensled.messages import ChatMessage

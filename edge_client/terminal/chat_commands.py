@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat_view import View
 from opensled.answer import Stats
+from opensled.drafting.status import DraftStatus
 from opensled.errors import UsageError
 from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
 from opensled.messages import ChatMessage
