@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import aclosing, asynccontextmanager
@@ -24,20 +23,22 @@ from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from edge_client.lengths.words import measured, rested, without_drafter
 from edge_client.link import Endpoint, Link, endpoint_at
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.modes import Offline, retry_policy
+from edge_client.offline.modes import PROVISIONAL, Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
-from edge_client.request_defaults import RequestDefaults
+from edge_client.request_defaults import RequestDefaults, own_name
 from edge_client.sent_images import SentImages
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, pads
+from edge_client.server_watch import ServerWatch
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.drafting.status import DraftStatus
-from opensled.errors import NotFound, OpenSledError, Unreachable, VocabularyMismatch
+from opensled.errors import NotFound, OpenSledError, Unauthorized, Unreachable, VocabularyMismatch
 from opensled.images import require_none
 from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
+from opensled.origins import possible
 from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.tokenizer import TargetTokenizer
@@ -79,7 +80,7 @@ class Device:
         self._sent_images = SentImages()
         self._idle: list[DraftThread] = []
         self._latest: RemoteSession | None = None  # the sequence that was opened last
-        self.server_away = False  # as `watch_server` last heard
+        self.watch = ServerWatch(link)
 
     def answering(self, scope: MutableMapping[str, Any]) -> Answer:
         """Every client of the API is the device's user."""
@@ -109,21 +110,34 @@ class Device:
         yield chunk
 
     @property
+    def origins(self) -> list[str]:
+        """Where the tokens of its answers can come from (opensled/origins.py)."""
+        loose = any(
+            rule.name == self.rule.partition(":")[0] and not rule.lossless for rule in self.info.rules
+        )
+        drafts = self.drafter_name != NoneFactory.name
+        return possible(drafts, loose, self._offline.mode == PROVISIONAL, self.writes_alone)
+
+    @property
     def writes_alone(self) -> bool:
         """Whether the draft model may answer without the target: mode `local-only`."""
         return self._memory is not None
 
     @property
+    def server_away(self) -> bool:
+        """Whether the server cannot be reached, as `watch` last heard."""
+        return self.watch.away
+
+    @property
+    def refusal(self) -> str:
+        """Why no request can be answered although the server is there; "" = nothing speaks against it."""
+        return self.watch.refusal
+
+    @property
     def ready(self) -> bool:
         """Whether a request can be answered now: by the server or the fallback, or by the draft model alone."""
-        return not self.server_away or bool(self._link.fallback) or self._memory is not None
-
-    async def watch_server(self) -> None:
-        """Notice when the server goes and when it comes back, and log that; runs until it is cancelled."""
-        async for present in self._link.presence():
-            if present == self.server_away:
-                log.warning("the server %s is %s", self._link.server, "back" if present else "away")
-            self.server_away = not present
+        reachable = not self.server_away or bool(self._link.fallback) or self._memory is not None
+        return reachable and not self.refusal
 
     async def _begin(self, session: RemoteSession, task: Task) -> None:
         """Open the sequence, or prepare it for the draft model if no server can be reached and it may answer alone.
@@ -138,6 +152,10 @@ class Device:
             await session.open()
             self._lengths.opened(seconds := time.monotonic() - began)
             self.telemetry.opened(seconds)
+            self.watch.admitted()
+        except Unauthorized as error:
+            self.watch.refused(error)
+            raise
         except Unreachable as error:
             await self._begin_alone(session, task, error)
         except (NotFound, VocabularyMismatch) as error:
@@ -279,7 +297,9 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     except BaseException:
         await link.close()
         raise
-    defaults = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
+    defaults = RequestDefaults(
+        config.pace, config.background, config.device_name or own_name(config.token_file)
+    )
     lengths = _length_policy(config)
     length_memory = LengthMemory(config) if config.remember and not config.background else None
     if length_memory:

@@ -10,6 +10,7 @@ from edge_client.config import EdgeConfig
 from edge_client.device import Device
 from edge_client.lengths.board_watch import board_watch
 from edge_client.telemetry import Telemetry
+from http_api.page.views import conversation
 from hw_profiles.sysfs import BoardState
 from opensled.errors import Unsupported
 from opensled.metrics import DraftCounts
@@ -52,10 +53,12 @@ class DeviceView:
             "server": {
                 "address": self._config.server,
                 "away": device.server_away,
+                "refusal": device.refusal,
                 "tls": bool(self._config.tls or self._config.tls_ca or self._config.tls_cert),
                 "opening_s": counts.opening_s,
                 "reopened": counts.reopened,
             },
+            **conversation(info.model_id, device.origins),
             "offline": self._config.offline,
             "drafter": device.drafter_name,
             "drafters": {"busy": device.drafters_busy, "all": device.parallel},

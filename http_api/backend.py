@@ -44,6 +44,10 @@ class Backend(Protocol):
         """Whether a request would be answered now."""
 
     @property
+    def refusal(self) -> str:
+        """Why the server answers this backend nothing although it is there; "" = it does."""
+
+    @property
     def writes_alone(self) -> bool:
         """Whether its draft model may answer without the target (http_api/draft_alone.py)."""
 

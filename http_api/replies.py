@@ -74,7 +74,7 @@ def components() -> Schema:
         "Model": _model(),
         "ModelList": every({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
         "Error": every({"error": _error()}),
-        "Health": every({"status": one_of("ok"), "server": one_of("reachable", "away")}),
+        "Health": every({"status": one_of("ok"), "server": one_of("reachable", "away", "refuses")}),
         "Ready": every({"status": one_of("ready"), "server": one_of("reachable", "away")}),
         "Status": _status(),
         "Description": {

@@ -27,7 +27,7 @@ USUAL = {
 class FakeBackend:
     """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
-    rule, server_away, writes_alone = "match", False, False
+    rule, server_away, writes_alone, refusal = "match", False, False, ""
     status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4, 31.0, 18.0, 0.01, 0.7)
 
     def __init__(

@@ -53,7 +53,8 @@ def test_before_the_first_answer_nothing_is_claimed():
             look = shown(view)
             assert look["kind"] == "device" and look["name"] == "<b>kitchen</b>" and look["model"] == "fake"
             assert look["server"] == {
-                "address": "hub.example:7411", "away": False, "tls": True, "opening_s": None, "reopened": 0,
+                "address": "hub.example:7411", "away": False, "refusal": "", "tls": True, "opening_s": None,
+                "reopened": 0,
             }  # fmt: skip
             assert look["offline"] == "provisional" and look["drafter"] == "oracle" and not look["images"]
             assert look["drafters"] == {"busy": 0, "all": 1} and look["context"] == 400
@@ -64,8 +65,14 @@ def test_before_the_first_answer_nothing_is_claimed():
                 "battery_percent": None, "discharging": False,
             }  # fmt: skip
             assert {"drafting", "words", "length"} <= set(look["draft"]) and look["draft"]["words"]
-            device.server_away = True
+            device.watch.away = True
             assert shown(view)["server"]["away"]
+            assert (
+                look["possible"] == ["accepted", "recovered", "bonus", "server"]
+                and len(look["examples"]) == 3
+            )
+            device.drafter_name = "none"
+            assert shown(view)["possible"] == ["server"]
 
     asyncio.run(scenario())
 

@@ -13,6 +13,7 @@ from opensled.drafting.status import DraftStatus
 from opensled.errors import UsageError
 from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
 from opensled.messages import ChatMessage
+from opensled.printable import digits
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _stats(desk: Desk, argument: str) -> None:
         sum(getattr(stats, name) for stats in desk.finished)
         for name in ("completion_tokens", "drafted", "accepted", "seconds")
     )
-    rate = f", {tokens / seconds:.1f} tokens/s" if seconds else ""
+    rate = f", {digits(tokens / seconds)} tokens/s" if seconds else ""
     share = f", {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})" if drafted else ""
     desk.view.note(
         f"{len(desk.finished)} finished answer{'s' * (len(desk.finished) != 1)}, {tokens} tokens{rate}{share}"
@@ -137,7 +138,13 @@ def _stats(desk: Desk, argument: str) -> None:
 
 
 def _status(desk: Desk, argument: str) -> None:
-    desk.view.note(desk.status().words)
+    status = desk.status()
+    gains = (
+        ("expected", status.gain(status.expected_rate)),
+        ("measured on whole answers", status.gain(status.measured_rate)),
+    )
+    told = [f"{digits(gain)}x {how}" for how, gain in gains if gain]
+    desk.view.note(status.words + (f"; gain {', '.join(told)}" if told else ""))
 
 
 def _save(desk: Desk, argument: str) -> None:

@@ -31,6 +31,7 @@ class ServerBackend:
     """What the HTTP API asks (`http_api.backend.Backend`); the client is known by the request's scope."""
 
     server_away = writes_alone = False  # the target is in this process
+    refusal = ""
     status = STATUS
 
     def __init__(self, sequences: SequenceService) -> None:
