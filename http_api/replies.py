@@ -227,7 +227,11 @@ def draft_figures() -> Schema:
             **NATURAL,
             "description": "written by the draft model or a relay's alone, while the target could not be reached",
         },
-        "tokens_per_second": NUMBER,
+        "tokens_per_second": {
+            **NUMBER,
+            "description": "behind the first token; 0 = of one token there is no rate",
+        },
+        "first_token_seconds": {**NUMBER, "description": "from the request to the first token"},
     }
     return every(figures)
 

@@ -240,8 +240,11 @@ def counted(origins, stats=None):
 
 
 def test_counts_say_of_how_many():
-    stats = Stats(9, 24, drafted=31, accepted=12, seconds=2.0)
-    assert counted([], stats) == "24 tokens, 12 tokens/s, 12 of 31 draft tokens accepted\n"
+    stats = Stats(9, 24, drafted=31, accepted=12, first_token=0.2, seconds=2.2)
+    assert (
+        counted([], stats)
+        == "24 tokens, 12 tokens/s, the first after 0.20 s, 12 of 31 draft tokens accepted\n"
+    )
     assert (
         counted(["accepted", "server", "server"])
         == "stopped, 3 tokens, 1.5 tokens/s, 1 of them from drafts\n"

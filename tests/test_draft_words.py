@@ -152,6 +152,18 @@ def test_a_new_target_is_compared_with_no_other_ones_rate():
     asyncio.run(scenario())
 
 
+def test_an_answers_rate_is_the_rate_that_gains_go_by():
+    async def scenario():
+        async with page_of() as (device, view, _):
+            (*_, last) = await read(device, Task(PROMPT, GREEDY))
+            assert last.stats.tokens_per_second == pytest.approx(device.status.measured_rate)
+            assert last.stats.figures()["tokens_per_second"] == pytest.approx(
+                shown(view)["draft"]["measured_rate"], abs=0.01
+            )
+
+    asyncio.run(scenario())
+
+
 def test_a_device_without_a_drafter_does_not_draft():
     async def scenario():
         async with page_of(CONFIG) as (device, _, _):

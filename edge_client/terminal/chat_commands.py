@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.terminal.chat_view import View
-from opensled.answer import Stats
+from opensled.answer import Stats, speed
 from opensled.drafting.status import DraftStatus
 from opensled.errors import UsageError
 from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
@@ -126,11 +126,11 @@ def _image(desk: Desk, argument: str) -> None:
 
 
 def _stats(desk: Desk, argument: str) -> None:
-    tokens, drafted, accepted, seconds = (
+    tokens, drafted, accepted = (
         sum(getattr(stats, name) for stats in desk.finished)
-        for name in ("completion_tokens", "drafted", "accepted", "seconds")
+        for name in ("completion_tokens", "drafted", "accepted")
     )
-    rate = f", {digits(tokens / seconds)} tokens/s" if seconds else ""
+    rate = f", {digits(found)} tokens/s" if (found := speed(desk.finished)) else ""
     share = f", {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})" if drafted else ""
     desk.view.note(
         f"{len(desk.finished)} finished answer{'s' * (len(desk.finished) != 1)}, {tokens} tokens{rate}{share}"

@@ -102,13 +102,13 @@ class View:
 
     def statistics(self, answer: Answer, seconds: float) -> None:
         """The dim line after an answer; `seconds` since its request, for an answer that was stopped."""
-        tokens = len(answer.origins)
+        tokens, rate, first = len(answer.origins), 0.0, ""
         if answer.stats:
-            tokens, seconds = answer.stats.completion_tokens, answer.stats.seconds
-        parts = [
-            f"{tokens} token{'s' * (tokens != 1)}",
-            f"{digits(tokens / seconds)} tokens/s" if seconds else "",
-        ]
+            tokens, rate = answer.stats.completion_tokens, answer.stats.tokens_per_second
+            first = f"the first after {digits(answer.stats.first_token)} s" if tokens else ""
+        elif seconds:
+            rate = tokens / seconds
+        parts = [f"{tokens} token{'s' * (tokens != 1)}", f"{digits(rate)} tokens/s" if rate else "", first]
         alone = sum(origin in UNVERIFIED for origin in answer.origins)
         if alone:
             whose = "the draft model" if "local" in answer.origins else "the relay's model"
