@@ -28,6 +28,8 @@ def _escape(found: re.Match[str]) -> str:
 
 def digits(value: float, count: int = 2) -> str:
     """A rate or a ratio for people with `count` digits that count, such as 0.91, 4.9, 35 and 1,234 for two."""
+    if not value:
+        return "0"
     for places in range(count):
         if abs(value) >= 10 ** (count - 1 - places) - 0.05 * 10**-places:
             return f"{value:,.{places}f}"

@@ -31,7 +31,7 @@ RATES = st.floats(0.5, 2000)
     [
         (0.912, "0.91", "0.912"), (0.996, "1.0", "0.996"), (4.85, "4.8", "4.85"), (9.94, "9.9", "9.94"),
         (9.96, "10", "9.96"), (35.2, "35", "35.2"), (123.4, "123", "123"), (1234.0, "1,234", "1,234"),
-        (0, "0.00", "0.000"),
+        (0, "0", "0"),
     ],
 )  # fmt: skip
 def test_two_digits_count(value, two, three):
@@ -112,6 +112,10 @@ def test_one_baseline_for_both_gains():
     assert figures["server_rate"] == 35.0  # the one that the policy goes by
     assert figures["expected_gain"] == pytest.approx(1.2) and figures["measured_gain"] == pytest.approx(0.8)
     assert status.words == "k = 4; whole answers with drafts still came at 28 tokens/s"
+    resting = measured(
+        DraftStatus(False, "not drafting", 0, expected_rate=11.0, server_rate=23.0), 31.0, None
+    )
+    assert resting.words == "not drafting; earlier answers with some drafts came at 31 tokens/s"
     heard_none = measured(DraftStatus(True, "k = 4 at most, as told", 4), 28.0, plain=70.0)
     assert heard_none.server_rate == 70.0 and heard_none.figures()["measured_gain"] == pytest.approx(0.4)
     assert measured(DraftStatus(True, "k = 4", 4), None, None).figures()["measured_gain"] is None

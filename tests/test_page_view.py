@@ -119,24 +119,36 @@ def test_a_drafter_at_work_is_counted():
 def test_rates_stand_on_what_is_known():
     telemetry = Telemetry()
 
-    def finished(tokens, seconds, rounds=0, local=0):
-        stats = Stats(3, tokens, rounds=rounds, local_tokens=local, first_token=1.0, seconds=1.0 + seconds)
+    def finished(tokens, seconds, rounds=0, local=0, of_rounds=0):
+        stats = Stats(
+            3,
+            tokens,
+            rounds,
+            round_tokens=of_rounds,
+            local_tokens=local,
+            first_token=1.0,
+            seconds=1.0 + seconds,
+        )
         telemetry.finish(stats, "eos")
 
     def rates():
         return telemetry.rate_drafted.ratio, telemetry.rate_plain.ratio
 
-    finished(1, 5, rounds=1)  # of one token nothing is measured
+    finished(1, 5, rounds=1, of_rounds=1)  # of one token nothing is measured
     finished(51, 1, local=51)  # nor of what nobody verified
     assert rates() == (0, 0)
-    finished(101, 5, rounds=9)
+    finished(101, 5, rounds=9, of_rounds=90)
     assert rates() == (20.0, 0)
     finished(51, 10)
+    assert rates() == (20.0, 5.0)
+    finished(
+        101, 1, rounds=2, of_rounds=6
+    )  # the server wrote nearly all of it: neither with drafts nor without
     assert rates() == (20.0, 5.0)
     for _ in range(100):
         finished(11, 1)  # the server has become faster
     assert telemetry.rate_plain.ratio == pytest.approx(10.0, rel=0.01)
-    finished(11, 0, rounds=1)  # all at once: no division by zero
+    finished(11, 0, rounds=1, of_rounds=11)  # all at once: no division by zero
     assert telemetry.rate_drafted.ratio > 0
     telemetry.forget_rates()
     assert rates() == (0, 0)

@@ -90,13 +90,17 @@ def without_drafter(status: DraftStatus) -> DraftStatus:
 def measured(status: DraftStatus, drafted: float | None, plain: float | None) -> DraftStatus:
     """`status` with the rates of whole answers: `drafted` of those with drafts, `plain` of those without.
 
-    The server's rate is the one that the policy goes by; `plain` stands for it where a policy hears none. Answers that
-    were slower than that are told of, where the words promise the opposite.
+    The server's rate is the one that the policy goes by; `plain` stands for it where a policy hears none. Whole answers
+    may contradict what the latest rounds let expect: then the words say so.
     """
     found = replace(status, measured_rate=drafted, server_rate=status.server_rate or plain)
-    slower = (found.gain(drafted) or 1.0) < 1 <= (found.gain(found.expected_rate) or 0.0)
-    if not (found.drafting and slower and drafted):
+    expected, came = found.gain(found.expected_rate), found.gain(drafted)
+    if not (expected and came and drafted):
         return found
-    return replace(
-        found, words=f"{found.words}; whole answers with drafts still came at {digits(drafted)} tokens/s"
-    )
+    if found.drafting and came < 1 <= expected:
+        told = f"whole answers with drafts still came at {digits(drafted)} tokens/s"
+    elif not found.drafting and expected < 1 < came:
+        told = f"earlier answers with some drafts came at {digits(drafted)} tokens/s"
+    else:
+        return found
+    return replace(found, words=f"{found.words}; {told}")
