@@ -128,7 +128,8 @@ class DeviceConfig(LinkConfig):
     background: bool = option(False, "no reader waits for the answers: under load they give way to others")
     device_name: str = option(
         "",
-        "name under which the server remembers how this device drafts; default: a new name for each run",
+        "name under which the server remembers how this device drafts; default: the name that it is paired under, "
+        "else a new one for each run",
         metavar="NAME",
         check=device_name,
     )

@@ -41,7 +41,7 @@ def colour_of(origin: Origin) -> str:
 def possible(drafts: bool, loose: bool, provisional: bool, alone: bool) -> list[str]:
     """The origins that can occur where a device has `drafts`, a `loose` rule, shows `provisional` text while the
     server is away, or lets its model write `alone` then."""
-    found = {
+    found: dict[str, bool] = {
         **dict.fromkeys(OF_DRAFTS, drafts),
         "loose": drafts and loose,
         "server": True,

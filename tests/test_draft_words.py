@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.gate import TRIAL
-from edge_client.lengths.words import Decision, drafting_words, measured, resting_words
+from edge_client.lengths.words import Decision, drafting_words, measured, rested, resting_words
 from hw_profiles.sysfs import BoardState
 from opensled.answer import Task
 from opensled.drafting.status import DraftStatus
@@ -104,6 +104,17 @@ def test_a_battery_that_is_charged_again_is_forgotten():
     assert rule.most(8) == 0 and "battery" in rule.status.words
     board[0] = BoardState(battery_percent=90)
     assert rule.most(8) > 0 and rule.status.drafting and "battery" not in rule.status.words
+
+
+def test_a_server_that_wants_no_drafts_is_not_said_to_be_faster():
+    """It may be slower for this user: then the device tells what it expected."""
+    status = rested(DraftStatus(True, "k = 4", 4, expected_rate=19.0, server_rate=14.0))
+    assert (
+        not status.drafting
+        and "faster" not in status.words
+        and status.words.endswith("19 tokens/s with drafts")
+    )
+    assert "expected" not in rested(DraftStatus(True, "k = 4", 4, expected_rate=9.0, server_rate=14.0)).words
 
 
 def test_one_baseline_for_both_gains():

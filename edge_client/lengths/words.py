@@ -72,11 +72,13 @@ def battery_words(percent: float, floor: float) -> str:
 
 
 def rested(status: DraftStatus) -> DraftStatus:
-    """The status while the server wants no drafts, whatever the policy would do."""
+    """The status while the server wants no drafts, whatever this device would gain by them."""
     words = (
-        "not drafting: the server asks for no drafts now; its own decoding is faster for all users, or its operator "
-        "has switched them off"
+        "not drafting: the server asks for no drafts now; it decides for all users together, or its operator has "
+        "switched them off"
     )
+    if (status.gain(status.expected_rate) or 0.0) > 1:
+        words += f"; this device expected {digits(status.expected_rate or 0.0)} tokens/s with drafts"
     return replace(status, drafting=False, length=0, words=words)
 
 
