@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 TINY = ("Turn on the kitchen light.", "How many days are 17 weeks?", "Tell me a story about a fox.")
-# A model of 135 million parameters knows well-known facts and short explanations; sums and code it gets wrong.
-SMALL = ("What is the capital of France?", "What is the largest planet?", "Why is the sky blue?")
+# A model of 135 million parameters knows capitals and short explanations; the rest it often gets wrong.
+SMALL = ("What is the capital of France?", "What is the capital of Japan?", "Why is the sky blue?")
 ANY = (
     "What is the capital of France?",
     "Why is the sky blue?",
