@@ -171,8 +171,8 @@ def _introduced(device: Device, server: str) -> str:
 
 @asynccontextmanager
 async def _watched(device: Device) -> AsyncIterator[None]:
-    """While inside, the device knows whether its server can be reached."""
-    watching = asyncio.ensure_future(device.watch_server())
+    """While inside, the device knows whether its server can be reached, and lets it in."""
+    watching = asyncio.ensure_future(device.watch.run())
     try:
         yield
     finally:

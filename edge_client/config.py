@@ -129,8 +129,8 @@ class DeviceConfig(LinkConfig):
     background: bool = option(False, "no reader waits for the answers: under load they give way to others")
     device_name: str = option(
         "",
-        "name of this device on the server's page, under which the server also remembers how it drafts; default: a new "
-        "name for each run",
+        "name of this device on the server's page, under which the server also remembers how it drafts; default: the "
+        "name that it is paired under, else a new one for each run",
         metavar="NAME",
         check=device_name,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import aclosing, asynccontextmanager
@@ -16,27 +15,31 @@ from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import FittingFactory
 from edge_client.drafters.base import DrafterFactory
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.drafting import DraftThread
 from edge_client.length_memory import LengthMemory
 from edge_client.lengths import length_policy
-from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
+from edge_client.lengths.words import measured, rested, without_drafter
 from edge_client.link import Endpoint, Link, endpoint_at
 from edge_client.loading_server import described
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.modes import Offline, retry_policy
+from edge_client.offline.modes import PROVISIONAL, Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
-from edge_client.request_defaults import RequestDefaults
+from edge_client.request_defaults import RequestDefaults, own_name
 from edge_client.sent_images import SentImages
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, pads
+from edge_client.server_watch import ServerWatch
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
-from opensled.errors import NotFound, OpenSledError, Unreachable, VocabularyMismatch
+from opensled.drafting.status import DraftStatus
+from opensled.errors import NotFound, OpenSledError, Unauthorized, Unreachable, VocabularyMismatch
 from opensled.images import require_none
 from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
+from opensled.origins import possible
 from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.tokenizer import TargetTokenizer
@@ -78,7 +81,7 @@ class Device:
         self._sent_images = SentImages()
         self._idle: list[DraftThread] = []
         self._latest: RemoteSession | None = None  # the sequence that was opened last
-        self.server_away = False  # as `watch_server` last heard
+        self.watch = ServerWatch(link)
 
     def answering(self, scope: MutableMapping[str, Any]) -> Answer:
         """Every client of the API is the device's user."""
@@ -108,21 +111,34 @@ class Device:
         yield chunk
 
     @property
+    def origins(self) -> list[str]:
+        """Where the tokens of its answers can come from (opensled/origins.py)."""
+        loose = any(
+            rule.name == self.rule.partition(":")[0] and not rule.lossless for rule in self.info.rules
+        )
+        drafts = self.drafter_name != NoneFactory.name
+        return possible(drafts, loose, self._offline.mode == PROVISIONAL, self.writes_alone)
+
+    @property
     def writes_alone(self) -> bool:
         """Whether the draft model may answer without the target: mode `local-only`."""
         return self._memory is not None
 
     @property
+    def server_away(self) -> bool:
+        """Whether the server cannot be reached, as `watch` last heard."""
+        return self.watch.away
+
+    @property
+    def refusal(self) -> str:
+        """Why no request can be answered although the server is there; "" = nothing speaks against it."""
+        return self.watch.refusal
+
+    @property
     def ready(self) -> bool:
         """Whether a request can be answered now: by the server or the fallback, or by the draft model alone."""
-        return not self.server_away or bool(self._link.fallback) or self._memory is not None
-
-    async def watch_server(self) -> None:
-        """Notice when the server goes and when it comes back, and log that; runs until it is cancelled."""
-        async for present in self._link.presence():
-            if present == self.server_away:
-                log.warning("the server %s is %s", self._link.server, "back" if present else "away")
-            self.server_away = not present
+        reachable = not self.server_away or bool(self._link.fallback) or self._memory is not None
+        return reachable and not self.refusal
 
     async def _begin(self, session: RemoteSession, task: Task) -> None:
         """Open the sequence, or prepare it for the draft model if no server can be reached and it may answer alone.
@@ -137,6 +153,10 @@ class Device:
             await session.open()
             self._lengths.opened(seconds := time.monotonic() - began)
             self.telemetry.opened(seconds)
+            self.watch.admitted()
+        except Unauthorized as error:
+            self.watch.refused(error)
+            raise
         except Unreachable as error:
             await self._begin_alone(session, task, error)
         except (NotFound, VocabularyMismatch) as error:
@@ -174,6 +194,9 @@ class Device:
         self.info, self.tokenizer, self.drafter_name = target.info, target.tokenizer, self._factory.name
         if self._length_memory:
             self._length_memory.keep(self._lengths, ends=True)
+        self._lengths.forget()
+        self.telemetry.forget_rates()
+        if self._length_memory:
             self._length_memory.recall(self._lengths, self.info, self.drafter_name)
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
@@ -196,9 +219,14 @@ class Device:
 
     @property
     def status(self) -> DraftStatus:
-        """How the device drafts now, and why."""
-        status, session = self._lengths.status, self._latest
-        return rested(status) if session and session.turn.hint == 0 else status
+        """How the device drafts now, why, and what it brings."""
+        counts, session = self.telemetry, self._latest
+        status = self._lengths.status
+        if self.drafter_name == NoneFactory.name:
+            status = without_drafter(status)
+        elif session and session.turn.hint == 0:
+            status = rested(status)
+        return measured(status, counts.rate_drafted.ratio or None, counts.rate_plain.ratio or None)
 
     @property
     def drafters_busy(self) -> int:
@@ -270,7 +298,9 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     except BaseException:
         await link.close()
         raise
-    defaults = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
+    defaults = RequestDefaults(
+        config.pace, config.background, config.device_name or own_name(config.token_file)
+    )
     lengths = _length_policy(config)
     length_memory = LengthMemory(config) if config.remember and not config.background else None
     if length_memory:

@@ -10,7 +10,7 @@ from edge_client.config import EdgeConfig
 from edge_client.device import Device
 from edge_client.lengths.board_watch import board_watch
 from edge_client.telemetry import Telemetry
-from hw_profiles.fading import FadingRatio
+from http_api.page.views import conversation
 from hw_profiles.sysfs import BoardState
 from opensled.errors import Unsupported
 from opensled.metrics import DraftCounts
@@ -53,35 +53,19 @@ class DeviceView:
             "server": {
                 "address": self._config.server,
                 "away": device.server_away,
+                "refusal": device.refusal,
                 "tls": bool(self._config.tls or self._config.tls_ca or self._config.tls_cert),
                 "opening_s": counts.opening_s,
                 "reopened": counts.reopened,
             },
+            **conversation(info.model_id, device.origins),
             "offline": self._config.offline,
             "drafter": device.drafter_name,
             "drafters": {"busy": device.drafters_busy, "all": device.parallel},
-            "draft": {**device.status.figures(), **gain(counts, device.status.server_rate)},
+            "draft": device.status.figures(),
             "counts": {**draft_figures(counts.drafts), **_totals(counts)},
             "board": {name: value for name, value in asdict(self._board()).items() if name in BOARD},
         }
-
-
-def gain(counts: Telemetry, server_rate: float | None) -> dict[str, float | None]:
-    """What drafts brought so far: tokens/s of answers with and without them, and their ratio.
-
-    Without an answer that had no drafts, the server's own decoding between drafts stands for it.
-    """
-    drafted, plain = _known(counts.rate_drafted), _known(counts.rate_plain)
-    alone = plain or server_rate
-    return {
-        "drafted_rate": drafted,
-        "plain_rate": plain,
-        "measured_gain": drafted / alone if drafted and alone else None,
-    }
-
-
-def _known(rate: FadingRatio) -> float | None:
-    return rate.ratio or None
 
 
 def draft_figures(counts: DraftCounts) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def _exchange(
     if not hmac.compare_digest(fingerprint(grant.authority), authority):
         raise ProtocolError("the server handed over another authority than it named at first; pair again")
     signer = f"{grant.name}:{grant.signer}" if grant.signer else ""
-    paired.keep(grant.server, grant.authority_pem, grant.token, signer)
+    paired.keep(grant.server, grant.authority_pem, grant.token, signer, grant.name)
     try:
         writer.write(framed(PairFrame.STORED, channel.seal(STORED)))
         if channel.unseal(await read_frame(reader, PairFrame.DONE)) != DONE:

@@ -1,9 +1,17 @@
 """What a device asks of its server where a task does not say."""
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
+from opensled import paired
 from opensled.answer import Task
+
+
+def own_name(token_file: str) -> str:
+    """The name of a device that was given none: the one that it is paired under, if it goes by that token; else drawn
+    anew, for the server of others need not know a machine's name."""
+    return paired.name_of(token_file) or f"unnamed-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,15 @@ class Telemetry:
     errors: Counter[str] = field(default_factory=Counter)  # by code
     first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     per_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    # Tokens per second of whole answers behind their first token: of those with drafts, and of those without
+    # Tokens per second of whole answers behind their first token: of those mostly from drafts, and of those without
     rate_drafted: FadingRatio = field(default_factory=lambda: FadingRatio(ANSWERS))
     rate_plain: FadingRatio = field(default_factory=lambda: FadingRatio(ANSWERS))
     opening_s: float | None = None  # median time to open a sequence; None = none was opened
     _openings: RunningMedian = field(default_factory=lambda: RunningMedian(OPENINGS))
+
+    def forget_rates(self) -> None:
+        """The target is another one: its speed is compared with no other target's."""
+        self.rate_drafted, self.rate_plain = FadingRatio(ANSWERS), FadingRatio(ANSWERS)
 
     def opened(self, seconds: float) -> None:
         """A sequence was opened in `seconds`: a round trip of the link, and no step of the target."""
@@ -100,6 +104,15 @@ class Telemetry:
         )
         if tokens > 1:
             self.per_token.add((seconds - stats.first_token) / (tokens - 1))
-            if not stats.local_tokens:
-                rate = self.rate_drafted if stats.rounds else self.rate_plain
+            rate = self._rate_of(stats)
+            if rate is not None:
                 rate.add(tokens - 1, seconds - stats.first_token)
+
+    def _rate_of(self, stats: Stats) -> FadingRatio | None:
+        """The rate that an answer counts for. One with a few drafts among many tokens of the server is neither with
+        drafts nor without; nor is one that no target has verified."""
+        if stats.local_tokens:
+            return None
+        if 2 * stats.round_tokens >= stats.completion_tokens:
+            return self.rate_drafted
+        return None if stats.rounds else self.rate_plain

@@ -157,12 +157,14 @@ class Api:
     async def ready(self, request: Request) -> Response:
         """Whether a request would be answered now; raises Unreachable if not."""
         if not self._backend.ready:
-            raise Unreachable("the verification server is away; try again")
+            raise Unreachable(self._backend.refusal or "the verification server is away; try again")
         return _json({"status": "ready", "server": self._server})
 
     @property
     def _server(self) -> str:
-        return "away" if self._backend.server_away else "reachable"
+        if self._backend.server_away:
+            return "away"
+        return "refuses" if self._backend.refusal else "reachable"
 
     async def metrics(self, request: Request) -> Response:
         """As on the port of --metrics."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from opensled.answer import Chunk, Task
+from opensled.drafting.status import DraftStatus
 from opensled.messages import ModelInfo
 from opensled.tokenizer import TargetTokenizer
 
@@ -17,13 +18,6 @@ SPENT = "opensled.spent"  # in an ASGI scope: told the seconds of processor time
 
 # One answer, in chunks; the last one carries the finish reason and the statistics. Closing it ends the work
 Answer = Callable[[Task], AsyncGenerator[Chunk, None]]
-
-
-class BackendStatus(Protocol):
-    """How answers are made just now."""
-
-    def figures(self) -> dict[str, Any]:
-        """As JSON."""
 
 
 class Backend(Protocol):
@@ -50,11 +44,15 @@ class Backend(Protocol):
         """Whether a request would be answered now."""
 
     @property
+    def refusal(self) -> str:
+        """Why the server answers this backend nothing although it is there; "" = it does."""
+
+    @property
     def writes_alone(self) -> bool:
         """Whether its draft model may answer without the target (http_api/draft_alone.py)."""
 
     @property
-    def status(self) -> BackendStatus:
+    def status(self) -> DraftStatus:
         """How it answers just now, and why."""
 
     def answering(self, scope: MutableMapping[str, Any]) -> Answer:

@@ -74,7 +74,9 @@ def components() -> Schema:
         "Model": _model(),
         "ModelList": every({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
         "Error": every({"error": _error()}),
-        "Health": every({"status": one_of("ok"), "server": one_of("reachable", "away", "loading")}),
+        "Health": every(
+            {"status": one_of("ok"), "server": one_of("reachable", "away", "loading", "refuses")}
+        ),
         "Ready": every({"status": one_of("ready"), "server": one_of("reachable", "away")}),
         "Status": _status(),
         "Description": {
@@ -94,6 +96,9 @@ def _status() -> Schema:
             "length": {**NATURAL, "description": "tokens of a draft block; 0 = drafts do not pay"},
             "expected_rate": {**rate, "description": "tokens/s with drafts; null = not known yet"},
             "server_rate": {**rate, "description": "tokens/s of the server's own decoding"},
+            "measured_rate": {**rate, "description": "tokens/s of the latest answers with drafts"},
+            "expected_gain": {**rate, "description": "expected_rate / server_rate"},
+            "measured_gain": {**rate, "description": "measured_rate / server_rate"},
             "token_seconds": {**rate, "description": "to draft one token"},
             "acceptance": {**rate, "maximum": 1, "description": "chance of the first token of a block"},
         }
@@ -224,7 +229,11 @@ def draft_figures() -> Schema:
             **NATURAL,
             "description": "written by the draft model or a relay's alone, while the target could not be reached",
         },
-        "tokens_per_second": NUMBER,
+        "tokens_per_second": {
+            **NUMBER,
+            "description": "behind the first token; 0 = of one token there is no rate",
+        },
+        "first_token_seconds": {**NUMBER, "description": "from the request to the first token"},
     }
     return every(figures)
 

@@ -70,7 +70,7 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.completion_tokens / self.seconds if self.seconds else 0.0
+        return speed([self])
 
     def figures(self) -> dict[str, float]:
         """The statistics for people and programs; times and rates rounded."""
@@ -84,7 +84,15 @@ class Stats:
             "server_decoded": self.server_decoded,
             "local_tokens": self.local_tokens,
             "tokens_per_second": round(self.tokens_per_second, 2),
+            "first_token_seconds": round(self.first_token, 3),
         }
+
+
+def speed(answers: Sequence[Stats]) -> float:
+    """Tokens/s of answers behind their first tokens, the one rate that chat, page and gains go by; 0 = not known."""
+    behind = [stats for stats in answers if stats.completion_tokens > 1]
+    seconds = sum(stats.seconds - stats.first_token for stats in behind)
+    return sum(stats.completion_tokens - 1 for stats in behind) / seconds if seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ def paired_folder() -> Path | None:
     return folder and folder / "paired"
 
 
-def keep(server: str, authority: str, token: str, signer: str = "") -> Path:
-    """Remember a server (HOST:PORT) with its authority (PEM), this device's token, and who signs its drafts ("" =
-    no signer); the folder.
+def keep(server: str, authority: str, token: str, signer: str = "", name: str = "") -> Path:
+    """Remember a server (HOST:PORT) with its authority (PEM), this device's token, who signs its drafts ("" = no
+    signer), and how the device is called there; the folder.
 
     Raises UsageError where nothing can be kept.
     """
@@ -42,7 +42,9 @@ def keep(server: str, authority: str, token: str, signer: str = "") -> Path:
         write_whole(folder / "ca.pem", authority.encode(), private=True)
         write_whole(folder / "token", f"{token}\n".encode(), private=True)
         write_whole(folder / "signer", f"{signer}\n".encode(), private=True)
-        write_whole(folder / "server.json", json.dumps({"server": server}).encode(), private=True)
+        write_whole(
+            folder / "server.json", json.dumps({"server": server, "name": name}).encode(), private=True
+        )
     except OSError as error:
         raise UsageError(f"the pairing cannot be kept in {folder}: {error.strerror}") from error
     return folder
@@ -95,17 +97,31 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def paired_server() -> str:
     """HOST:PORT of the paired server, "" for none. Raises UsageError for a damaged file."""
+    return _kept()[0]
+
+
+def name_of(token_file: str) -> str:
+    """How the paired server calls this device, if `token_file` is the pairing's; "" = not known."""
+    folder = paired_folder()
+    try:
+        return _kept()[1] if folder and token_file == str(folder / "token") else ""
+    except UsageError:  # whoever needs the pairing says so
+        return ""
+
+
+def _kept() -> tuple[str, str]:
+    """HOST:PORT of the paired server and the device's name there, "" for none. Raises UsageError for a damaged file."""
     from opensled.address import host_port
 
     folder = paired_folder()
     path = folder / "server.json" if folder else None
     if path is None or not path.is_file():
-        return ""
+        return "", ""
     try:
-        server = json.loads(path.read_text("utf-8"))["server"]
-        host_port(server)
+        known = json.loads(path.read_text("utf-8"))
+        host_port(known["server"])
+        return str(known["server"]), str(known.get("name", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise UsageError(
             f"{path} is damaged; pair this device again: opensled edge --pair CODE HOST"
         ) from error
-    return str(server)

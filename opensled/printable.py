@@ -24,3 +24,13 @@ def visible_line(text: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def digits(value: float, count: int = 2) -> str:
+    """A rate or a ratio for people with `count` digits that count, such as 0.91, 4.9, 35 and 1,234 for two."""
+    if not value:
+        return "0"
+    for places in range(count):
+        if abs(value) >= 10 ** (count - 1 - places) - 0.05 * 10**-places:
+            return f"{value:,.{places}f}"
+    return f"{value:.{count}f}"

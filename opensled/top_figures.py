@@ -119,7 +119,7 @@ def _replica(between: Between, name: str) -> Figures:
     return {
         "sessions": now.get("replica_sessions", name),
         "places": now.get("replica_places", name),
-        "kv_blocks_free": now.get("replica_kv_blocks_free", name),
+        "kv_tokens_free": now.get("replica_kv_tokens_free", name),
         "step_s": now.get("replica_step_seconds", name),
         "queue_s": now.get("replica_queue_seconds", name),
         "draining": now.get("replica_draining", name) > 0,

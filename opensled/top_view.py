@@ -210,7 +210,7 @@ REPLICAS = (
     Column("placed/s", 8, lambda row: f"{row['placed_per_s']:.1f}", _sum("placed_per_s", ".1f")),
     Column("step ms", 7, lambda row: _milliseconds(row["step_s"])),
     Column("queue ms", 8, lambda row: _milliseconds(row["queue_s"])),
-    Column("KV free", 7, lambda row: f"{row['kv_blocks_free']:.0f}", _sum("kv_blocks_free", ".0f")),
+    Column("KV free", 9, lambda row: f"{row['kv_tokens_free']:,.0f}", _sum("kv_tokens_free", ",.0f")),
     Column("state", 8, lambda row: "draining" if row["draining"] else "serving"),
 )
 

@@ -16,11 +16,12 @@ from PIL import Image as Pillow
 
 from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
-from edge_client.terminal.chat_view import COLOURS, LEGEND, Answer
+from edge_client.terminal.chat_view import Answer
 from edge_client.terminal.colour import Palette, palette
 from opensled.answer import Task
 from opensled.images import Image, TurnImage, digest_of
 from opensled.messages import ChatMessage, SamplingParams
+from opensled.origins import OF_DRAFTS, ORIGINS, colour_of
 from opensled.painter import Painter
 from opensled.store import is_here, model_path
 from opensled_testbed.config import DemoConfig
@@ -118,7 +119,7 @@ async def _ask(device: Device, each: Asked, most: int) -> None:
             each.answer.add(chunk)
             pieces = painter.push(chunk.token_ids, chunk.origins)
             pieces += painter.flush() if chunk.finish_reason else []
-            each.pieces += [(text, COLOURS.get(origin, "")) for text, origin in pieces]
+            each.pieces += [(text, colour_of(origin)) for text, origin in pieces]
 
 
 def _expected(reference: VisionReference, each: Asked, most: int) -> str:
@@ -153,9 +154,9 @@ def _halves(upper: Sequence[int], lower: Sequence[int]) -> str:
 def _sum_up(asked: Sequence[Asked], colours: Palette) -> None:
     if colours.on:
         seen = {colour for each in asked for _, colour in each.pieces}
-        for origin, colour in COLOURS.items():
-            if colour in seen:
-                print(f"{colours(origin, colour):>22}  {LEGEND[origin]}")
+        for origin in OF_DRAFTS:
+            if colour_of(origin) in seen:
+                print(f"{colours(origin, colour_of(origin)):>22}  {ORIGINS[origin].meaning}")
     right = sum(is_right(each.question, each.answer.text) for each in asked)
     print(f"{sum(each.same for each in asked)} of {len(asked)} answers are what transformers alone writes")
     print(f"{right} of {len(asked)} are right: {TARGET} is small, and was trained on such scenes")

@@ -19,8 +19,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
-from edge_client.lengths.base import DraftStatus
 from edge_client.lengths.fixed import FixedLength
+from opensled.drafting.status import DraftStatus
 from opensled.messages import DraftToken
 
 PRODUCT, NEWEST = 0.2, 0.4  # R1 and R2 of a fleet that is not tuned (chosen)

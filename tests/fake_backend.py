@@ -6,9 +6,9 @@ import asyncio
 
 import httpx
 
-from edge_client.lengths.base import DraftStatus
 from http_api.app import build_app
 from opensled.answer import Chunk, Stats, Task
+from opensled.drafting.status import DraftStatus
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
@@ -27,7 +27,7 @@ USUAL = {
 class FakeBackend:
     """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
-    rule, server_away, writes_alone = "match", False, False
+    rule, server_away, writes_alone, refusal = "match", False, False, ""
     status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4, 31.0, 18.0, 0.01, 0.7)
 
     def __init__(

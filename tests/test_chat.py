@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client.commits import Commit
-from edge_client.lengths.base import DraftStatus
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, message
@@ -16,6 +15,7 @@ from edge_client.terminal.chat_view import Answer, View, in_columns
 from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
 from opensled.answer import Chunk, Stats
+from opensled.drafting.status import DraftStatus
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.images import ImageFacts, digest_of
 from opensled.messages import ChatMessage
@@ -240,8 +240,11 @@ def counted(origins, stats=None):
 
 
 def test_counts_say_of_how_many():
-    stats = Stats(9, 24, drafted=31, accepted=12, seconds=2.0)
-    assert counted([], stats) == "24 tokens, 12.0 tokens/s, 12 of 31 draft tokens accepted\n"
+    stats = Stats(9, 24, drafted=31, accepted=12, first_token=0.2, seconds=2.2)
+    assert (
+        counted([], stats)
+        == "24 tokens, 12 tokens/s, the first after 0.20 s, 12 of 31 draft tokens accepted\n"
+    )
     assert (
         counted(["accepted", "server", "server"])
         == "stopped, 3 tokens, 1.5 tokens/s, 1 of them from drafts\n"

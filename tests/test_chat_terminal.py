@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from edge_client.terminal.chat_view import COLOURS
 from edge_client.terminal.colour import CODES
+from opensled.origins import ORIGINS
 from opensled_testbed.processes import Process
 from tests.gated_target import GATE
 from tests.terminal import Screen
@@ -121,7 +121,13 @@ def test_lines_are_edited_and_remembered_over_conversations(server, tmp_path):
 def test_tokens_are_coloured_and_the_text_is_the_same(server, tmp_path):
     with chat(server, tmp_path, "--max-tokens", "40", "--show-drafts", "--no-history") as screen:
         legend = screen.expect("decoded by the server")
-        assert all(f"\x1b[{CODES[colour]}m" in legend for colour in COLOURS.values())
+        assert [name for name in ORIGINS if f"{name} (" in legend] == [
+            "accepted",
+            "recovered",
+            "bonus",
+            "server",
+        ]
+        assert all(f"\x1b[{CODES[colour]}m" in legend for colour in ("green", "yellow", "cyan"))
         screen.expect("> ")
         screen.type("hello\n")
         screen.expect("hello\r\n")

@@ -284,7 +284,7 @@ def test_a_device_with_a_fallback_is_ready_without_its_relay():
         async with three(patience=QUICK) as (near, _, far):
             for network, ready in ((near, False), (TwoWays(near, far), True)):
                 async with device(network) as made:
-                    made.server_away = True
+                    made.watch.away = True
                     assert made.ready == ready
 
     asyncio.run(scenario())

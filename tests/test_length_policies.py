@@ -10,10 +10,11 @@ import pytest
 from edge_client.device import _length_policy
 from edge_client.lengths import LENGTH_POLICIES, length_policy
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, pulled
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.prompt_config import GenerateConfig
+from opensled.drafting.status import DraftStatus
 from opensled.errors import UsageError
 from opensled.messages import DraftBlock, DraftToken
 

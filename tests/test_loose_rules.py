@@ -13,12 +13,12 @@ import pytest
 from edge_client.commits import Commit
 from edge_client.remote import RetryPolicy
 from edge_client.telemetry import Telemetry
-from edge_client.terminal.chat_view import COLOURS, LEGEND
 from http_api.responses import total, usage
 from opensled.answer import Stats
 from opensled.codec import decode_server, encode_server
 from opensled.errors import InvalidRequest, ProtocolError, Unsupported, UsageError
 from opensled.messages import Guide, Open, SamplingParams, Verdict
+from opensled.origins import colour_of
 from tests.fakes import FakeEngine, OracleDrafter, Weather, continuation
 from tests.gated_target import SlowEngine
 from tests.system import ask, running
@@ -177,7 +177,7 @@ def test_origins_and_statistics():
     told = usage(total([stats, stats], 2), "fly")["opensled"]
     assert (told["rule"], told["loose"]) == ("fly:theta=0.1", 4)
     assert usage(Stats(1, 1), "match")["opensled"]["rule"] == "match"
-    assert "loose" in COLOURS and "loose" in LEGEND
+    assert colour_of("loose") == "red"
 
 
 def test_a_verdict_keeps_its_loose_tokens_on_the_wire():

@@ -12,11 +12,15 @@ from typing import get_args
 import httpx
 import pytest
 
-from edge_client.terminal.chat_view import LEGEND
+from edge_client.terminal.colour import CODES
 from http_api.app import build_app
 from http_api.page.document import FILE, page, policy
+from http_api.page.views import conversation
 from opensled.answer import Chunk, Origin
 from opensled.errors import EngineError, Overloaded, Unreachable
+from opensled.examples import ANY, SMALL, TINY, examples
+from opensled.origins import ORIGINS as ORIGINS_TABLE
+from opensled.origins import possible
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat, refusal
 from tests.page_world import (
     CHAT,
@@ -100,20 +104,34 @@ def test_it_asks_only_what_is_served():
     assert len(re.findall(r"\bfetch\(", SCRIPT)) == 3 and "XMLHttpRequest" not in SCRIPT
 
 
-def test_every_origin_of_a_token_is_explained_as_in_the_terminal():
-    block = re.search(r"const ORIGINS = \{(.*?)\};", SCRIPT, re.DOTALL)[1]
-    explained = dict(re.findall(r"(\w+): \"([^\"]+)\"", block))
-    assert set(explained) == {*get_args(Origin), "provisional"}
+def test_each_origin_has_the_colour_that_it_has_in_the_terminal():
+    """The page gets names, colours and meanings from the table that the terminal reads; each colour has a style."""
+    assert set(ORIGINS_TABLE) == {*get_args(Origin), "provisional"}
+    for colour in {facts.colour for facts in ORIGINS_TABLE.values()} - {""}:
+        assert colour in CODES and re.search(rf"\.{colour} \{{[^}}]*underline", STYLE), colour
+    assert not re.search(r"accepted by the target|rejected", SCRIPT)  # no second table
+    told = conversation("tiny", ["server"])
+    assert told["possible"] == ["server"] and told["origins"]["bonus"]["colour"] == "cyan"
 
-    def plain(words):
-        return words.lower().rstrip(".")
 
-    for origin, words in LEGEND.items():
-        if origin != "local":  # the terminal tells both kinds of unverified text in one line
-            assert plain(explained[origin]) == plain(words)
-    assert "draft model alone" in explained["local"] and "relay's model alone" in explained["relay"]
-    assert all(f'[data-origin="{origin}"]' in STYLE for origin in explained if origin != "server")
-    assert "not confirmed" in explained["provisional"]
+def test_origins_that_cannot_occur_are_in_no_legend():
+    none = {"drafts": False, "loose": False, "provisional": False, "alone": False}
+    assert possible(**none) == possible(**{**none, "loose": True}) == ["server"]
+    assert possible(**{**none, "drafts": True}) == ["accepted", "recovered", "bonus", "server"]
+    assert "loose" in possible(**{**none, "drafts": True, "loose": True})
+    assert possible(**{**none, "provisional": True}) == ["server", "provisional"]
+    assert possible(**{**none, "alone": True}) == ["server", "local", "relay"]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("tiny", TINY), ("tiny-f16", TINY), ("tiny-hub", TINY), ("tiny-vision", ()), ("smollm2", SMALL),
+        ("SmolLM2-135M-Instruct", SMALL), ("Qwen/Qwen2.5-7B", ANY), ("", ANY),
+    ],
+)  # fmt: skip
+def test_examples_suit_the_model(model, asked):
+    assert examples(model) == asked
 
 
 # -- its chat -----------------------------------------------------------------------------------------------------

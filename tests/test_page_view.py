@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from edge_client.config import EdgeConfig
-from edge_client.page_view import DeviceView, gain
+from edge_client.page_view import DeviceView
 from edge_client.telemetry import Telemetry
 from http_api.app import build_app
 from hw_profiles.sysfs import BoardState
@@ -53,19 +53,26 @@ def test_before_the_first_answer_nothing_is_claimed():
             look = shown(view)
             assert look["kind"] == "device" and look["name"] == "<b>kitchen</b>" and look["model"] == "fake"
             assert look["server"] == {
-                "address": "hub.example:7411", "away": False, "tls": True, "opening_s": None, "reopened": 0,
+                "address": "hub.example:7411", "away": False, "refusal": "", "tls": True, "opening_s": None,
+                "reopened": 0,
             }  # fmt: skip
             assert look["offline"] == "provisional" and look["drafter"] == "oracle" and not look["images"]
             assert look["drafters"] == {"busy": 0, "all": 1} and look["context"] == 400
-            assert look["draft"]["measured_gain"] is look["draft"]["drafted_rate"] is None
+            assert look["draft"]["measured_gain"] is look["draft"]["measured_rate"] is None
             assert look["counts"]["answers"] == look["counts"]["drafts"] == look["counts"]["tokens"] == 0
             assert look["board"] == {
                 "temperature_c": 81.5, "throttled": True, "reasons": ["thermal"], "power_w": None,
                 "battery_percent": None, "discharging": False,
             }  # fmt: skip
             assert {"drafting", "words", "length"} <= set(look["draft"]) and look["draft"]["words"]
-            device.server_away = True
+            device.watch.away = True
             assert shown(view)["server"]["away"]
+            assert (
+                look["possible"] == ["accepted", "recovered", "bonus", "server"]
+                and len(look["examples"]) == 3
+            )
+            device.drafter_name = "none"
+            assert shown(view)["possible"] == ["server"]
 
     asyncio.run(scenario())
 
@@ -91,11 +98,11 @@ def test_what_drafts_gain_is_measured():
             assert counts["drafts"] and counts["drafted"] >= counts["accepted"] == sum(
                 counts["accepted_per_position"]
             )
-            assert look["draft"]["drafted_rate"] > 0 and look["draft"]["plain_rate"] is None
+            assert look["draft"]["measured_rate"] > 0 and look["draft"]["server_rate"] is None
             assert look["server"]["opening_s"] > 0
             await read(device, Task(PROMPT, LONG, drafts=False))
             draft = shown(view)["draft"]
-            assert draft["measured_gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
+            assert draft["measured_gain"] == pytest.approx(draft["measured_rate"] / draft["server_rate"])
 
     asyncio.run(scenario())
 
@@ -109,28 +116,42 @@ def test_a_drafter_at_work_is_counted():
     asyncio.run(scenario())
 
 
-def test_gains_stand_on_what_is_known():
+def test_rates_stand_on_what_is_known():
     telemetry = Telemetry()
 
-    def finished(tokens, seconds, rounds=0, local=0):
-        stats = Stats(3, tokens, rounds=rounds, local_tokens=local, first_token=1.0, seconds=1.0 + seconds)
+    def finished(tokens, seconds, rounds=0, local=0, of_rounds=0):
+        stats = Stats(
+            3,
+            tokens,
+            rounds,
+            round_tokens=of_rounds,
+            local_tokens=local,
+            first_token=1.0,
+            seconds=1.0 + seconds,
+        )
         telemetry.finish(stats, "eos")
 
-    nothing = {"drafted_rate": None, "plain_rate": None, "measured_gain": None}
-    assert gain(telemetry, None) == gain(telemetry, 10.0) == nothing
-    finished(1, 5, rounds=1)  # of one token nothing is measured
+    def rates():
+        return telemetry.rate_drafted.ratio, telemetry.rate_plain.ratio
+
+    finished(1, 5, rounds=1, of_rounds=1)  # of one token nothing is measured
     finished(51, 1, local=51)  # nor of what nobody verified
-    assert gain(telemetry, 10.0) == nothing
-    finished(101, 5, rounds=9)
-    assert gain(telemetry, None) == {**nothing, "drafted_rate": 20.0}
-    assert gain(telemetry, 10.0)["measured_gain"] == 2.0  # the server's own rate stands for it
+    assert rates() == (0, 0)
+    finished(101, 5, rounds=9, of_rounds=90)
+    assert rates() == (20.0, 0)
     finished(51, 10)
-    assert gain(telemetry, 10.0) == {"drafted_rate": 20.0, "plain_rate": 5.0, "measured_gain": 4.0}
+    assert rates() == (20.0, 5.0)
+    finished(
+        101, 1, rounds=2, of_rounds=6
+    )  # the server wrote nearly all of it: neither with drafts nor without
+    assert rates() == (20.0, 5.0)
     for _ in range(100):
         finished(11, 1)  # the server has become faster
-    assert gain(telemetry, None)["plain_rate"] == pytest.approx(10.0, rel=0.01)
-    finished(11, 0, rounds=1)  # all at once: no division by zero
-    assert gain(telemetry, None)["drafted_rate"] > 0
+    assert telemetry.rate_plain.ratio == pytest.approx(10.0, rel=0.01)
+    finished(11, 0, rounds=1, of_rounds=11)  # all at once: no division by zero
+    assert telemetry.rate_drafted.ratio > 0
+    telemetry.forget_rates()
+    assert rates() == (0, 0)
 
 
 def test_a_device_has_no_switch_for_others():

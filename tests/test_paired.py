@@ -17,6 +17,7 @@ from edge_client.config import CalibrateConfig, DoctorConfig, EdgeConfig
 from edge_client.located import located
 from edge_client.pairing import _place, paired_first
 from edge_client.prompt_config import ChatConfig, GenerateConfig
+from edge_client.request_defaults import own_name
 from opensled import config, config_command, discovery, paired
 from opensled.cli import main, parse_flags
 from opensled.errors import UsageError
@@ -235,3 +236,13 @@ def test_a_missing_library_is_named_before_the_code_is_used(monkeypatch, capsys)
 def test_what_pairing_needs_comes_with_one_extra():
     for module in ("cryptography", "spake2", "zeroconf", "ifaddr"):
         assert "[home]" in remedy(module)
+
+
+def test_a_paired_device_goes_by_the_name_that_it_is_paired_under():
+    """Others draw a name at each start, and the page shows that they have none."""
+    folder = paired.keep(SERVER, "authority", "ab" * 32, name="kitchen")
+    assert own_name(str(folder / "token")) == "kitchen"
+    drawn = own_name("another-token"), own_name("")
+    assert all(name.startswith("unnamed-") for name in drawn) and drawn[0] != drawn[1]
+    paired.forget()
+    assert own_name(str(folder / "token")).startswith("unnamed-")

@@ -7,17 +7,22 @@ import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
+import pytest
 
 from edge_client.command import _watched
+from edge_client.config import EdgeConfig
 from edge_client.device_metrics import metrics
+from edge_client.page_view import DeviceView
 from edge_client.telemetry import Telemetry
 from http_api.app import build_app
 from http_api.guard import Access
+from opensled.errors import Unauthorized
 from opensled_testbed.processes import free_port
-from tests.devices import device_on
+from tests.devices import device_on, read
 from tests.fake_backend import FakeBackend
 from tests.serving import serving
 from tests.system import until
+from verify_server.security import TenantLimits, watched_tenants
 
 
 @asynccontextmanager
@@ -54,6 +59,48 @@ def test_a_server_that_goes_and_comes_back(caplog):
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
     assert said == [f"the server 127.0.0.1:{port} is {state}" for state in ("away", "back")]
+
+
+def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path):
+    """It notices without a question, and by a question at once; with a new token it is ready again."""
+    monkeypatch.setattr("edge_client.server_watch.EVERY_S", 0.05)
+    file = tmp_path / "tokens"
+
+    def write(text):
+        file.write_text(text)
+        file.chmod(0o600)
+
+    async def scenario():
+        write("secret-1 kitchen\n")
+        tenants = watched_tenants(file, TenantLimits(), may_be_empty=True)
+        async with (
+            serving(tenants) as (_, address),
+            device_on(address, token="secret-1") as device,
+            _watched(device),
+            asking(device) as client,
+        ):
+            await read(device)
+            assert (await client.get("/ready")).status_code == 200 and not device.refusal
+            write("# nobody\n")
+            await until(lambda: device.refusal, 10)
+            ready = await client.get("/ready")
+            assert ready.status_code == 503 and "pair this device again" in ready.json()["error"]["message"]
+            assert (await client.get("/health")).json()["server"] == "refuses"
+            look = DeviceView(device, EdgeConfig()).look()
+            assert "pair this device again" in look["server"]["refusal"] and not look["server"]["away"]
+            with pytest.raises(Unauthorized):
+                await read(device)
+            write("secret-1 kitchen\n")
+            await until(lambda: not device.refusal, 10)
+            assert (await client.get("/ready")).status_code == 200
+            said.extend(
+                record.getMessage() for record in caplog.records if "lets this device" in record.getMessage()
+            )
+
+    said: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert len(said) == 2 and said[1] == "the server lets this device in again"
 
 
 def test_metrics_are_told_on_loopback_only():

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from edge_client.checks.draft import DraftReport, tried
 from edge_client.checks.finding import Finding, ok, warn
+from edge_client.checks.machine import model_bytes
 from edge_client.checks.server_checks import NO_DRAFTS, ServerReport
+from edge_client.checks.server_speed import own_decoding
 from edge_client.checks.trial import GainReport, Prediction, measure
 from edge_client.config import DoctorConfig
 from hw_profiles import catalog
@@ -17,8 +19,12 @@ from hw_profiles.speculation import LONGEST, STEPS, WORTH, Gain, RoundCosts
 from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import read_board
 from opensled.address import is_local
+from opensled.printable import digits
 
 ACCEPTANCE, LUCKLESS, LUCKY = 0.7, 0.5, 0.85  # assumed; drafts of the target's own family reach 0.5 to 0.9
+# Bytes of the smallest draft model that the 8B targets below can have; 0.5B at 4 bits are 300 MB, and smaller ones than
+# this are drafts of other, smaller targets. Chosen.
+SMALLEST = 100_000_000
 SIZE = "0.5b"  # the draft model that a board is judged by where the configured one is not among its figures
 # Servers to compare with where none can be asked: (target, accelerator, what it is)
 EXAMPLES = (
@@ -46,6 +52,7 @@ async def check_gain(
         report.findings += told(config, measured)
     else:
         report.findings += [_untold(measured)] if measured else []
+        report.findings += [own_decoding(server.speed)] if server.speed else []
         by_law(config, server, draft, report)
 
 
@@ -55,10 +62,8 @@ def _untold(why: str) -> Finding:
 
 def told(config: DoctorConfig, measured: Prediction) -> list[Finding]:
     """What was measured, in words."""
-    rates = (
-        f"{_rate(measured.rate)} tokens/s, without drafts {_rate(measured.own_rate)} ({measured.times:.1f}x)"
-    )
-    kinds = ", ".join(f"{kind} {_rate(rate)}" for kind, rate in measured.by_kind.items())
+    rates = f"{digits(measured.rate)} tokens/s, without drafts {digits(measured.own_rate)} ({digits(measured.times)}x)"
+    kinds = ", ".join(f"{kind} {digits(rate)}" for kind, rate in measured.by_kind.items())
     if measured.times >= WORTH:
         return [_accepted(measured), ok("drafting", f"this device gives a user about {rates}; {kinds}")]
     told = f"this device gives a user about {rates}; drafting {_effect(measured.times)}"
@@ -78,8 +83,10 @@ def by_law(config: DoctorConfig, server: ServerReport, draft: DraftReport, repor
 
     Nothing where the device does not draft, where its draft model cannot be used, or where too little is known.
     """
-    drafting = _drafting(config, draft) if draft.usable else None
+    tiny = bool(draft.seconds) and not server.speed and (model_bytes(config) or SMALLEST) < SMALLEST
+    drafting = _drafting(config, DraftReport() if tiny else draft) if draft.usable else None
     if drafting is None:
+        report.findings += [_too_small(config)] if tiny else []
         return
     (token_s, token_origin), (rtt_s, rtt_origin) = drafting, _link(config, server)
     report.findings += [ok("draft speed here", token_origin), ok("round trip", rtt_origin)]
@@ -98,6 +105,15 @@ def by_law(config: DoctorConfig, server: ServerReport, draft: DraftReport, repor
             _assumed(derived),
             *(_example(config, token_s, rtt_s, *each) for each in EXAMPLES),
         ]
+
+
+def _too_small(config: DoctorConfig) -> Finding:
+    size = f"{(model_bytes(config) or 0) / 1e6:,.1f} MB"
+    return warn(
+        "drafting",
+        f"nothing is foretold: no server was asked, and {config.draft_model} ({size}) can draft for no large target",
+        "name a server: --server HOST:PORT; or a draft model of a large target's family: --draft-model FILE",
+    )
 
 
 def _foretold(config: DoctorConfig, gain: Gain) -> Prediction:
@@ -151,12 +167,12 @@ def verdict(config: DoctorConfig, exchange: RoundCosts, longest: int, server: st
     low, high = (
         replace(exchange, acceptance=acceptance).best(longest).times for acceptance in (LUCKLESS, LUCKY)
     )
-    own = f"{server} by itself gives a user {_rate(gain.own_rate)} tokens/s"
-    span = f"({low:.1f}x to {high:.1f}x)"
+    own = f"{server} by itself gives a user {digits(gain.own_rate)} tokens/s"
+    span = f"({digits(low)}x to {digits(high)}x)"
     if gain.pays:
-        times = f"about {gain.times:.1f}x the tokens/s of the server's own decoding"
+        times = f"about {digits(gain.times)}x the tokens/s of the server's own decoding"
         return ok("drafting", f"{own}; drafting here gives {times} {span}, best with k = {gain.length}")
-    return _slower(config, f"{own}; drafting {_effect(gain.times)}: {gain.times:.1f}x {span}")
+    return _slower(config, f"{own}; drafting {_effect(gain.times)}: {digits(gain.times)}x {span}")
 
 
 def _effect(times: float) -> str:
@@ -168,7 +184,3 @@ def _slower(config: DoctorConfig, detail: str) -> Finding:
     if config.stop == RESTS:
         return ok("drafting", f"{detail}; the server's own decoding is used")
     return warn("drafting", detail, f"--stop {RESTS}, which lets the server decode; or --drafter none")
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 20 else f"{rate:.1f}"

@@ -81,8 +81,11 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
         report.round_trip = statistics.median(trips)
         report.note(check_round_trip(trips))
         if usable:
-            report.speed, finding = await check_server_speed(link, report.info, config.rule)
-            report.note(finding)
+            speed = await check_server_speed(link, report.info, config.rule)
+            if isinstance(speed, Finding):
+                report.note(speed)
+            else:
+                report.speed = speed
     except Unauthorized as error:
         report.note(_locked_out(error, bool(endpoint.token)))
     except Unreachable as error:

@@ -10,6 +10,7 @@ from edge_client.link import Link
 from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
+from opensled.printable import digits
 
 TOKENS = 40  # to measure
 MOST = 512  # of the sequence: a fast server runs ahead of its reader until the first draft arrives
@@ -37,8 +38,8 @@ class ServerSpeed:
         return self.decode_s + slope * length
 
 
-async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> tuple[ServerSpeed | None, Finding]:
-    """The speed (None if too few tokens came) and the finding.
+async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> ServerSpeed | Finding:
+    """The speed, or a finding that tells why it was not measured.
 
     The short answer is background work: all other answers go first.
     """
@@ -46,17 +47,18 @@ async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> tuple[Se
         for first in PROMPTS:
             speed = await _tried(link, info, rule, first)
             if speed:
-                return speed, ok("own decoding", _told(speed))
+                return speed
     except OpenSledError as error:
-        return None, warn("own decoding", f"not measured: {error}", "try again when the server has room")
-    return None, ok("own decoding", "not measured: every answer ended after a few tokens")
+        return warn("own decoding", f"not measured: {error}", "try again when the server has room")
+    return ok("own decoding", "not measured: every answer ended after a few tokens")
 
 
-def _told(speed: ServerSpeed) -> str:
-    told = f"{1 / speed.decode_s:,.0f} tokens/s for this device without drafts"
-    if not speed.block:
-        return told
-    return f"{told}; {1000 * speed.verdict_s:.1f} ms from a block of {speed.block} to its verdict"
+def own_decoding(speed: ServerSpeed) -> Finding:
+    """The speed in words, for a report that has no better figure of answers without drafts."""
+    told = f"{digits(1 / speed.decode_s)} tokens/s for this device without drafts"
+    if speed.block:
+        told += f"; {1000 * speed.verdict_s:.1f} ms from a block of {speed.block} to its verdict"
+    return ok("own decoding", told)
 
 
 async def _tried(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSpeed | None:

@@ -16,11 +16,7 @@ from collections.abc import Callable
 from edge_client.lengths.base import (
     UNADVISED,
     DraftLengthPolicy,
-    DraftStatus,
     LengthOptions,
-    battery_words,
-    drafting_words,
-    resting_words,
 )
 from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.draft_law import DraftLaw
@@ -37,8 +33,16 @@ from edge_client.lengths.observed import (
     shortest_round,
     streamed,
 )
+from edge_client.lengths.words import (
+    NOTHING_YET,
+    Decision,
+    battery_words,
+    drafting_words,
+    resting_words,
+)
 from hw_profiles.fading import FadingRatio, mean_but_largest
 from hw_profiles.sysfs import BoardState
+from opensled.drafting.status import DraftStatus
 from opensled.messages import DraftBlock
 
 log = logging.getLogger(__name__)
@@ -72,26 +76,30 @@ class Adaptive(DraftLengthPolicy):
         self._most_nodes = tree
         self._clock, self._board = clock, board or board_watch(clock=clock)
         self._lock = threading.Lock()
+        self._link_s: float | None = None  # to open the latest sequence: no round trip takes longer
+        self._state = BoardState()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing is learned yet."""
         self._acceptance, self._times = Acceptance(), RoundTimes()
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds of the latest draft tokens
         self._server_speed = FadingRatio(STREAM)  # tokens per second
-        self._link_s: float | None = None  # to open the latest sequence: no round trip takes longer
         # Look-ahead hits for each one that the chances predict, and for each try.
         self._hits_per_forecast = FadingRatio(ROUNDS, HITS, HITS)
         self._hit_rate = FadingRatio(ROUNDS, HITS, TRIED)
-        self._gate, self._trees = DraftGate(), TreeChoice(tree)
+        self._gate, self._trees = DraftGate(), TreeChoice(self._most_nodes)
         self._has_trees = False  # drafter and server, at the latest question
         self._verdicts = VerdictTimes()
         # When the latest verdict on a block came, and when the latest draft token.
         self._heard_at = self._drafted_at = float("-inf")
-        self._state = BoardState()
         self._hint: int | None = None
         self._room = 0  # tokens at the latest question; they end with the answer
         self._asked = self._length  # most tokens of a block since the answer began
         self._latest: deque[tuple[int, int]] = deque(maxlen=LATEST)  # accepted and drafted tokens of a round
         self._basis = (-1, 0)  # rounds and longest block, on which the law rests
         self._solved: DraftLaw
-        self._status = DraftStatus(True, "nothing drafted yet", UNADVISED)
+        self._status = DraftStatus(True, NOTHING_YET, UNADVISED)
 
     @classmethod
     def of(cls, options: LengthOptions) -> Adaptive:
@@ -173,6 +181,7 @@ class Adaptive(DraftLengthPolicy):
             spent_s = drafting_s + (seconds if awaited else min(seconds, self._times.mean_s))
             self._gate.round_over(now, accepted + 1, spent_s, self._rate(), server_rate(self._server_speed))
             self._verdicts.came(block.base + accepted + 1, now)
+            self._tell(self._description())
 
     def streamed(self, tokens: int, seconds: float) -> None:
         with self._lock:
@@ -209,6 +218,11 @@ class Adaptive(DraftLengthPolicy):
             self._server_speed.recall(*(DOUBTFUL * each for each in learned.server))
             self._gate.recall(self._clock(), bool(learned.server))
 
+    def forget(self) -> None:
+        """See the base class."""
+        with self._lock:
+            self._begin()
+
     # -- below, the caller holds the lock -------------------------------------------------------------------
 
     def _judged(self, length: int, accepted: int) -> None:
@@ -239,18 +253,14 @@ class Adaptive(DraftLengthPolicy):
             self._asked = self.top(room, hint)
         now, self._room = self._clock(), room
         self._notice(now, hint)
-        servers = server_rate(self._server_speed)
         if self._battery_low():
-            words = battery_words(self._state.battery_percent or 0.0, self._floor)
-            self._tell(DraftStatus(False, words, server_rate=servers))
+            self._tell(self._description())
             return False
-        law = self._law()
-        expected = max(law.rate, self._trees.rate if self._tree else 0.0)
-        trials = self._gate.trials
-        drafts = not self._times.rounds or self._gate.drafts(now, expected, servers, self._guess)
+        trials, servers = self._gate.trials, server_rate(self._server_speed)
+        drafts = not self._times.rounds or self._gate.drafts(now, self._expected, servers, self._guess)
         if self._gate.trials > trials:
             self._times.doubt()
-        self._tell(self._description(law, expected, servers))
+        self._tell(self._description())
         return drafts
 
     def _notice(self, now: float, hint: int | None) -> None:
@@ -271,6 +281,11 @@ class Adaptive(DraftLengthPolicy):
     def _battery_low(self) -> bool:
         state = self._state
         return state.discharging and state.battery_percent is not None and state.battery_percent < self._floor
+
+    @property
+    def _expected(self) -> float:
+        """Tokens/s with drafts: of chains, or of trees if they are faster."""
+        return max(self._law().rate, self._trees.rate if self._tree else 0.0)
 
     @property
     def _guess(self) -> float | None:
@@ -303,17 +318,30 @@ class Adaptive(DraftLengthPolicy):
             )
         return self._solved
 
-    def _description(self, law: DraftLaw, expected: float, servers: float | None) -> DraftStatus:
-        if not self._times.rounds or not (self._latest or self._gate.server_alone):
-            return self._status
-        nodes = self._tree
-        if self._gate.server_alone:
-            drafting, length, words = False, 0, resting_words(expected, servers or 0.0)
-        else:
-            drafting, length = True, nodes or law.cold
-            accepted, drafted = map(sum, zip(*self._latest))
-            words = drafting_words(law.cold, expected, servers, accepted, drafted, nodes)
-        return DraftStatus(drafting, words, length, expected, servers, law.token_s, law.chances[0])
+    def _description(self) -> DraftStatus:
+        gate, servers = self._gate, server_rate(self._server_speed)
+        if self._battery_low():
+            words = battery_words(self._state.battery_percent or 0.0, self._floor)
+            return DraftStatus(False, words, server_rate=servers)
+        if not self._times.rounds or not (self._latest or gate.server_alone):
+            return DraftStatus(True, NOTHING_YET, UNADVISED)
+        law, nodes, rests = self._law(), self._tree, gate.server_alone
+        decision = Decision(self._expected, servers, gate.lead)
+        return DraftStatus(
+            not rests,
+            resting_words(decision, gate.on_trial)
+            if rests
+            else self._drafting_words(decision, law.cold, nodes),
+            0 if rests else nodes or law.cold,
+            decision.expected,
+            servers,
+            token_seconds=law.token_s,
+            acceptance=law.chances[0],
+        )
+
+    def _drafting_words(self, decision: Decision, length: int, nodes: int) -> str:
+        right = sum(accepted for accepted, _ in self._latest)
+        return drafting_words(decision, length, right, sum(drafted for _, drafted in self._latest), nodes)
 
     def _tell(self, status: DraftStatus) -> None:
         before, self._status = self._status, status

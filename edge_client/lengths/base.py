@@ -4,66 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from edge_client.lengths.learned_sums import Learned
+from opensled.drafting.status import DraftStatus
 from opensled.messages import DraftBlock, DraftToken
-
-
-@dataclass(frozen=True)
-class DraftStatus:
-    """The present state. Rates in tokens/s; None: not known yet."""
-
-    drafting: bool
-    words: str  # what holds and why, see `drafting_words`
-    length: int = 0  # tokens of a block that starts with nothing at hand; of a tree its nodes
-    expected_rate: float | None = None  # with drafts
-    server_rate: float | None = None  # of the server's own decoding
-    token_seconds: float | None = None  # to draft one token
-    acceptance: float | None = None  # chance of the first token of a block
-
-    def figures(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
-
-def rested(status: DraftStatus) -> DraftStatus:
-    """The status while the server wants no drafts, whatever the policy would do."""
-    words = (
-        "not drafting: the server asks for no drafts now; its own decoding is faster for all users, or its operator "
-        "has switched them off"
-    )
-    return replace(status, drafting=False, length=0, words=words)
-
-
-def drafting_words(
-    length: int, expected: float, servers: float | None, right: int, drafted: int, tree: int = 0
-) -> str:
-    """Why blocks of `length` tokens are drafted, or trees of `tree` nodes; rates in tokens/s.
-
-    `right` of the latest `drafted` draft tokens are the target's own, also those that came too late. If none is,
-    nothing speaks for the expectation.
-    """
-    alone = "not heard yet" if servers is None else f"{_rate(servers)} tokens/s"
-    shape = f"trees of {tree}" if tree else f"k = {length}"
-    facts = f"server alone {alone}; {right} of the latest {drafted} draft tokens were right"
-    return f"{shape}: {_rate(expected)} tokens/s expected, {facts}" if right else f"{shape} on trial: {facts}"
-
-
-def resting_words(expected: float, servers: float) -> str:
-    """Why nothing is drafted where the server alone is faster; rates in tokens/s."""
-    return f"not drafting: the server alone is faster, {_rate(servers)} against {_rate(expected)} tokens/s"
-
-
-def battery_words(percent: float, floor: float) -> str:
-    """Why nothing is drafted with the battery at `percent`."""
-    return f"not drafting: the battery is at {percent:.0f} %, and drafts rest below {floor:.0f} %"
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:.0f}" if rate >= 9.95 else f"{rate:.1f}"
-
 
 # Tokens of a block where neither the server nor the owner says anything. Chosen: 4 to 5 tokens are best for
 # acceptance rates of 0.6 to 0.8 (Leviathan et al. 2023, arXiv 2211.17192).
@@ -140,6 +85,9 @@ class DraftLengthPolicy(ABC):
 
     def recall(self, learned: Learned) -> None:  # noqa: B027
         """Continue with what an earlier start learned. Raises ValueError for numbers that no rounds can give."""
+
+    def forget(self) -> None:  # noqa: B027
+        """Begin anew: the target is another one."""
 
     @property
     @abstractmethod

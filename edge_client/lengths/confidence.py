@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edge_client.lengths.base import UNADVISED, DraftStatus, LengthOptions
+from edge_client.lengths.base import UNADVISED, LengthOptions
 from edge_client.lengths.fixed import FixedLength
+from opensled.drafting.status import DraftStatus
 from opensled.messages import DraftToken
 
 

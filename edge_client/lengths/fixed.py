@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, DraftStatus, LengthOptions
+from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions
+from opensled.drafting.status import DraftStatus
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,7 @@ class DraftGate:
             if now < self._until:
                 return False
             self._listened(now)
-        margin = LEAVE if self._rounds >= SURE else UNSURE
-        if self._rounds and server_rate is not None and server_rate > draft_rate * (1 + margin):
+        if self._rounds and server_rate is not None and server_rate > draft_rate * (1 + self.lead):
             self.server_alone, self._trial, self._listening = True, 0, 0
             self._drafts_due.ended(now, 0.0, again=self._saved_s > 0)
             return False
@@ -104,6 +103,16 @@ class DraftGate:
             self._listening, self._until, self._lost_s = LISTEN, now + LISTEN_S, 0.0
             return False
         return True
+
+    @property
+    def lead(self) -> float:
+        """The part by which the server must be faster before drafts rest."""
+        return LEAVE if self._rounds >= SURE else UNSURE
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether drafts are tried although the server decodes alone."""
+        return self.server_alone and self._trial > 0
 
     def recall(self, now: float, heard: bool) -> None:
         """Rounds were seen in another start, and (`heard`) the server alone: it needs no trial soon."""

@@ -16,12 +16,13 @@ from edge_client.located import located
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, is_command, obey
 from edge_client.terminal.chat_input import History, Terminal, history_path, piped_messages
-from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, View
+from edge_client.terminal.chat_view import Answer, Notes, View
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
 from opensled import logs
 from opensled.answer import WARNINGS, Chunk, Task, unverified
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
+from opensled.origins import colour_of
 from opensled.painter import Painter
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class Chat:
             )
         view.note("\n".join(greeting(info, self._config.server, self._device.drafter_name)))
         if self._config.show_drafts:
-            view.legend()
+            view.legend(self._device.origins)
         for message in messages:
             try:
                 self._take(message)
@@ -188,9 +189,10 @@ class Chat:
 def _painted(chunk: Chunk, painter: Painter | None) -> list[tuple[str, str]]:
     """Pieces of text with their colours: by origin with a `painter`, else only for text that no target has verified."""
     if painter is None:
-        return [(chunk.text, LOCAL if unverified(chunk.origins) else "")]
+        author = unverified(chunk.origins)
+        return [(chunk.text, colour_of(author) if author else "")]
     pieces = painter.push(chunk.token_ids, chunk.origins)
     return [
-        (text, COLOURS.get(origin, LOCAL))
+        (text, colour_of(origin))
         for text, origin in pieces + (painter.flush() if chunk.finish_reason else [])
     ]

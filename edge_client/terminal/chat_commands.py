@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat_view import View
-from opensled.answer import Stats
+from opensled.answer import Stats, speed
+from opensled.drafting.status import DraftStatus
 from opensled.errors import UsageError
 from opensled.files import why_not_written
 from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
 from opensled.messages import ChatMessage
+from opensled.printable import digits
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,11 @@ def _image(desk: Desk, argument: str) -> None:
 
 
 def _stats(desk: Desk, argument: str) -> None:
-    tokens, drafted, accepted, seconds = (
+    tokens, drafted, accepted = (
         sum(getattr(stats, name) for stats in desk.finished)
-        for name in ("completion_tokens", "drafted", "accepted", "seconds")
+        for name in ("completion_tokens", "drafted", "accepted")
     )
-    rate = f", {tokens / seconds:.1f} tokens/s" if seconds else ""
+    rate = f", {digits(found)} tokens/s" if (found := speed(desk.finished)) else ""
     share = f", {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})" if drafted else ""
     desk.view.note(
         f"{len(desk.finished)} finished answer{'s' * (len(desk.finished) != 1)}, {tokens} tokens{rate}{share}"
@@ -143,7 +144,13 @@ def _stats(desk: Desk, argument: str) -> None:
 
 
 def _status(desk: Desk, argument: str) -> None:
-    desk.view.note(desk.status().words)
+    status = desk.status()
+    gains = (
+        ("expected", status.gain(status.expected_rate)),
+        ("measured on whole answers", status.gain(status.measured_rate)),
+    )
+    told = [f"{digits(gain)}x {how}" for how, gain in gains if gain]
+    desk.view.note(status.words + (f"; gain {', '.join(told)}" if told else ""))
 
 
 def _save(desk: Desk, argument: str) -> None:

@@ -3,7 +3,7 @@
 import logging
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -11,24 +11,9 @@ from edge_client import remote
 from edge_client.terminal.colour import Palette
 from edge_client.terminal.tail import line_width, tail_of, waiting_for
 from opensled.answer import UNVERIFIED, Chunk, Origin, Stats
-from opensled.printable import visible
+from opensled.origins import ORIGINS
+from opensled.printable import digits, visible
 
-COLOURS: dict[Origin, str] = {
-    "accepted": "green",
-    "loose": "red",
-    "recovered": "yellow",
-    "bonus": "cyan",
-    "server": "magenta",
-}
-LOCAL = "blue"  # text that no target has verified
-LEGEND: dict[Origin, str] = {
-    "accepted": "drafted on this device, and accepted by the target",
-    "loose": "drafted on this device, and let stand by a loose rule: the target's own token is another one",
-    "recovered": "of the target, in place of a draft token that it rejected",
-    "bonus": "of the target, one more after a draft that it accepted as a whole",
-    "server": "decoded by the server, without a draft",
-    "local": "of the draft model or a relay's alone, while the target cannot be reached",
-}
 ROOM = 20  # columns that the right one of two columns needs; else it goes below the left one
 
 
@@ -105,25 +90,25 @@ class View:
         """Notes in two columns."""
         self.note("\n".join(in_columns(rows, line_width(self._out))))
 
-    def legend(self) -> None:
-        """What each colour means."""
-        colours = {COLOURS.get(origin, LOCAL): meaning for origin, meaning in LEGEND.items()}
-        lines = in_columns(colours, line_width(self._out), indent=2)
-        self.note("the colour of a token tells where it comes from:")
-        colour = ""
-        for line in lines:
-            colour = colour if line.startswith("   ") else line.split()[0]
-            self._write(line + "\n", colour)
+    def legend(self, origins: Iterable[str]) -> None:
+        """What the colour of each of these origins means."""
+        rows = {f"{name} ({ORIGINS[name].colour or 'plain'})": name for name in origins}
+        self.note("where the tokens come from:")
+        left = max(map(len, rows))
+        for shown, name in rows.items():
+            colour, meaning = ORIGINS[name]
+            for line in in_columns({shown.ljust(left): meaning}, line_width(self._out), indent=2):
+                self._write(line + "\n", colour)
 
     def statistics(self, answer: Answer, seconds: float) -> None:
         """The dim line after an answer; `seconds` since its request, for an answer that was stopped."""
-        tokens = len(answer.origins)
+        tokens, rate, first = len(answer.origins), 0.0, ""
         if answer.stats:
-            tokens, seconds = answer.stats.completion_tokens, answer.stats.seconds
-        parts = [
-            f"{tokens} token{'s' * (tokens != 1)}",
-            f"{tokens / seconds:.1f} tokens/s" if seconds else "",
-        ]
+            tokens, rate = answer.stats.completion_tokens, answer.stats.tokens_per_second
+            first = f"the first after {digits(answer.stats.first_token)} s" if tokens else ""
+        elif seconds:
+            rate = tokens / seconds
+        parts = [f"{tokens} token{'s' * (tokens != 1)}", f"{digits(rate)} tokens/s" if rate else "", first]
         alone = sum(origin in UNVERIFIED for origin in answer.origins)
         if alone:
             whose = "the draft model" if "local" in answer.origins else "the relay's model"

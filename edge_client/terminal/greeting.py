@@ -1,5 +1,6 @@
 """What a conversation begins with: which model answers, and what the bundled model was made for."""
 
+from opensled.examples import TINY
 from opensled.messages import ModelInfo
 
 # What the tiny models were trained for, by task (opensled_training/tasks/).
@@ -16,7 +17,6 @@ TINY_SKILLS = {
     "code": "Python functions",
 }
 TINY_IDS = ("tiny", "tiny-f16")  # the bundled target: its folder, and its file for llama.cpp
-EXAMPLES = ("Turn on the kitchen light.", "How many days are 17 weeks?", "Tell me a story about a fox.")
 
 
 def greeting(info: ModelInfo, server: str, drafter: str) -> list[str]:
@@ -36,7 +36,7 @@ def greeting(info: ModelInfo, server: str, drafter: str) -> list[str]:
 
 def _tiny(name: str) -> str:
     *skills, last = dict.fromkeys(TINY_SKILLS.values())
-    examples = " ".join(f'"{example}"' for example in EXAMPLES)
+    examples = " ".join(f'"{example}"' for example in TINY)
     return (
         f"{name} is the small model that comes with OpenSLED, for a first try. It was trained for {', '.join(skills)} "
         f"and {last}, in English; about other things it writes nonsense. Try: {examples}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -17,12 +17,21 @@ from http_api.event_stream import attended
 from http_api.fields import Fields, parse_object
 from http_api.responses import to_json
 from opensled.errors import InvalidRequest, Overloaded
+from opensled.examples import examples
+from opensled.origins import ORIGINS
 
 PERIOD = 1.0  # seconds from one look to the next
 MOST_WATCHERS = 16  # at the same time; a look at a full server takes its event loop 6 ms
 MOST_BYTES = 4096  # of the body of a switch
 
 Look = Callable[[], Mapping[str, Any]]  # gives what is to be shown now, as JSON
+
+
+def conversation(model: str, origins: Sequence[str]) -> dict[str, Any]:
+    """What the page's chat needs beside answers: questions to begin with, all origins of tokens, and those of them
+    that can occur here."""
+    facts = {name: facts._asdict() for name, facts in ORIGINS.items()}
+    return {"examples": examples(model), "origins": facts, "possible": origins}
 
 
 class PageView(Protocol):

@@ -56,7 +56,7 @@ def test_each_token_is_explained_to_a_mouse_and_to_a_finger(opened, home, touch)
     shown.ask(STORY)
     token, tip = shown.answer.locator("[data-origin=accepted]").first, shown.page.locator("#tip")
     token.tap() if touch else token.hover()
-    expect(tip).to_have_text("accepted: Drafted on this device, and accepted by the target.")
+    expect(tip).to_have_text("accepted: drafted on this device, and accepted by the target")
     shown.page.keyboard.press("Escape")
     expect(tip).to_be_hidden()
     box = tip.evaluate("e => [e.getBoundingClientRect().left, innerWidth]")
@@ -75,7 +75,7 @@ def test_everything_works_by_the_keyboard(opened, home):
     shown.ended()
     page.focus("#legend button >> nth=1")
     expect(page.locator("#tip")).to_have_text(
-        "recovered: Of the target, in place of a draft token that it rejected."
+        "recovered: of the target, in place of a draft token that it rejected"
     )
     page.focus("#tab-chat")
     page.keyboard.press("ArrowRight")
@@ -142,7 +142,7 @@ def test_words_of_the_draft_model_alone_are_marked(opened, tmp_path):
             assert shown.ask(STORY) and set(shown.origins()) == {"local"}
             expect(shown.facts).to_contain_text("12 not verified")
             shown.answer.locator("[data-origin=local]").first.hover()
-            expect(shown.page.locator("#tip")).to_contain_text("Nothing verifies it")
+            expect(shown.page.locator("#tip")).to_contain_text("nothing verifies it")
 
 
 def test_a_device_that_ends_and_returns_finds_its_page_again(opened, home, tmp_path):

@@ -56,6 +56,12 @@ def test_fifty_devices(opened, tmp_path):
             "() => { const t = performance.now(); draw(); return performance.now() - t }"
         )
         assert seconds < 100, f"{seconds} ms to draw"
+        memory = shown.page.locator(".card", has_text="KV memory")
+        held = [
+            int(each.replace(",", "")) for each in memory.locator(".bar span:last-child").all_text_contents()
+        ]
+        whole = int(memory.locator("small").text_content().split()[1].replace(",", ""))
+        assert sum(held) == whole > 10_000  # tokens, like the tenants' and everything else
         tokens = shown.page.locator(".card", has_text="Tokens a second").locator(".big")
         expect(tokens).not_to_have_text("0")
 
@@ -72,6 +78,8 @@ def test_a_switch_rests_one_device_and_wakes_it_again(opened, tmp_path):
         def drafts(name):
             return next(one["drafts"] for one in looks(http)["devices"] if one["device"] == name)
 
+        expect(row(shown.page, "kitchen")).to_contain_text("rested by you")
+        expect(row(shown.page, "hall")).not_to_contain_text("rested by you")
         settled = [drafts("kitchen")]
         until(lambda: settled[-1] == (settled.append(drafts("kitchen")) or settled[-1]))
         hall = drafts("hall")
@@ -139,6 +147,22 @@ def test_a_device_with_keys_opens_its_page_by_one(opened, home, tmp_path):
         shown.page.press("#key", "Enter")
         expect(shown.page.locator("#state")).to_have_text("server reachable")
         assert shown.ask("How many days are 17 weeks?") == "17 weeks = 119 days"
+
+
+def test_a_revoked_device_says_so_and_its_dot_is_red(opened, tmp_path):
+    (tmp_path / "tokens").write_text("token-1 kitchen\n")
+    (tmp_path / "mine").write_text("token-1\n")
+    for file in ("tokens", "mine"):
+        (tmp_path / file).chmod(0o600)
+    with served("--tokens", str(tmp_path / "tokens")) as server:
+        device = edge(server.wait_ready(), "--token-file", str(tmp_path / "mine"), folder=tmp_path)
+        with device:
+            shown = opened(device.wait_ready())
+            shown.ask("How many days are 17 weeks?")
+            (tmp_path / "tokens").write_text("token-2 hall\n")
+            expect(shown.page.locator("#state[data-state=bad]")).to_have_text("not let in by the server")
+            expect(shown.page.locator("#banner")).to_contain_text("pair this device again")
+            assert httpx.get(f"http://{device.address}/ready").status_code == 503
 
 
 def test_a_gateway_shows_its_replicas(opened):

@@ -20,7 +20,6 @@ FRAMES, EVERY = 6, 1.0  # pictures of one answer, and seconds from one to the ne
 FRAME = (0, 0, 740, 220)  # of the conversation, in pixels
 GAP = 12  # pixels between pictures side by side
 SHOTS = (
-    ("light", DESKTOP, "fleet-desktop"),
     ("dark", DESKTOP, "fleet-dark"),
     ("light", PHONE, "fleet-phone"),
 )
@@ -35,8 +34,10 @@ def main(folder: Path) -> None:
         _chats(browser, folder, Path(cache))
         _fleet(browser, folder, Path(cache))
         browser.close()
-    phones = [_loaded(folder / f"page-{name}-phone.png") for name in ("device", "fleet")]
-    _side_by_side(phones, 2, folder / "page-phone.png")
+    phones = [folder / f"page-{name}-phone.png" for name in ("device", "fleet")]
+    _side_by_side([Image.open(phone).convert("RGB") for phone in phones], 2, folder / "page-phone.png")
+    for phone in phones:
+        phone.unlink()
 
 
 def _chats(browser, folder, cache):
@@ -50,7 +51,6 @@ def _chats(browser, folder, cache):
         asked(address, QUESTION, max_tokens=60, opensled={"drafts": False})
         frames = _answer(browser, address, "light", DESKTOP, "device-desktop", folder)
         _side_by_side(frames, 2, folder / "page-frames.png")
-        _answer(browser, address, "dark", DESKTOP, "device-dark", folder)
         _answer(browser, address, "light", PHONE, "device-phone", folder)
 
 
@@ -107,10 +107,6 @@ def _save(shot, path):
 def _shrunk(picture):
     """With a palette: pages have few colours."""
     return picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
-
-
-def _loaded(path):
-    return Image.open(path).convert("RGB")
 
 
 if __name__ == "__main__":

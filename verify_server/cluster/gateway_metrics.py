@@ -38,7 +38,11 @@ def _replicas(directory: Directory) -> list[Metric]:
     return [
         of_each("replica_sessions", "Sequences with a reader.", lambda beat: beat.sessions),
         of_each("replica_places", "Most sequences at the same time.", lambda beat: beat.places),
-        of_each("replica_kv_blocks_free", "Free KV blocks for new sequences.", lambda beat: beat.free_blocks),
+        of_each(
+            "replica_kv_tokens_free",
+            "Tokens of KV memory that new sequences can get.",
+            lambda beat: beat.free_blocks * beat.block_size,
+        ),
         of_each("replica_step_seconds", "Expected duration of the next step.", lambda beat: beat.step_s),
         of_each(
             "replica_queue_seconds",

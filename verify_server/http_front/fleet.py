@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from http_api.page.views import conversation
 from opensled.errors import NotFound, Unsupported
 from opensled.metrics import DraftCounts, Histogram, Metric
 from opensled.scrape import Between, Sample
@@ -43,7 +44,8 @@ class GatewayView:
         raise Unsupported("a gateway does not know what devices draft: ask the page of a single server")
 
     def _look(self, between: Between) -> dict[str, Any]:
-        return figures("", between)
+        found = figures("", between)
+        return {**found, **conversation(found["model"], ["server"])}
 
 
 class FleetView(GatewayView):

@@ -6,14 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from starlette.types import Scope
 
 from http_api.backend import Answer
 from opensled.answer import Chunk, Task
 from opensled.answer_text import AnswerText
+from opensled.drafting.status import DraftStatus
 from opensled.errors import Overloaded, Unreachable
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
@@ -24,30 +23,16 @@ from verify_server.http_front.sequences import SequenceService
 from verify_server.local_call import LocalCall, local_call
 
 RETRY_SECONDS = 0.1  # before a lost sequence is opened again; chosen
-
-
-@dataclass(frozen=True)
-class PlainStatus:
-    """There is no device, so there are no drafts; the fields are those of a device's status."""
-
-    drafting: bool = False
-    words: str = "not drafting: this API is the server's own, and has no draft model"
-    length: int = 0
-    expected_rate: float | None = None
-    server_rate: float | None = None
-    token_seconds: float | None = None
-    acceptance: float | None = None
-
-    def figures(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
+# There is no device, so there are no drafts.
+STATUS = DraftStatus(False, "not drafting: this API is the server's own, and has no draft model")
 
 
 class ServerBackend:
     """What the HTTP API asks (`http_api.backend.Backend`); the client is known by the request's scope."""
 
     server_away = writes_alone = False  # the target is in this process
-    status = PlainStatus()
+    refusal = ""
+    status = STATUS
 
     def __init__(self, sequences: SequenceService) -> None:
         self._sequences = sequences

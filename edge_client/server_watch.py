@@ -1,0 +1,60 @@
+"""What a device knows of its server between two answers: whether it can be reached, and whether it still lets it in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from edge_client.link import Link
+from opensled.errors import OpenSledError, Unauthorized
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 10.0  # between two questions whether the device is still let in; chosen
+
+
+class ServerWatch:
+    """`away` and `refusal` as they were last heard."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.away = False
+        self.refusal = ""  # why the server lets this device in no more, and the next step; "" = it does
+
+    async def run(self) -> None:
+        """Notice and log changes, until it is cancelled."""
+        await asyncio.gather(self._presence(), self._admission())
+
+    async def _presence(self) -> None:
+        async for present in self._link.presence():
+            if present == self.away:
+                log.warning("the server %s is %s", self._link.server, "back" if present else "away")
+            self.away = not present
+
+    async def _admission(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            if not self.away:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        try:
+            await self._link.describe()
+        except Unauthorized as error:
+            self.refused(error)
+        except OpenSledError:
+            return  # whether it can be reached is the other question
+        else:
+            self.admitted()
+
+    def refused(self, error: Unauthorized) -> None:
+        """The server does not let this device in: its token was revoked or replaced, or its certificate."""
+        if not self.refusal:
+            log.warning("the server lets this device in no more: %s", error)
+        self.refusal = str(error)
+
+    def admitted(self) -> None:
+        """It does."""
+        if self.refusal:
+            log.warning("the server lets this device in again")
+        self.refusal = ""
