@@ -17,7 +17,7 @@ from opensled.errors import NotFound
 from opensled.logs import tell
 from opensled.model_pairs import PAIRS
 from opensled.pull import ready
-from opensled.store import cache_folder, can_be_fetched, is_here, missing, model_files
+from opensled.store import FETCHABLE, cache_folder, can_be_fetched, is_here, missing, model_files
 
 QUIET = ("--log-level", "error")
 # A draft model must be smaller than this share of its target, for both compute on the same cores. Chosen. SmolLM2 with
@@ -30,6 +30,8 @@ def run(config: RunConfig) -> int:
     _fetch(config.name)
     draft = config.draft_model or _draft(config.name)
     tell(f"starting {config.name} on this machine{f', and {draft} to draft for it' if draft else ''}")
+    if config.name in FETCHABLE:
+        tell(f"{config.name}: {FETCHABLE[config.name].about}")
     with ChildServer(*_serving(config, bool(draft)), *QUIET) as server:
         with interrupts_kept():
             from edge_client.terminal.chat import chat  # takes a moment, while the server loads
