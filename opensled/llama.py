@@ -153,8 +153,12 @@ class LlamaModel:
         return text.value.decode("utf-8", "replace").split(" ", 2)[-1]
 
 
-def widen(source: Path, sink: Path) -> None:
-    """Write a quantized GGUF file again with its matrices in F16, by llama.cpp's own quantizer.
+# Kind of weights -> what llama.cpp calls a file of them.
+KINDS = {"F16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16, "Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
+
+
+def requantize(source: Path, sink: Path, kind: str) -> None:
+    """Write a quantized GGUF file again with its matrices in `kind`, by llama.cpp's own quantizer.
 
     Raises UnsupportedModel with llama.cpp's reason, a full disk among them; a part of `sink` may be there then.
     """
@@ -162,10 +166,10 @@ def widen(source: Path, sink: Path) -> None:
     llama_cpp.llama_backend_init()
     forget_complaints()
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_F16
+    params.ftype = KINDS[kind]
     params.allow_requantize = True  # of a quantized source
     if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(sink), params):
-        raise UnsupportedModel(f"llama.cpp cannot widen {source}: {cause()}")
+        raise UnsupportedModel(f"llama.cpp cannot write {source} in {kind}: {cause()}")
 
 
 def build() -> str:

@@ -136,7 +136,7 @@ def widened(path: Path, size: int) -> Iterator[Path]:
     except OSError as error:
         raise no_room(folder, size, error) from error
     try:
-        llama.widen(path, part)
+        llama.requantize(path, part, "F16")
         yield part
     finally:
         part.unlink(missing_ok=True)
