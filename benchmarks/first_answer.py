@@ -21,7 +21,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.program import SPAWN, add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_json
+from benchmarks.program import (
+    SPAWN,
+    add_quick_and_out,
+    exit_code,
+    folder_of,
+    parser_of,
+    say,
+    table,
+    write_json,
+)
 from opensled import llama
 from opensled.messages import SamplingParams
 from opensled.store import model_file
@@ -173,10 +182,8 @@ def measure(questions: Sequence[str], threads: int) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         llama.requantize(stored, folder / "q8_0.gguf", "Q8_0")
-        models = {name: MODEL for name in FORMS} | {"Q8_0": str(folder / "q8_0.gguf")}
-        forms = {
-            name: stack.enter_context(_form(models[name], *how, threads)) for name, how in FORMS.items()
-        }
+        models = dict.fromkeys(FORMS, MODEL) | {"Q8_0": str(folder / "q8_0.gguf")}
+        forms = {name: stack.enter_context(_form(models[name], *how, threads)) for name, how in FORMS.items()}
         for question, prompt in zip(questions, prompts):
             say(question)
             for form in forms.values():
@@ -193,7 +200,9 @@ def _found(
     return {
         **form.about,
         "as_in_float32": left.count(None),
-        "right": sum(is_right(question, text) for question, text in zip(questions, texts) if QUESTIONS[question]),
+        "right": sum(
+            is_right(question, text) for question, text in zip(questions, texts) if QUESTIONS[question]
+        ),
         "tokens_per_s": round(statistics.median(rates), 1),
         "first_token_s": round(statistics.median(answer.first_s for answer in form.answers), 3),
         "resident_mb": round(form.memory() / 1e6),
@@ -228,7 +237,9 @@ def markdown(document: Mapping[str, Any]) -> str:
             f"{origin['date'][:10]}, `{origin['command']}`.\n",
             *table(head, rows),
             "",
-            *table(("question", f"before: {STORED}", f"after: {SERVED}"), list(zip(questions, before, after))),
+            *table(
+                ("question", f"before: {STORED}", f"after: {SERVED}"), list(zip(questions, before, after))
+            ),
             "",
         ]
     )
@@ -266,7 +277,9 @@ def run(arguments: Namespace) -> int:
 def main() -> int:
     """The command line."""
     parser = parser_of("first_answer", __doc__)
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of each form; default %(default)s")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="CPU threads of each form; default %(default)s"
+    )
     add_quick_and_out(parser)
     return exit_code(lambda: run(parser.parse_args()))
 

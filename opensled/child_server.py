@@ -61,7 +61,9 @@ class ChildServer:
             if self.address and not self._ending:
                 print(f"server: {self._errors[-1]}", file=sys.stderr, flush=True)
             elif line.startswith(NOTE) and not self._ending:
-                print(f"{CLEAR if sys.stderr.isatty() else ''}{self._errors[-1]}", file=sys.stderr, flush=True)
+                print(
+                    f"{CLEAR if sys.stderr.isatty() else ''}{self._errors[-1]}", file=sys.stderr, flush=True
+                )
         if self.address and not self._ending:
             code = self._process.wait()
             print(f"the server has ended (exit code {code}); Ctrl-D leaves", file=sys.stderr, flush=True)

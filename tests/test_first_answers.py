@@ -50,7 +50,11 @@ def test_twenty_plain_questions(target: Target) -> None:
             right = is_right(question, reference.decode(answer))
             own = reference.decode(reference.generate(prompt, max_tokens=TOKENS)[0])
             assert not fact or right or not is_right(question, own), question
-    print("\n".join(f"{question}: token {each.place + 1}, gap {each.gap:.3f}" for question, each in left.items()))
+    print(
+        "\n".join(
+            f"{question}: token {each.place + 1}, gap {each.gap:.3f}" for question, each in left.items()
+        )
+    )
     assert len(QUESTIONS) - len(left) >= LEAST_EQUAL, left
     assert all(each.gap <= NEAR_TIE for each in left.values()), left
 

@@ -98,7 +98,9 @@ def load_torch(config: ServeConfig) -> Target:
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     if config.dtype == "stored":
-        raise UsageError("--dtype stored is for --engine llamacpp; engine torch widens the weights of every GGUF file")
+        raise UsageError(
+            "--dtype stored is for --engine llamacpp; engine torch widens the weights of every GGUF file"
+        )
     with told_long("still starting torch and transformers"):
         from verify_server.engine import loading, tensor_parallel, torch_engine
 

@@ -69,9 +69,7 @@ def is_quantized(head: Head) -> bool:
 
 def wide_bytes(head: Head) -> int:
     """About the size of the file in F16; vectors are kept in F32."""
-    sizes = (
-        math.prod(info.shape) * (2 if len(info.shape) > 1 else 4) for info in head.tensors.values()
-    )
+    sizes = (math.prod(info.shape) * (2 if len(info.shape) > 1 else 4) for info in head.tensors.values())
     return sum(sizes) + min((info.start for info in head.tensors.values()), default=0)
 
 
