@@ -114,6 +114,7 @@ async def _answers(
 ) -> dict[str, Answers]:
     """What one server answers in each run."""
     flags = ("--engine", "llamacpp", "--model", str(path), "--threads", "1", "--listen", "127.0.0.1:0")
+    flags += ("--dtype", "stored")  # the kind of weights is what is compared
     with Process(("serve", *flags), isolated=True) as server:
         address = server.wait_ready()
         tasks = [
