@@ -113,7 +113,8 @@ async def _answers(
     path: Path, prompts: Sequence[Chat], temperature: float, max_tokens: int
 ) -> dict[str, Answers]:
     """What one server answers in each run."""
-    flags = ("--engine", "llamacpp", "--model", str(path), "--threads", "1", "--listen", "127.0.0.1:0")
+    weights = ("--model", str(path), "--dtype", "stored")  # their kind is what is compared
+    flags = ("--engine", "llamacpp", *weights, "--threads", "1", "--listen", "127.0.0.1:0")
     with Process(("serve", *flags), isolated=True) as server:
         address = server.wait_ready()
         tasks = [

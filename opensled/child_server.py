@@ -14,7 +14,9 @@ from opensled.printable import visible_line
 from opensled.tethered import GRACE
 
 READY = "listening on "
+NOTE = "note: "  # begins a line that a user should see (opensled/logs.py)
 KEPT = 20  # lines of its errors
+CLEAR = "\r\x1b[K"  # a terminal's line, of how long it has been loading
 
 
 class ChildServer:
@@ -52,12 +54,16 @@ class ChildServer:
         self._settled.set()
 
     def _listen(self) -> None:
-        """Standard error: kept until the server is ready, and shown at once from then on."""
+        """Standard error: notes are shown at once, all else from when the server is ready; until then it is kept."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._errors.append(visible_line(line.rstrip()))
             if self.address and not self._ending:
                 print(f"server: {self._errors[-1]}", file=sys.stderr, flush=True)
+            elif line.startswith(NOTE) and not self._ending:
+                print(
+                    f"{CLEAR if sys.stderr.isatty() else ''}{self._errors[-1]}", file=sys.stderr, flush=True
+                )
         if self.address and not self._ending:
             code = self._process.wait()
             print(f"the server has ended (exit code {code}); Ctrl-D leaves", file=sys.stderr, flush=True)
@@ -74,7 +80,7 @@ class ChildServer:
                     flush=True,
                 )
         if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print(CLEAR, end="", file=sys.stderr, flush=True)
         if not self.address:
             code = self._process.wait()
             self._readers[1].join(GRACE)

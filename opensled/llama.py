@@ -153,9 +153,28 @@ class LlamaModel:
         return text.value.decode("utf-8", "replace").split(" ", 2)[-1]
 
 
-def version() -> str:
-    """Of the bindings, which bring llama.cpp."""
-    return str(llama_cpp.__version__)
+# Kind of weights -> what llama.cpp calls a file of them.
+KINDS = {"F16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16, "Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
+
+
+def requantize(source: Path, sink: Path, kind: str) -> None:
+    """Write a quantized GGUF file again with its matrices in `kind`, by llama.cpp's own quantizer.
+
+    Raises UnsupportedModel with llama.cpp's reason, a full disk among them; a part of `sink` may be there then.
+    """
+    listen()
+    llama_cpp.llama_backend_init()
+    forget_complaints()
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = KINDS[kind]
+    params.allow_requantize = True  # of a quantized source
+    if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(sink), params):
+        raise UnsupportedModel(f"llama.cpp cannot write {source} in {kind}: {cause()}")
+
+
+def build() -> str:
+    """What decides how llama.cpp rounds here: its version, and the instructions that it uses."""
+    return f"{llama_cpp.__version__} {llama_cpp.llama_print_system_info().decode('utf-8', 'replace')}"
 
 
 def uses_gpus() -> bool:

@@ -26,6 +26,7 @@ class Fetchable:
     sha256: str  # of that file, hex
     licence: str
     hub: str  # id of the repository with the original weights
+    about: str  # what to expect of it, one sentence
 
 
 FETCHABLE = {
@@ -37,6 +38,8 @@ FETCHABLE = {
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         "Apache-2.0",
         "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "135 million parameters write fluent short answers and know simple facts; they are often wrong on details, "
+        "numbers and longer tasks, and no form of the file changes that",
     ),
 }
 # Draft models that `opensled pull TARGET` makes: the layers come with OpenSLED, the embedding from the fetched target.

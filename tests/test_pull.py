@@ -44,7 +44,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
     sha256 = hashlib.sha256(WEIGHTS).hexdigest()
-    model = Fetchable("some-weights", "1.2", MEMBER, len(WEIGHTS), sha256, "Apache-2.0", "some/weights")
+    model = Fetchable(
+        "some-weights", "1.2", MEMBER, len(WEIGHTS), sha256, "Apache-2.0", "some/weights", "ten words"
+    )
     monkeypatch.setitem(store.FETCHABLE, "smollm2", model)
     monkeypatch.setattr(store, "ASSEMBLED", {})
     monkeypatch.setattr(draft_pull, "ASSEMBLED", {})  # its draft is made in test_draft_assembly.py

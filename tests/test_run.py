@@ -14,9 +14,10 @@ import pytest
 from edge_client.terminal import run_command
 from edge_client.terminal.chat import Runner
 from edge_client.terminal.run_config import RunConfig
-from opensled import cli
+from opensled import cli, store
 from opensled.child_server import ChildServer
 from opensled.errors import ModelError
+from opensled_training.export_gguf import write_gguf
 from tests.ended import require_end
 from tests.terminal import Screen
 
@@ -133,6 +134,34 @@ def test_a_draft_model_as_large_as_the_target_does_not_draft(tmp_path, monkeypat
     for size, expected in ((60, ""), (10, str(tmp_path / "draft.gguf"))):
         (tmp_path / "draft.gguf").write_bytes(b"GGUF" * size)
         assert run_command._draft(str(target)) == expected
+
+
+def test_a_small_draft_that_was_made_for_the_target_drafts(cache, monkeypatch):
+    """The target's own file, by which devices draft, costs as much as the target here."""
+    for name, size in (("smollm2", 100), ("smollm2-draft", 40)):
+        folder = store.fetched_folder(name)
+        folder.mkdir(parents=True)
+        (folder / f"{name}.gguf").write_bytes(b"GGUF" * size)
+    (store.fetched_folder("smollm2-draft") / "model.onnx").write_bytes(bytes(1000))  # the same weights again
+    assert run_command._draft("smollm2") == "smollm2-draft"
+
+
+def test_what_to_expect_of_a_fetched_model_is_said_once(cache, capsys, monkeypatch):
+    monkeypatch.setattr(run_command, "ready", lambda name: None)
+    monkeypatch.setattr(run_command, "ChildServer", None)
+    with pytest.raises(TypeError):  # there is no server to start
+        run_command.run(RunConfig("smollm2"))
+    assert capsys.readouterr().err.count("135 million parameters") == 1
+
+
+def test_notes_of_the_server_are_seen_while_it_loads(cache, tmp_path):
+    write_gguf(store.model_path("tiny"), tmp_path / "small-q8_0.gguf", "Q8_0")
+    with Screen("run", str(tmp_path / "small-q8_0.gguf"), *TINY[2:], columns=300) as screen:
+        screen.expect("note: small-q8_0.gguf is served in 16 bits a weight")
+        screen.expect("> ")
+        screen.type(CTRL_D)
+        assert screen.finish() == 0
+    assert "server:" not in screen.text
 
 
 async def _deaf() -> str:

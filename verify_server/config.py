@@ -65,7 +65,10 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     device: str = option("auto", "what computes the target: auto, cpu, cuda or cuda:1", often=True)
     dtype: str = option(
-        "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
+        "auto",
+        "precision of the target; engine llamacpp: float16 widens a quantized file, stored leaves it as it is, auto "
+        "widens those of up to 300 million parameters",
+        choices=("auto", "float64", "float32", "bfloat16", "float16", "stored"),
     )
     numerics: str = option(
         "auto", "exact: bits do not depend on the batch; fast: any kernel", choices=("auto", "exact", "fast")

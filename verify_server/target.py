@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from hw_profiles.detect import usable_cores
 from hw_profiles.step_cost import StepCost
 from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
@@ -19,6 +20,10 @@ from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
 from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
+
+if TYPE_CHECKING:
+    from verify_server.engine.llamacpp import LlamaCppEngine
+    from verify_server.text.gguf_text import GgufText
 
 
 class TextCodec(Protocol):
@@ -92,6 +97,10 @@ def load_torch(config: ServeConfig) -> Target:
     _tell_loading(config.model)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
+    if config.dtype == "stored":
+        raise UsageError(
+            "--dtype stored is for --engine llamacpp; engine torch widens the weights of every GGUF file"
+        )
     with told_long("still starting torch and transformers"):
         from verify_server.engine import loading, tensor_parallel, torch_engine
 
@@ -133,23 +142,40 @@ def _gguf_text(path: Path) -> TextCodec:
 def load_llamacpp(config: ServeConfig) -> Target:
     """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
     _tell_loading(config.model)
-    from verify_server.engine import llamacpp
     from verify_server.text.gguf_text import GgufText
 
     _refuse_for_gguf(config)
     path = _gguf_file(config.model)
     text = GgufText(path)
     engine = in_thread_that_ends(
-        llamacpp.load,
+        _load_gguf,
         path,
+        text,
+        config.dtype,
         device=config.device,
         gpu_layers=config.gpu_layers,
         threads=config.threads,
         kv_tokens=config.kv_tokens,
         context=config.context,
     )
-    text.require_same(engine.model.pieces(), engine.model.tokenize)
     return Target(_model_id(config.model), engine, text)
+
+
+def _load_gguf(path: Path, text: "GgufText", dtype: str, **options: Any) -> "LlamaCppEngine":
+    """The engine of a file, or of the same weights widened; what is served as it is stored is compared with these."""
+    from verify_server.engine import agreement, llamacpp, widened
+
+    file = widened.file_to_serve(path, dtype)
+    engine = llamacpp.load(file, **options)
+    text.require_same(engine.model.pieces(), engine.model.tokenize)
+    if file == path:
+        agreement.check(engine.model, path, partial(_opening, text), options["threads"] or usable_cores())
+    return engine
+
+
+def _opening(text: TextCodec, question: str) -> tuple[int, ...]:
+    """Token ids of a chat that begins with `question`; without a chat template, of the question."""
+    return text.render([ChatMessage("user", question)]) if text.chat_template else text.encode(question)
 
 
 def _gguf_file(model: str) -> Path:
@@ -172,9 +198,10 @@ def _model_id(model: str) -> str:
 
 
 def _refuse_for_gguf(config: ServeConfig) -> None:
-    if config.dtype != "auto":
+    if config.dtype not in ("auto", "stored", "float16"):
         raise UsageError(
-            f"--dtype {config.dtype}: a GGUF file brings its own precision; leave the flag out, or serve another file"
+            f"--dtype {config.dtype}: engine llamacpp serves a GGUF file as it is (stored) or widened (float16); leave "
+            "the flag out, or use --engine torch"
         )
     if config.numerics == "exact":
         raise UsageError(

@@ -142,7 +142,7 @@ def _timed_threads(model: LlamaModel, most: int) -> int:
         drafter.truncate(0)
 
     try:
-        facts = ("drafter", llama_cpp.__version__)
+        facts = ("drafter", llama.build())
         return step_threads.find(step, model.path, facts, most).few
     finally:
         drafter.close()

@@ -245,7 +245,7 @@ def load(
 
 def _threads_of(model: LlamaModel) -> StepThreads:
     """Timed on a small cache of its own, or as an earlier start has timed it."""
-    facts = ("llama.cpp", llama.version())
+    facts = ("llama.cpp", llama.build())
     cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
 
     def step(rows: int, threads: int) -> None:

@@ -1,0 +1,205 @@
+"""A small quantized GGUF target is served widened to 16 bits; one that is not is compared with its own weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opensled.errors import ModelError, UnsupportedModel, UsageError
+from opensled.gguf_file import read_head
+from opensled.llama import LlamaModel
+from opensled.store import cache_folder, model_path
+from opensled_training.export_gguf import write_gguf
+from verify_server import target
+from verify_server.config import ServeConfig
+from verify_server.engine import agreement, widened
+from verify_server.engine.agreement import Agreement
+from verify_server.engine.gguf_model import _values
+
+F16, Q8_0 = 1, 8  # ggml's numbers
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of this user, and empty."""
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "widened"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stored") / "tiny-q8_0.gguf"
+    write_gguf(model_path("tiny"), path, "Q8_0")
+    return path
+
+
+@pytest.fixture
+def source(stored: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(stored, tmp_path / "tiny-q8_0.gguf"))
+
+
+def kinds(path: Path) -> set[int]:
+    return {info.kind for info in read_head(path).tensors.values() if len(info.shape) > 1}
+
+
+def test_the_same_weights_in_16_bits(source: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = widened.file_to_serve(source, "auto")
+    assert file.parent == cache and kinds(source) == {Q8_0} and kinds(file) == {F16}
+    before, after = read_head(source), read_head(file)
+    assert before.metadata["tokenizer.ggml.tokens"] == after.metadata["tokenizer.ggml.tokens"]
+    for name, info in before.tensors.items():
+        own, wide = (
+            _values(source, name, info, info.shape),
+            _values(file, name, after.tensors[name], info.shape),
+        )
+        assert np.allclose(wide, own, rtol=2**-10, atol=1e-7), name
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: tiny-q8_0.gguf is served in 16 bits a weight") and str(file) in line
+    assert f"{file.stat().st_size / 1e6:.0f} MB" in line and "--dtype stored" in line
+    assert abs(file.stat().st_size / widened.wide_bytes(before) - 1) < 0.05
+
+
+def test_it_is_written_once(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = widened.file_to_serve(source, "auto")
+    written = file.stat().st_mtime_ns
+    capsys.readouterr()
+    assert widened.file_to_serve(source, "auto") == file and file.stat().st_mtime_ns == written
+    assert "note" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["shorter", "other bytes", "no record"])
+def test_a_damaged_file_is_written_again(damage: str, source: Path) -> None:
+    file = widened.file_to_serve(source, "auto")
+    whole = file.read_bytes()
+    if damage == "no record":
+        file.with_suffix(".json").write_text("{")
+    else:
+        file.write_bytes(whole[:-64] if damage == "shorter" else whole[:-64] + bytes(64))
+    assert widened.file_to_serve(source, "auto").read_bytes() == whole
+
+
+def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> None:
+    first = widened.file_to_serve(source, "auto")
+    os.utime(source, ns=(1, 1))  # another file of that name
+    second = widened.file_to_serve(source, "auto")
+    assert second != first and not first.exists()
+    source.unlink()
+    (cache / ".tiny-7.part").touch()  # of a server that works on it
+    (cache / ".tiny-8.part").touch()
+    os.utime(cache / ".tiny-8.part", (1, 1))  # of one that was killed
+    widened.file_to_serve(stored, "stored")
+    assert [item.name for item in cache.iterdir()] == [".tiny-7.part"]
+
+
+def test_what_is_left_as_it_is(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = model_path("tiny", "*.gguf") / "tiny-f16.gguf"
+    assert widened.file_to_serve(plain, "float16") == plain  # not quantized
+    assert widened.file_to_serve(source, "stored") == source  # by the user's wish
+    size = widened.wide_bytes(read_head(source))
+    monkeypatch.setattr(widened, "MOST_BYTES", size - 1)
+    assert widened.file_to_serve(source, "auto") == source  # too many parameters
+    monkeypatch.setattr(widened, "MOST_BYTES", size)
+    monkeypatch.setattr(widened, "available_host_bytes", lambda: 3 * size)
+    assert widened.file_to_serve(source, "auto") == source  # too little memory
+    assert not cache.exists()
+    assert widened.file_to_serve(source, "float16").parent == cache  # by the user's wish
+
+
+def test_an_8b_model_is_never_widened_by_itself() -> None:
+    assert widened.MOST_BYTES < 8e9 * 2
+
+
+def no_disk(folder: Path, needed: int) -> None:
+    raise ModelError(f"no room for {needed} bytes")
+
+
+def test_a_full_disk(source: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(widened, "require_room", no_disk)
+    assert widened.file_to_serve(source, "auto") == source
+    assert "note: tiny-q8_0.gguf is served as it is stored" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="no room"):
+        widened.file_to_serve(source, "float16")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written(
+    source: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache.parent.write_text("a file")
+    assert widened.file_to_serve(source, "auto") == source
+    assert "OPENSLED_CACHE_DIR" in capsys.readouterr().err
+
+
+def test_a_file_that_llama_cpp_cannot_read_leaves_nothing(source: Path, cache: Path) -> None:
+    source.write_bytes(source.read_bytes()[:-5000])
+    with pytest.raises(UnsupportedModel, match=r"llama.cpp cannot write .*tiny-q8_0.gguf in F16: ."):
+        widened.file_to_serve(source, "float16")
+    assert list(cache.iterdir()) == []
+
+
+# What a server makes of it
+
+
+def serve(source: Path, dtype: str) -> target.Target:
+    return target.load_llamacpp(
+        ServeConfig(model=str(source), dtype=dtype, threads=1, kv_tokens=256, context=128)
+    )
+
+
+def test_a_server_widens_by_default(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(source, "auto").engine.info.dtype == "F16"
+    assert "compared with" not in capsys.readouterr().err
+    assert serve(source, "stored").engine.info.dtype == "Q8_0"
+
+
+def test_a_stored_file_is_compared_once(
+    source: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(source, "stored")
+    first = capsys.readouterr().err
+    assert "compared with its weights in 16 bits in " in first and " of 128 equal" in first
+    assert not list(cache.iterdir())  # what it was compared with is gone
+    serve(source, "stored")
+    assert "compared with" not in capsys.readouterr().err
+
+
+def test_one_line_of_warning_where_the_agreement_is_poor(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "compare", lambda *given: Agreement(120, 128))
+    line = (
+        "note: tiny-q8_0.gguf computes other answers than its weights in 16 bits: 8 of 128 next tokens differ; "
+        "opensled serve --dtype float16 widens it"
+    )
+    for _ in range(2):  # the second time it is remembered
+        serve(source, "stored")
+        assert capsys.readouterr().err.count(line) == 1
+    (kept,) = (cache_folder() / "self-tests").glob("*.json")
+    assert json.loads(kept.read_bytes()) == {"equal": 120, "places": 128}
+    kept.write_text('{"equal": "many"}')
+    monkeypatch.setattr(agreement, "compare", lambda *given: Agreement(128, 128))
+    serve(source, "stored")
+    assert line not in capsys.readouterr().err
+
+
+def test_other_weights_disagree(source: Path) -> None:
+    """The comparison itself: a model against its own answers, and against those of another one."""
+    model = LlamaModel(source)
+    prompts = [list(range(20, 30 + index)) for index in range(4)]
+    own = agreement._answers(model, prompts, 1)
+    assert agreement.compare(model, prompts, own, 1).equal >= 60  # of 64; a near tie may fall otherwise
+    other = [[(token + 1) % model.vocab_size for token in answer] for answer in own]
+    assert agreement.compare(model, prompts, other, 1).is_poor
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "torch"])
+def test_a_precision_of_the_other_engine(engine: str, source: Path) -> None:
+    dtype = {"llamacpp": "bfloat16", "torch": "stored"}[engine]
+    load = {"llamacpp": target.load_llamacpp, "torch": target.load_torch}[engine]
+    with pytest.raises(UsageError, match=f"--dtype {dtype}"):
+        load(ServeConfig(model=str(source), dtype=dtype))
