@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from opensled import llama
-from opensled.download import no_room, require_room
+from opensled.download import keeping, require_room
 from opensled.errors import OpenSledError
 from opensled.files import write_whole
 from opensled.gguf_file import Head, read_head
@@ -106,12 +106,10 @@ def _is_whole(place: Path) -> bool:
 def _make(path: Path, place: Path, size: int) -> None:
     """Raises UnsupportedModel and ModelError."""
     with told_long("still widening the weights") as spell, widened(path, size) as file:
-        try:
-            record = {"source": str(path.resolve()), "seen": asdict(seen(file))}
+        record = {"source": str(path.resolve()), "seen": asdict(seen(file))}
+        with keeping(place.parent, size):
             write_whole(place.with_suffix(".json"), json.dumps(record).encode())
             file.replace(place)
-        except OSError as error:
-            raise no_room(place.parent, size, error) from error
     announce(
         f"{path.name} is served in 16 bits a weight: in fewer, rounding changes the answers of a model this small. "
         f"Written once, {place.stat().st_size / 1e6:.0f} MB in {spell.seconds:.0f} s: {place} "
@@ -126,13 +124,11 @@ def widened(path: Path, size: int) -> Iterator[Path]:
     Raises UnsupportedModel and ModelError.
     """
     folder = _folder()
-    try:
+    part = folder / f".{path.stem}-{os.getpid()}.part"
+    with keeping(folder, size):
         folder.mkdir(parents=True, exist_ok=True)
         require_room(folder, size)
-        part = folder / f".{path.stem}-{os.getpid()}.part"
         part.touch()
-    except OSError as error:
-        raise no_room(folder, size, error) from error
     try:
         llama.requantize(path, part, "F16")
         yield part
