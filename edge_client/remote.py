@@ -101,9 +101,7 @@ class RemoteSession:
         self._stream: Stream | None = None
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
-        self.cached = (
-            0  # positions of the prompt that the server of the first token found in its prefix cache
-        )
+        self.cached = 0  # positions of the prompt whose KV was found, where the first token comes from
         self.hear_prefill: Callable[[Prefill], None] = _ignore  # called with each one
         self._prefill: Prefill | None = None  # the latest of this stream
 

@@ -297,9 +297,7 @@ class Prefill(NamedTuple):
 
     computed: int  # whose KV is there
     length: int  # of the text
-    cached: int = (
-        0  # of `computed`, found in the prefix cache and never computed; holds until the first verdict
-    )
+    cached: int = 0  # of `computed`, found in the prefix cache and never computed; until the first verdict
 
 
 ClientMessage = Open | Draft | Cancel

@@ -30,9 +30,7 @@ class Sequence:
         self.tokens = list(tokens)
         self.prompt_length, self.ends, self.table = prompt_length, ends, table
         self.computed = 0  # positions [0, computed) are in the KV blocks
-        self.prefilled = (
-            0  # positions that steps without a decision computed; those computed again count again
-        )
+        self.prefilled = 0  # positions that steps without a decision have computed, again or not
         self.confirmed = len(self.tokens)
         self.finish_reason = ""  # "" = goes on
         self.images = tuple(images)

@@ -241,6 +241,8 @@ class Session:
             self.pending = None
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
+        elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
+            self._tell_prefill()
         self.in_step = True
         draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
         ask = piece.ask if piece.decide and self.own is not None else 0
