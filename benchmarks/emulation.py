@@ -16,7 +16,7 @@ from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
+from opensled.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, Truth, common_prefix
 from opensled.sampling import Sampler
@@ -158,9 +158,10 @@ def _session(loop: VerifyLoop, number: int) -> Session:
 async def _draft_on(loop: VerifyLoop, session: Session) -> None:
     """A device that answers every verdict with a draft at once."""
     counter = 0
-    while isinstance(verdict := await session.outbox.get(), Verdict):
-        counter += 1
-        loop.submit(session, Draft(counter, DraftBlock(verdict.base + len(verdict.tokens), WRONG)))
+    while isinstance(message := await session.outbox.get(), Verdict | Prefill):
+        if isinstance(message, Verdict):
+            counter += 1
+            loop.submit(session, Draft(counter, DraftBlock(message.base + len(message.tokens), WRONG)))
 
 
 async def _until(condition: Callable[[], bool]) -> None:

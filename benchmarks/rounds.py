@@ -19,8 +19,7 @@ from benchmarks.null_engine import CANNED, CONTEXT
 from benchmarks.program import SPAWN
 from opensled import codec
 from opensled.errors import OpenSledError
-from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Open, SamplingParams, Verdict
-from opensled.v1 import verify_pb2
+from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Open, Prefill, SamplingParams, Verdict
 from opensled_testbed.processes import Process
 from verify_server.command import run
 
@@ -189,17 +188,24 @@ async def _begin(call: Any) -> tuple[int, int]:
     while in_step < 2:  # one alone may be a draft that came too late, with an unasked token still to come
         counter += 1
         await call.write(_frame(counter, base))
-        verdict = _decode(await call.read())
+        verdict = await _verdict(call)
         while verdict.answers != counter:
-            verdict = _decode(await call.read())
+            verdict = await _verdict(call)
         whole = verdict.base == base and len(verdict.tokens) == COMMITTED
         in_step = in_step + 1 if whole else 0
         base = verdict.base + len(verdict.tokens)
     return counter, base
 
 
+async def _verdict(call: Any) -> Verdict:
+    """The next one; what the service found of the prompt is no answer."""
+    while isinstance(codec.server_message(reply := await call.read()), Prefill):
+        pass
+    return _decode(reply)
+
+
 def _decode(reply: bytes) -> Verdict:
-    message = codec.decode_server(verify_pb2.ServerMessage.FromString(reply))
+    message = codec.server_message(reply)
     if not isinstance(message, Verdict):
         raise OpenSledError(f"the service answered {message} instead of a verdict")
     return message

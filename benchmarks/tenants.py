@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Verdict
+from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Prefill, Verdict
 from opensled_testbed.emulation.emulated_accelerator import environment
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.server_process import EMULATED, emulation_of
@@ -119,16 +119,18 @@ async def _round(stream: GrpcStream, asked: TenantRequest, tokens: Sequence[int]
         asked.drafts += 1
         block = DraftBlock(asked.prompt + len(asked.tokens), tuple(map(DraftToken, tokens)))
         await stream.send(Draft(asked.drafts, block))
-    verdict = _note(asked, await stream.receive())
+    verdict = await _verdict(stream, asked)
     while tokens and verdict.answers != asked.drafts and not asked.finished:
-        verdict = _note(asked, await stream.receive())
+        verdict = await _verdict(stream, asked)
     asked.hint = verdict.hint
     ended = time.perf_counter()
     asked.rounds.append((ended, ended - started))
 
 
-def _note(asked: TenantRequest, reply: object) -> Verdict:
-    """Take down what a verdict brought; it may begin with tokens that are known."""
+async def _verdict(stream: GrpcStream, asked: TenantRequest) -> Verdict:
+    """The next one; what it brought is taken down. It may begin with tokens that are known."""
+    while isinstance(reply := await stream.receive(), Prefill):
+        pass
     if not isinstance(reply, Verdict):
         raise OpenSledError(f"the server answered {reply} instead of a verdict")
     news = reply.tokens[asked.prompt + len(asked.tokens) - reply.base :]

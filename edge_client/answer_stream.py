@@ -17,7 +17,7 @@ from edge_client.telemetry import Telemetry
 from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
 from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
-from opensled.messages import ModelInfo
+from opensled.messages import ModelInfo, Prefill
 from opensled.protocol import EndRules, Truth
 from opensled.tokenizer import TargetTokenizer
 
@@ -57,6 +57,8 @@ class AnswerStream:
         event = await self._event()
         if isinstance(event, float):
             return Chunk("", (), waiting=event, provisional=self._guess())
+        if isinstance(event, Prefill):
+            return Chunk("", (), prefill=event, provisional=self._guess())
         tokens, text = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
@@ -65,6 +67,7 @@ class AnswerStream:
             return Chunk(text, tokens, logprobs=logprobs, origins=origins, provisional=self._guess())
         await self._stop()
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
+        self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
         return Chunk(text + self._text.flush(), tokens, reason, self._stats, origins, logprobs)
 
@@ -78,8 +81,8 @@ class AnswerStream:
     def _seconds(self) -> float:
         return time.monotonic() - self._started
 
-    async def _event(self) -> Commit | float:
-        """The next commit, or for how many seconds the server is away; from the draft model where it may answer."""
+    async def _event(self) -> Commit | Prefill | float:
+        """See `watched`; from the draft model where it may answer."""
         if self._watched is None:
             return await anext(self._commits)
         try:

@@ -105,7 +105,7 @@ async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool
                 warned = True
                 log.warning(WARNINGS[author])
             printed.write("" if quiet else chunk.text)
-            printed.waiting(chunk.waiting)
+            printed.status(chunk.status)
             yield chunk
 
 

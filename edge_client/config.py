@@ -219,7 +219,7 @@ class EdgeConfig(DeviceConfig):
     insecure: bool = option(False, "serve the API beyond this machine without TLS, or without keys")
     heartbeat: float = option(
         HEARTBEAT,
-        "seconds between the comments that keep a stream open while the server is away; 0 = none",
+        "seconds between the comments that keep a stream open while the server is away or reads the prompt; 0 = none",
         low=0,
         metavar="SECONDS",
     )

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +30,7 @@ from opensled.messages import (
     Moved,
     Open,
     Opened,
+    Prefill,
     ServerMessage,
     Verdict,
 )
@@ -100,11 +101,20 @@ class RemoteSession:
         self._stream: Stream | None = None
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
+        self.cached = 0  # positions of the prompt whose KV was found, where the first token comes from
+        self.hear_prefill: Callable[[Prefill], None] = _ignore  # called with each one
+        self._prefill: Prefill | None = None  # the latest of this stream
 
     @property
     def away(self) -> bool:
         """Whether no server has this sequence, as long as one is looked for."""
         return self._stream is None
+
+    @property
+    def prefill(self) -> Prefill | None:
+        """How far the server has read the text; None = it does not say, or is done."""
+        latest = self._prefill
+        return latest if latest and self.truth.confirmed <= latest.length else None
 
     async def open(self) -> None:
         """Open the sequence for the first time."""
@@ -135,10 +145,19 @@ class RemoteSession:
                 await self._failed(message.error())
             if isinstance(message, Moved):
                 await self._reopen(message)
+            if isinstance(message, Prefill):
+                self._read(message)
             if isinstance(message, Verdict):  # else an Opened said twice
                 if message.base <= self.truth.confirmed:
                     return self._within_bounds(message)
                 await self._reopen()  # what lies before this one will not come any more
+
+    def _read(self, prefill: Prefill) -> None:
+        """The server has read more of the text; what it finds of an answer under way does not count."""
+        self._prefill = prefill
+        if not self.truth.generated:
+            self.cached = prefill.cached
+        self.hear_prefill(prefill)
 
     async def _failed(self, error: OpenSledError) -> None:
         """The server ends the sequence. A relay that cannot reach the target may not be the only way there."""
@@ -180,6 +199,9 @@ class RemoteSession:
         if self._stream is not None:
             await self._stream.close()
             self._stream = None
+        self._prefill = None
+        if not self.truth.generated:
+            self.cached = 0  # another server may compute all of the prompt
         pause = self._pace.pause(asyncio.get_running_loop().time(), len(self.truth))
         if pause:
             await asyncio.sleep(pause)
@@ -263,6 +285,10 @@ class RemoteSession:
         else:
             self._stream = stream
         return answer
+
+
+def _ignore(prefill: Prefill) -> None:
+    """Nobody wants to know."""
 
 
 def _shortened(draft: Draft, limits: Limits) -> Draft:

@@ -39,7 +39,7 @@ class Told(Protocol):
 
     def event(self, payload: dict[str, Any], /) -> bytes: ...
 
-    def heartbeat(self, waiting: float, /) -> bytes: ...
+    def heartbeat(self, status: str, /) -> bytes: ...
 
     def whole(self) -> dict[str, Any]: ...
 
@@ -129,8 +129,8 @@ async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -
 class EventStream(Response):
     """The answers as server-sent events. The first chunks are awaited before it, so that early errors have a status.
 
-    While the verification server is away, the stream sends a comment every `heartbeat` seconds (0 = never), so that
-    clients and proxies do not close a silent connection. Clients ignore comments.
+    While the verification server is away or reads the prompt, the stream sends a comment every `heartbeat` seconds (0 =
+    never), so that clients and proxies do not close a silent connection. Clients ignore comments.
     """
 
     media_type = "text/event-stream"
@@ -189,8 +189,8 @@ class EventStream(Response):
     def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
         for payload in self._reply.push(number, chunk):
             yield self._reply.event(payload)
-        if chunk.waiting and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
-            yield self._reply.heartbeat(chunk.waiting)
+        if chunk.status and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
+            yield self._reply.heartbeat(chunk.status)
 
 
 def _body(content: bytes, more: bool) -> dict[str, Any]:

@@ -204,11 +204,21 @@ def _completion_choice(*reasons: str | None) -> Schema:
 
 
 def _usage() -> Schema:
-    details = every({"accepted_prediction_tokens": NATURAL, "rejected_prediction_tokens": NATURAL})
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    predictions = ("accepted_prediction_tokens", "rejected_prediction_tokens")
     return every(
-        {**dict.fromkeys(counts, NATURAL), "completion_tokens_details": details, "opensled": draft_figures()}
+        {
+            **dict.fromkeys(counts, NATURAL),
+            "prompt_tokens_details": every({"cached_tokens": cached_tokens()}),
+            "completion_tokens_details": every(dict.fromkeys(predictions, NATURAL)),
+            "opensled": draft_figures(),
+        }
     )
+
+
+def cached_tokens() -> Schema:
+    """What of a prompt was not computed."""
+    return {**NATURAL, "description": "positions whose KV the server found in its prefix cache"}
 
 
 def draft_figures() -> Schema:

@@ -32,6 +32,7 @@ def usage(stats: Stats, rule: str) -> dict[str, Any]:
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.completion_tokens,
         "total_tokens": stats.prompt_tokens + stats.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
         "completion_tokens_details": {
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
@@ -48,6 +49,10 @@ def total(choices: Sequence[Stats], per_prompt: int) -> Stats:
     counted = [item.name for item in fields(Stats) if item.name != "rule"]
     sums = {name: sum(getattr(stats, name) for stats in choices) for name in counted}
     sums["prompt_tokens"] = sum(stats.prompt_tokens for stats in choices[::per_prompt])
+    cached = [stats.cached_tokens for stats in choices]  # but one of a prompt's answers may have computed it
+    sums["cached_tokens"] = sum(
+        min(cached[first : first + per_prompt]) for first in range(0, len(cached), per_prompt)
+    )
     for name in ("first_token", "seconds"):
         sums[name] = max(getattr(stats, name) for stats in choices)
     return Stats(**sums, rule=choices[0].rule)
@@ -132,9 +137,9 @@ class Reply:
         """A payload as a server-sent event."""
         return b"data: %s\n\n" % to_json(payload)
 
-    def heartbeat(self, waiting: float) -> bytes:
-        """A comment, which clients ignore: for `waiting` seconds the server is away."""
-        return b": waiting for the server, %.0f s\n\n" % waiting
+    def heartbeat(self, status: str) -> bytes:
+        """A comment, which clients ignore."""
+        return b": %s\n\n" % status.encode()
 
     def _usage(self) -> dict[str, Any]:
         stats = [self._stats[index] for index in range(len(self._choices))]

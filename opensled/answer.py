@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opensled.images import Image
-from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs, is_chat
+from opensled.messages import Guide, Prefill, Prompt, SamplingParams, TokenLogprobs, is_chat
 
 # Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
 # accepted draft (bonus), the server without a draft; or, without verification, the draft model alone (local) or a
@@ -52,6 +52,7 @@ class Stats:
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0  # of the prompt, those whose KV was found in the prefix cache instead of computed
     rounds: int = 0
     drafted: int = 0  # tokens proposed in those rounds
     accepted: int = 0  # of `drafted`, tokens that stand in the answer
@@ -97,7 +98,7 @@ def speed(answers: Sequence[Stats]) -> float:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of an answer; or a report that the server is away, without text and tokens.
+    """A piece of an answer; or, without text and tokens, a report that the server is away or reads the prompt.
 
     Text may come later than its tokens: a character is shown once all its bytes are known.
     """
@@ -109,4 +110,12 @@ class Chunk:
     origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
+    prefill: Prefill | None = None  # how far the prompt is read, while that goes on
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
+
+    @property
+    def status(self) -> str:
+        """What goes on instead of text, for people; "" = nothing that is worth a word."""
+        if self.prefill is not None:
+            return f"reading the prompt, {self.prefill.computed:,} of {self.prefill.length:,}"
+        return f"waiting for the server, {self.waiting:.0f} s" if self.waiting >= 1 else ""

@@ -119,6 +119,12 @@ def check_verdict(message: Any) -> None:
             raise InvalidRequest("a log-probability is no number", "logprobs")
 
 
+def check_prefill(message: Any) -> None:
+    """Raises InvalidRequest for a protobuf `Prefill` with more positions found than computed, or than there are."""
+    if not message.cached <= message.computed <= message.length:
+        raise InvalidRequest("what is found is computed, and what is computed is of the text", "prefill")
+
+
 def _check_parents(parents: Sequence[int], count: int) -> None:
     if not parents:
         return

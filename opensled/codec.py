@@ -25,6 +25,7 @@ from opensled.messages import (
     Moved,
     Open,
     Opened,
+    Prefill,
     RuleFacts,
     ServerMessage,
     SparseDistribution,
@@ -95,6 +96,8 @@ def encode_server(message: ServerMessage) -> pb.ServerMessage:
         return pb.ServerMessage(opened=_encode_opened(message))
     if isinstance(message, Moved):
         return pb.ServerMessage(moved=pb.Moved(**vars(message)))
+    if isinstance(message, Prefill):
+        return pb.ServerMessage(prefill=pb.Prefill(**message._asdict()))
     return pb.ServerMessage(failure=pb.Failure(**vars(message)))
 
 
@@ -111,6 +114,9 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
         return _decode_verdict(message.verdict)
     if kind == "opened":
         return _decode_opened(message.opened)
+    if kind == "prefill":
+        bounds.check_prefill(message.prefill)
+        return Prefill(message.prefill.computed, message.prefill.length, message.prefill.cached)
     if kind == "moved":
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":

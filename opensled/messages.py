@@ -292,8 +292,16 @@ class Moved:
     resume_token: bytes = b""  # b"" = the one the device has
 
 
+class Prefill(NamedTuple):
+    """How far the server has computed the text that it knows; in positions, `cached <= computed <= length`."""
+
+    computed: int  # whose KV is there
+    length: int  # of the text
+    cached: int = 0  # of `computed`, found in the prefix cache and never computed; until the first verdict
+
+
 ClientMessage = Open | Draft | Cancel
-ServerMessage = Opened | Verdict | Failure | Moved
+ServerMessage = Opened | Verdict | Prefill | Failure | Moved
 
 
 @dataclass(frozen=True)

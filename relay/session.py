@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from edge_client.commits import Commit
-from opensled.messages import Draft, Verdict
+from opensled.messages import Draft, Prefill, Verdict
 from opensled.penalties import TokenCounts
 from relay.sequence import RelaySequence
 from relay.survival import Survival
@@ -100,6 +100,15 @@ class RelaySession(Session):
     def go_alone(self, now: float) -> None:
         """The target is gone, and the relay's own model has the last word; what is being computed ends first."""
         self._after_step(self._go_alone, now)
+
+    def pass_on(self, prefill: Prefill) -> None:
+        """Its reader hears how far the target has read the text; see `_tell_prefill`."""
+        self.outbox.put_prefill(prefill)
+
+    def _tell_prefill(self) -> None:
+        """See `Session._tell_prefill`; its reader waits for the target, not for what this relay reads, unless alone."""
+        if self.sequence.is_alone:
+            super()._tell_prefill()
 
     def _after_step(self, apply: Callable[[float], None], now: float) -> None:
         if self.in_step:

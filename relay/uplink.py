@@ -22,7 +22,7 @@ from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
 from opensled.errors import OpenSledError, ProtocolError, Unreachable
-from opensled.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.messages import DraftBlock, DraftToken, Prefill, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from relay.session import RelaySession
@@ -149,6 +149,7 @@ class Uplink:
         self._read = asyncio.Event()
         session.may_vet(upstream.ahead)
         session.changed = self._changed
+        remote.hear_prefill = session.pass_on
         self._changed()
 
     async def run(self, params: SamplingParams) -> None:
@@ -171,8 +172,8 @@ class Uplink:
         except OpenSledError as error:
             self._fail(error)
 
-    def _hear(self, event: Commit | float) -> None:
-        """What the target has committed, or for how many seconds the server above is away."""
+    def _hear(self, event: Commit | Prefill | float) -> None:
+        """What the target has committed, that it reads, or for how many seconds the server above is away."""
         session, away = self._session, isinstance(event, float)
         session.may_vet(self._upstream.ahead_of(away))
         if isinstance(event, Commit):

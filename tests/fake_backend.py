@@ -12,7 +12,7 @@ from opensled.drafting.status import DraftStatus
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
-STATS = Stats(prompt_tokens=7, completion_tokens=4, rounds=2, drafted=5, accepted=2, round_tokens=4)
+STATS = Stats(7, 4, cached_tokens=3, rounds=2, drafted=5, accepted=2, round_tokens=4)
 HELLO = [{"role": "user", "content": "Hi"}]
 # Optional fields at the values that change nothing.
 USUAL = {

@@ -122,7 +122,7 @@ HOMES = {
         "opensled/codec.py",
         "opensled/open_codec.py",
         "opensled/handout/draft_codec.py",
-        *(BARE_ROUNDS, ATTACKERS),
+        ATTACKERS,
     ),
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
 }

@@ -15,7 +15,7 @@ from functools import partial
 from math import inf
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, Verdict
+from opensled.messages import Draft, DraftBlock, DraftToken, Prefill, Verdict
 from opensled.protocol import Truth
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
@@ -159,6 +159,8 @@ class World:
         """What the server has to say is on its way."""
         for _ in range(len(user.session.outbox)):
             message = read_now(user.session.outbox)
+            if isinstance(message, Prefill):
+                continue
             assert isinstance(message, Verdict), message
             self._travel(user, user.habits.link_s, partial(self._hear, user, message))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from edge_client.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Failure, Open, SamplingParams, Verdict
+from opensled.messages import Failure, Open, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from verify_server import service
@@ -103,6 +103,8 @@ async def finish(link, message=Open(PROMPT, GREEDY)):
         verdict = await stream.receive()
         if isinstance(verdict, Failure):
             raise verdict.error()
+        if isinstance(verdict, Prefill):
+            continue
         assert isinstance(verdict, Verdict) and verdict.base == len(opened.prompt_ids) + len(tokens)
         tokens += verdict.tokens
         if verdict.finish_reason:

@@ -37,6 +37,7 @@ def test_a_chat_answer():
         "prompt_tokens": 7,
         "completion_tokens": 4,
         "total_tokens": 11,
+        "prompt_tokens_details": {"cached_tokens": 3},
         "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3},
         "opensled": {"rule": "match", **STATS.figures()},
     }

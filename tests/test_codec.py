@@ -15,6 +15,7 @@ from opensled.messages import (
     ModelInfo,
     Open,
     Opened,
+    Prefill,
     RuleFacts,
     SamplingParams,
     Verdict,
@@ -43,6 +44,8 @@ SERVER = [
     Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096, 64)),
     Verdict(7, (5, 6), 1, 3, "", 0),
     Verdict(7, (), 0, 0, "eos", None),
+    Prefill(1200, 6596, 640),
+    Prefill(0, 1),
     Failure("overloaded", "full", "field", 1.5),
 ]
 

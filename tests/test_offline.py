@@ -282,7 +282,7 @@ def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
             return True
 
     async def scenario():
-        session = SimpleNamespace(away=True, truth=None)
+        session = SimpleNamespace(away=True, truth=None, prefill=None)
         looks = 0
 
         async def arrived(*waited, wait=watching._arrived):

@@ -19,6 +19,7 @@ from http_api.page.views import conversation
 from opensled.answer import Chunk, Origin
 from opensled.errors import EngineError, Overloaded, Unreachable
 from opensled.examples import ANY, SMALL, TINY, examples
+from opensled.messages import Prefill
 from opensled.origins import ORIGINS as ORIGINS_TABLE
 from opensled.origins import possible
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat, refusal
@@ -179,15 +180,16 @@ def test_each_piece_has_the_origin_of_its_token():
 class OfflineBackend(FakeBackend):
     async def _chunks(self, number, top):
         yield Chunk("", said_ids("a"), origins=("server",))
-        yield Chunk("", (), waiting=2.345)
+        yield Chunk("", (), prefill=Prefill(1200, 6596, 0))
         yield Chunk("", (), waiting=3.0, provisional=" perhaps <b>")
         yield Chunk("", said_ids(" b"), origins=("local",) * len(said_ids(" b")))
         yield Chunk("", (), "eos", STATS)
 
 
-def test_what_is_not_confirmed_and_how_long_the_server_is_away():
+def test_what_is_not_confirmed_and_what_goes_on_instead():
     news = told(request("POST", CHAT, backend=OfflineBackend(), json=chat()))
-    assert [event.get("waiting") for event in news] == [None, 2.3, 3.0, None, None]
+    statuses = [None, "reading the prompt, 1,200 of 6,596", "waiting for the server, 3 s", None, None]
+    assert [event.get("status") for event in news] == statuses
     assert [event.get("guess") for event in news] == [None, None, " perhaps <b>", None, None]
     assert [origin for _, origin in news[3]["pieces"]] == ["local"] * len(news[3]["pieces"])
 

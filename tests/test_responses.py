@@ -79,7 +79,7 @@ def test_an_answer():
     assert reply["max_output_tokens"] == 9 and reply["system_fingerprint"] == "opensled-0/tiny/exact/match"
     assert reply["usage"] == {
         "input_tokens": 7,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
         "output_tokens": 4,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 11,

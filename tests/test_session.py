@@ -5,7 +5,7 @@ import random
 import pytest
 
 from opensled.errors import FutureBase, InvalidRequest, NonFiniteLogits
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
+from opensled.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
 from tests.sessions import made
@@ -42,7 +42,9 @@ class Bench:
         return self.verdict() if decide else None
 
     def verdict(self) -> Verdict:
-        return read_now(self.session.outbox)
+        while isinstance(message := read_now(self.session.outbox), Prefill):
+            pass
+        return message
 
     def right(self, count):
         return continuation(self.session.sequence.tokens, count)

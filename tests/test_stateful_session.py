@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import FutureBase, InvalidRequest
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure
+from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Prefill
 from opensled.protocol import Truth
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
@@ -53,6 +53,9 @@ class Reader:
             message = read_now(self.session.outbox)
             if isinstance(message, Failure):
                 self.told = message.code
+            elif isinstance(message, Prefill):
+                sequence = self.session.sequence
+                assert message.cached <= message.computed < message.length <= len(sequence)
             else:
                 assert message is not None, "a superseded outbox is read"
                 assert message.num_accepted <= len(message.tokens)

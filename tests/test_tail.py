@@ -60,7 +60,7 @@ def test_guesses_leave_no_trace_whatever_the_width(seed):
             piece = words(draw, 12)
             view.text(piece)
             plain += piece
-    view.guess("", 0)
+    view.guess("", "")
     # Line ends differ, the rest does not.
     assert "".join("".join(read(out, size)).split()) == "".join(plain.split())
 
@@ -68,7 +68,7 @@ def test_guesses_leave_no_trace_whatever_the_width(seed):
 def test_a_guess_follows_the_text_marked_and_the_status_after_it():
     view, out = view_of((20, 8))
     view.text("It was a dark and ")
-    view.guess("stormy night", 12.4)
+    view.guess("stormy night", "waiting for the server, 12 s")
     assert read(out, (20, 8)) == ["It was a dark and", "stormy night", "(waiting for the", "server, 12 s)"]
     assert f"\n\x1b[{CODES['guess']}mstormy night\x1b[0m" in out.getvalue()
     view.text("rainy")
@@ -78,7 +78,7 @@ def test_a_guess_follows_the_text_marked_and_the_status_after_it():
 def test_a_guess_may_complete_a_word():
     view, out = view_of((19, 8))
     view.text("Turn on the kit")
-    view.guess("chen light", 0)
+    view.guess("chen light", "")
     assert read(out, (19, 8)) == ["Turn on the", "kitchen light"]
     view.text("e")
     assert read(out, (19, 8)) == ["Turn on the", "kite"]
@@ -87,30 +87,30 @@ def test_a_guess_may_complete_a_word():
 def test_without_colours_a_guess_stands_between_brackets():
     view, out = view_of((40, 8), colours=False)
     view.text("so ")
-    view.guess("far", 0)
+    view.guess("far", "")
     assert read(out, (40, 8)) == ["so [far]"]
 
 
 def test_a_guess_that_is_higher_than_the_screen_is_cut():
     view, out = view_of((10, 6))
     view.text("yes")
-    view.guess("no " * 100, 3)
+    view.guess("no " * 100, "waiting for the server, 3 s")
     assert len(read(out, (10, 6))) <= 6 and "…" in "".join(read(out, (10, 6)))
-    view.guess("", 0)
+    view.guess("", "")
     assert read(out, (10, 6)) == ["yes"]
 
 
 def test_a_word_longer_than_a_line_goes_on_after_a_guess():
     view, out = view_of((5, 6))
     view.text("1234")
-    view.guess("abc", 0)
+    view.guess("abc", "")
     view.text("678")
     assert read(out, (5, 6)) == ["1234", "678"]
 
 
 def test_a_guess_cannot_send_commands_to_the_terminal():
     view, out = view_of((60, 6))
-    view.guess("\x1b]0;title\x07", 0)
+    view.guess("\x1b]0;title\x07", "")
     assert "\x1b]0" not in out.getvalue() and "\\x1b]0" in out.getvalue()
 
 
@@ -120,19 +120,30 @@ def test_a_dumb_terminal_reads_a_guess_once(monkeypatch):
     view = View(Palette(False), chatty=True, out=out)
     view.text("Once ")
     for guess in ("", "upon", "upon a", "upon a"):
-        view.guess(guess, 3.0)
+        view.guess(guess, "waiting for the server, 3 s")
     view.text("there was")
-    view.guess("judged", 0)
+    view.guess("judged", "")
     view.text(".")
     view.end_line()
     assert out.getvalue() == "Once  [waiting for the server; not confirmed: upon a]\nthere was.\n"
+
+
+def test_a_dumb_terminal_hears_once_that_a_prompt_is_read(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    out = Screen()
+    view = View(Palette(False), chatty=True, out=out)
+    for computed in (512, 1024):
+        view.guess("", f"reading the prompt, {computed} of 6,596")
+    view.text("Once.")
+    view.end_line()
+    assert out.getvalue() == " [reading the prompt]\nOnce.\n"
 
 
 def test_pipes_get_nothing_but_text():
     out = io.StringIO()
     view = View(Palette(False), chatty=False, out=out)
     view.text("a")
-    view.guess("b", 3.0)
+    view.guess("b", "waiting for the server, 3 s")
     assert out.getvalue() == "a" and type(tail_of(out, Palette(False))) is Tail
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from opensled.errors import InvalidRequest, NotFound, Overloaded, UsageError
-from opensled.messages import ChatMessage, Open, SamplingParams
+from opensled.messages import ChatMessage, Open, Prefill, SamplingParams
 from tests.fakes import FakeEngine, FakeText
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
@@ -154,7 +154,8 @@ async def continued(link, message):
     await stream.receive()
     tokens = []
     while True:
-        verdict = await stream.receive()
+        while isinstance(verdict := await stream.receive(), Prefill):
+            pass
         tokens += verdict.tokens
         if verdict.finish_reason:
             await stream.close()

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from opensled.messages import ServerMessage
+from opensled.messages import Prefill, ServerMessage
 
 # Unread messages at which decoding without drafts and reading from this peer pause. Chosen.
 MAX_UNREAD = 64
@@ -37,6 +37,13 @@ class Outbox:
         if len(self._messages) >= MAX_UNREAD:
             self._congested = True
         _settle(self._news)
+
+    def put_prefill(self, message: Prefill) -> None:
+        """In place of one that nobody has read: a reader needs the latest alone, and none of them makes it slow."""
+        if self._messages and isinstance(self._messages[-1], Prefill):
+            self._messages[-1] = message
+        else:
+            self.put(message)
 
     async def get(self) -> ServerMessage | None:
         while not self._messages:

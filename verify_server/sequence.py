@@ -7,7 +7,7 @@ token's KV is never computed before the next step, which needs its logits.
 
 from collections.abc import Sequence as Ids
 
-from opensled.messages import DraftBlock
+from opensled.messages import DraftBlock, Prefill
 from opensled.protocol import EndRules, agreed, cut, rebase
 from scheduler.plan import Slice
 from verify_server.engine.base import ImageRows, Segment
@@ -30,6 +30,7 @@ class Sequence:
         self.tokens = list(tokens)
         self.prompt_length, self.ends, self.table = prompt_length, ends, table
         self.computed = 0  # positions [0, computed) are in the KV blocks
+        self.prefilled = 0  # positions that steps without a decision have computed, again or not
         self.confirmed = len(self.tokens)
         self.finish_reason = ""  # "" = goes on
         self.images = tuple(images)
@@ -47,6 +48,11 @@ class Sequence:
     def uncomputed(self) -> int:
         """Known tokens whose KV is missing, >= 1."""
         return len(self.tokens) - self.computed
+
+    @property
+    def prefill(self) -> Prefill:
+        """How far the text is computed, for its reader; before the first decision what was not computed was found."""
+        return Prefill(self.computed, len(self.tokens), max(0, self.computed - self.prefilled))
 
     @property
     def useful(self) -> int:
@@ -88,7 +94,9 @@ class Sequence:
 
     def advance(self, segment: Segment) -> None:
         """A chunk of the prompt is computed."""
-        self.computed = segment.start + len(segment.tokens)
+        stop = segment.start + len(segment.tokens)
+        self.prefilled += stop - self.computed
+        self.computed = stop
         self._publish()
 
     def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
@@ -146,8 +154,11 @@ class Sequence:
         self.table.clear()
         self.computed = 0
 
-    def adopt_kv(self) -> None:
-        """Take over what other sequences, or this one before, computed of the confirmed tokens still to compute."""
-        if self.computed <= self.confirmed:
+    def adopt_kv(self) -> bool:
+        """Take over what other sequences, or this one before, computed of the confirmed tokens still to compute;
+        whether there was any."""
+        before = self.computed
+        if before <= self.confirmed:
             confirmed = self.tokens if self.confirmed == len(self.tokens) else self.tokens[: self.confirmed]
-            self.computed = self.table.adopt(confirmed, self.computed)
+            self.computed = self.table.adopt(confirmed, before)
+        return self.computed > before

@@ -166,6 +166,10 @@ class Session:
             )
         )
 
+    def _tell_prefill(self) -> None:
+        """Send how far its text is computed."""
+        self.outbox.put_prefill(self.sequence.prefill)
+
     @property
     def server_drives(self) -> bool:
         """Whether it is decoded unasked, as no draft is expected."""
@@ -199,7 +203,8 @@ class Session:
 
     def adopt_kv(self) -> None:
         """See `Sequence.adopt_kv`."""
-        self.sequence.adopt_kv()
+        if self.sequence.adopt_kv():
+            self._tell_prefill()
         self._view = None
 
     def take_own(self, proposal: Proposal, asked: int) -> None:
@@ -236,6 +241,8 @@ class Session:
             self.pending = None
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
+        elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
+            self._tell_prefill()
         self.in_step = True
         draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
         ask = piece.ask if piece.decide and self.own is not None else 0
@@ -248,6 +255,7 @@ class Session:
         self.in_step, self._view = False, None
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
+            self._tell_prefill()
             return 0
         base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)

@@ -18,7 +18,7 @@ from benchmarks.attacks.connection import Peer
 from benchmarks.program import SPAWN
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
-from opensled.messages import Failure, Open, Opened, SamplingParams, Verdict
+from opensled.messages import Failure, Open, Opened, Prefill, SamplingParams, Verdict
 
 TOKENS = 48  # of an answer
 REQUEST = Open(
@@ -177,7 +177,8 @@ async def _answer(link: Link, record: Record, reader: int) -> list[int]:
 async def _read(stream: GrpcStream, prompt: int, record: Record, reader: int) -> list[int]:
     tokens: list[int] = []
     while True:
-        verdict = await stream.receive()
+        while isinstance(verdict := await stream.receive(), Prefill):
+            pass
         if not isinstance(verdict, Verdict):
             raise OpenSledError(f"the server answered {verdict}")
         news = verdict.tokens[prompt + len(tokens) - verdict.base :]

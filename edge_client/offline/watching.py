@@ -1,4 +1,4 @@
-"""What an answer hears while its server is away: for how many seconds it has been silent."""
+"""What an answer hears while nothing is committed: that the server reads the prompt, or for how long it is silent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from edge_client.commits import Commit
 from edge_client.offline.modes import Offline
 from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.remote import RemoteSession
+from opensled.messages import Prefill
 
 
 async def watched(
@@ -18,8 +19,8 @@ async def watched(
     session: RemoteSession,
     offline: Offline,
     provisional: ProvisionalDrafting | None = None,
-) -> AsyncGenerator[Commit | float, None]:
-    """The commits; between two of them, while the server is away, the seconds for which it has been silent.
+) -> AsyncGenerator[Commit | Prefill | float, None]:
+    """The commits; between two of them how far the server has read the prompt, or for how many seconds it is silent.
 
     `provisional`: drafts while the server is away; None = nothing is drafted then.
     """
@@ -35,7 +36,7 @@ async def watched(
                         # After the last segment for now, the next try has to wait for the next check.
                         more = drafting is None or drafting.result()
                         drafting = asyncio.ensure_future(provisional.go_on(session.truth)) if more else None
-                    yield seconds
+                    yield session.prefill or seconds
             if (commit := reading.result()) is None:
                 return
             yield commit

@@ -173,7 +173,7 @@ class Chat:
                 answer.add(chunk)
                 for text, colour in _painted(chunk, painter):
                     self._view.text(text, colour)
-                self._view.guess(chunk.provisional, chunk.waiting)
+                self._view.guess(chunk.provisional, chunk.status)
 
     def _explain_length(self, answer: Answer) -> None:
         stats = answer.stats

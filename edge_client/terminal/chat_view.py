@@ -9,7 +9,7 @@ from typing import TextIO
 
 from edge_client import remote
 from edge_client.terminal.colour import Palette
-from edge_client.terminal.tail import line_width, tail_of, waiting_for
+from edge_client.terminal.tail import line_width, tail_of
 from opensled.answer import UNVERIFIED, Chunk, Origin, Stats
 from opensled.origins import ORIGINS
 from opensled.printable import digits, visible
@@ -50,10 +50,10 @@ class View:
         self._write(text, colour)
         self._at_line_start = text.endswith("\n")
 
-    def guess(self, guess: str, waiting: float) -> None:
-        """What may follow, not verified yet, and for how many seconds the server is away; a pipe gets neither."""
+    def guess(self, guess: str, status: str) -> None:
+        """What may follow, not verified yet, and what goes on instead of text; a pipe gets neither."""
         if self.chatty:
-            self._out.write(self._tail.show(guess.replace("\r\n", "\n"), waiting_for(waiting)))
+            self._out.write(self._tail.show(guess.replace("\r\n", "\n"), status))
             self._out.flush()
 
     def _write(self, text: str, colour: str = "") -> None:

@@ -3,7 +3,7 @@
 import sys
 
 from edge_client.terminal.colour import palette
-from edge_client.terminal.tail import tail_of, waiting_for
+from edge_client.terminal.tail import tail_of
 from opensled.printable import visible
 
 
@@ -25,9 +25,9 @@ class PrintedAnswer:
         sys.stdout.write(self._text.put(text))
         sys.stdout.flush()
 
-    def waiting(self, seconds: float) -> None:
-        """Show for how many seconds the server is away; 0 = it is not."""
-        self._tell(self._status.show("", waiting_for(seconds)))
+    def status(self, status: str) -> None:
+        """Show what goes on instead of text; "" = nothing."""
+        self._tell(self._status.show("", status))
 
     def _tell(self, text: str) -> None:
         if text:

@@ -107,7 +107,8 @@ class DumbTail(Tail):
         """See `Tail`; a guess that the target has partly verified does not grow any more."""
         if not status:
             return ""
-        opening = self._wrap.finish() + " [waiting for the server" if self._shown is None else ""
+        # Without the figure behind the comma, which changes
+        opening = f"{self._wrap.finish()} [{status.partition(',')[0]}" if self._shown is None else ""
         before = self._shown or ""
         self._shown = guess if guess.startswith(before) else before
         opening += "; not confirmed: " if self._shown and not before else ""
@@ -128,11 +129,6 @@ def tail_of(out: TextIO, palette: Palette) -> Tail:
     return (
         DumbTail(palette, out) if os.environ.get("TERM", "dumb") in ("dumb", "") else LiveTail(palette, out)
     )
-
-
-def waiting_for(seconds: float) -> str:
-    """The status line while the server is away; "" = it is not away, or for less than a second."""
-    return f"waiting for the server, {seconds:.0f} s" if seconds >= 1 else ""
 
 
 def marked(guess: str, palette: Palette) -> str:

@@ -62,7 +62,7 @@ class OllamaReply:
     def event(self, payload: dict[str, Any]) -> bytes:
         return to_json(payload) + b"\n"
 
-    def heartbeat(self, waiting: float) -> bytes:
+    def heartbeat(self, status: str) -> bytes:
         """A line without text: these clients know no comments."""
         return self.event(self.piece())
 

@@ -42,15 +42,15 @@ class PageReply:
         return []
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """What a chunk adds: pieces [text, origin], the guess of what follows, seconds without the server."""
+        """What a chunk adds: pieces [text, origin], the guess of what follows, what goes on instead of text."""
         pieces = self._painter.push(chunk.token_ids, chunk.origins)
         if chunk.finish_reason:
             pieces += self._painter.flush()
         news: dict[str, Any] = {"pieces": pieces}
         if chunk.provisional:
             news["guess"] = chunk.provisional
-        if chunk.waiting:
-            news["waiting"] = round(chunk.waiting, 1)
+        if chunk.status:
+            news["status"] = chunk.status
         if chunk.finish_reason:
             news |= {"finish_reason": chunk.finish_reason, "usage": self._usage(chunk.stats)}
         return [news]
@@ -67,8 +67,8 @@ class PageReply:
         """A payload as a server-sent event."""
         return b"data: %s\n\n" % to_json(payload)
 
-    def heartbeat(self, waiting: float) -> bytes:
-        """Nothing: each report that the server is away is an event already."""
+    def heartbeat(self, status: str) -> bytes:
+        """Nothing: each status is in an event already."""
         return b""
 
     def whole(self) -> dict[str, Any]:

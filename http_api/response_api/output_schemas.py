@@ -9,6 +9,7 @@ from http_api.replies import (
     NUMBER,
     TEXT,
     Schema,
+    cached_tokens,
     draft_figures,
     every,
     items,
@@ -86,11 +87,14 @@ def _always() -> Schema:
 
 
 def _usage() -> Schema:
-    none = {**one_of(0), "description": "not told"}
+    cached = {
+        "cached_tokens": cached_tokens(),
+        "cache_write_tokens": {**one_of(0), "description": "not told"},
+    }
     return every(
         {
             "input_tokens": NATURAL,
-            "input_tokens_details": every({"cached_tokens": none, "cache_write_tokens": none}),
+            "input_tokens_details": every(cached),
             "output_tokens": NATURAL,
             "output_tokens_details": every({"reasoning_tokens": one_of(0)}),
             "total_tokens": NATURAL,

@@ -103,10 +103,10 @@ class ResponseReply(Reply):
 
 
 def response_usage(chat: dict[str, Any]) -> dict[str, Any]:
-    """A chat's usage in the words of the Responses API. What the server had in its cache is not told."""
+    """A chat's usage in the words of the Responses API."""
     return {
         "input_tokens": chat["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {**chat["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": chat["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": chat["total_tokens"],

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
-from opensled.messages import Draft, Limits, SamplingParams, ServerMessage
+from opensled.messages import Draft, Limits, Prefill, SamplingParams, ServerMessage
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
@@ -137,7 +137,8 @@ class SimulatedServer:
         """Its messages leave."""
         for message in session.outbox.drain():
             assert message is not None, "one stream serves a simulated session"
-            self._readers[session].told(message)
+            if not isinstance(message, Prefill):  # which changes nothing at a device
+                self._readers[session].told(message)
         self.totals.stale_drafts = self._stats.stale
 
     # -- steps ------------------------------------------------------------------------------------------

@@ -212,6 +212,12 @@ def server_message(choose: Choices) -> bytes:
     elif kind == 13:
         address = choose.pick(ADDRESSES) if choose.byte() < 200 else choose.text()
         message = pb.ServerMessage(moved=pb.Moved(address=address, resume_token=choose.bytes(4)))
+    elif kind == 14:
+        cached, computed, length = sorted(choose.byte() for _ in range(3))
+        length -= choose.byte() > 200
+        message = pb.ServerMessage(
+            prefill=pb.Prefill(computed=computed, length=max(0, length), cached=cached)
+        )
     else:
         return choose.bytes(choose.byte())
     whole = message.SerializeToString()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from opensled.answer import Chunk, Origin, Stats
 from opensled.answer_text import AnswerText
 from opensled.errors import ProtocolError
-from opensled.messages import Open, Opened, Verdict
+from opensled.messages import Open, Opened, Prefill, Verdict
 from opensled.protocol import Truth
 from verify_server.local_call import LocalCall
 
@@ -35,9 +35,11 @@ class LocalAnswer:
         truth = self._begun(await call.receive())
         reason = ""
         while not reason:
-            verdict = await call.receive()
-            if isinstance(verdict, Verdict):
-                chunk = self._chunk(verdict, truth)
+            message = await call.receive()
+            if isinstance(message, Prefill):
+                yield self._read(message, truth)
+            if isinstance(message, Verdict):
+                chunk = self._chunk(message, truth)
                 self.opening = replace(self.opening, committed=truth.generated)
                 reason = chunk.finish_reason or ""
                 yield chunk
@@ -49,6 +51,8 @@ class LocalAnswer:
         if self._truth is None:
             self._truth = Truth(opened.prompt_ids)
             self._stats.prompt_tokens = len(self._truth)
+        if not self._truth.generated:
+            self._stats.cached_tokens = 0  # another replica may compute all of the prompt
         self.opening = replace(
             self.opening,
             prompt=opened.prompt_ids,
@@ -56,6 +60,11 @@ class LocalAnswer:
             resume_token=opened.resume_token,
         )
         return self._truth
+
+    def _read(self, prefill: Prefill, truth: Truth) -> Chunk:
+        if not truth.generated:
+            self._stats.cached_tokens = prefill.cached
+        return Chunk("", (), prefill=prefill)
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
