@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--slots", type=int, default=1, help="sequences at once")
     parser.add_argument("--context", type=int, default=1024, help="positions of each slot")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--speculative", choices=SPECULATIVE, default="none", help="its own way of drafting")
     server = _serve(parser.parse_args())
     threading.Event().wait()
@@ -93,13 +94,13 @@ def main() -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> Any:
-    """Its defaults, but for one thread and the number of slots; answers are streamed as OpenAI's API has them."""
+    """Its defaults, but for the numbers of threads and slots; answers are streamed as OpenAI's API has them."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path, params.port = str(arguments.model), arguments.port
     params.n_parallel, params.n_ctx = arguments.slots, arguments.slots * arguments.context
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
     params.cont_batching = True
     if arguments.speculative != "none":
         kind = f"COMMON_SPECULATIVE_TYPE_{arguments.speculative.upper()}"
