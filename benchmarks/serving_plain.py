@@ -81,7 +81,7 @@ def _llama(model: Path, threads: int, context: int) -> Answering:
 
     def answer(body: dict[str, Any]) -> Iterator[object]:
         asked = {"max_tokens": body["max_tokens"], "temperature": 0.0, "logit_bias": endless, "stream": True}
-        pieces = network.create_chat_completion(body["messages"], **asked)
+        pieces: Any = network.create_chat_completion(body["messages"], **asked)
         yield from (piece for piece in pieces if piece["choices"][0]["delta"].get("content"))
 
     return answer
