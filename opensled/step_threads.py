@@ -17,8 +17,9 @@ from typing import NamedTuple
 from opensled import remembered
 
 ROWS = (1, 8, 64)  # a user alone, several with short drafts, a prompt
-REPEATS = 5
+REPEATS = 3
 LIMIT_S = 0.8  # for all that is timed
+LONGER = 4  # times as long as fewer rows the next ones take, where the processor is the limit; chosen
 # A thread more must pay this much: it is missing to whatever else runs here.
 GAIN = 1.05
 UNSTEADY = 1.3  # times the shortest step, beyond which a median is no quiet machine's
@@ -56,25 +57,34 @@ class Timed(NamedTuple):
 def timed(
     step: Callable[[int, int], object], most: int, clock: Callable[[], float] = time.perf_counter
 ) -> Timed:
-    """Times `step(rows, threads)`, all numbers of threads in turns, as far as LIMIT_S goes."""
+    """Times `step(rows, threads)`, each number of threads for some steps in a row, twice: to change it takes time."""
     found: dict[int, dict[int, float]] = {}
     is_steady = True
     counts, ends = candidates(most), clock() + LIMIT_S
     for rows in ROWS if len(counts) > 1 else ():
+        began = clock()
         seconds: dict[int, list[float]] = {count: [] for count in counts}
-        for repeat in range(REPEATS + 1):
-            for count in counts:
-                began = clock()
-                sum(range(PAUSE))
-                step(rows, count)
-                seconds[count] += [clock() - began] if repeat else []  # the first one sets up the threads
-            if clock() > ends:
-                break
-        if not all(seconds.values()):
-            break
+        for count in (*counts, *reversed(counts)):
+            if not seconds[count] or clock() < ends:
+                seconds[count] += _in_a_row(step, rows, count, clock)
         found[rows] = {count: median(each) for count, each in seconds.items()}
         is_steady &= all(median(each) <= UNSTEADY * min(each) for each in seconds.values())
+        if clock() + LONGER * (clock() - began) > ends:
+            break
     return Timed(found, is_steady)
+
+
+def _in_a_row(
+    step: Callable[[int, int], object], rows: int, count: int, clock: Callable[[], float]
+) -> list[float]:
+    """Seconds of steps; the first one, which is not counted, sets up the threads."""
+    found = []
+    for _ in range(REPEATS + 1):
+        began = clock()
+        sum(range(PAUSE))
+        step(rows, count)
+        found.append(clock() - began)
+    return found[1:]
 
 
 def chosen(found: dict[int, dict[int, float]], most: int) -> StepThreads:

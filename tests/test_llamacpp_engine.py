@@ -341,3 +341,14 @@ def test_weights_are_not_rearranged_for_amx(features, rearranged, gguf_of, monke
     monkeypatch.setattr(llama_cpp, "llama_print_system_info", lambda: features)
     LlamaModel(gguf_of("llama"))
     assert given[0].use_extra_bufts is rearranged
+
+
+def test_threads_are_timed_by_passes_that_have_them(gguf_of, monkeypatch):
+    asked = []
+    set_threads = llama_cpp.llama_set_n_threads
+    monkeypatch.setattr(
+        llama_cpp, "llama_set_n_threads", lambda *all: (asked.append(all[1]), set_threads(*all))[1]
+    )
+    monkeypatch.setattr(llamacpp, "usable_cores", lambda: 2)
+    llamacpp.load(gguf_of("llama"), kv_tokens=NUM_BLOCKS * BLOCK)
+    assert {1, 2} <= {*asked}

@@ -38,7 +38,7 @@ class LlamaCache:
         Raises UsageError when there is no memory for `cells` tokens.
         """
         llama.forget_complaints()
-        self._num_sequences, self._threads = sequences, threads
+        self._num_sequences, self.threads = sequences, threads
         self._vocab_size = model.vocab_size
         self._context = llama_cpp.llama_init_from_model(model.handle, _parameters(cells, sequences))
         if not self._context:
@@ -54,10 +54,6 @@ class LlamaCache:
         # Those of each token, one token after the other
         self._sequences = np.zeros(BATCH * sequences, np.int32)
         self._pointers = np.zeros(BATCH, np.uintp)
-
-    def use_threads(self, count: int) -> None:
-        """From the next pass on."""
-        llama_cpp.llama_set_n_threads(self._context, count, count)
 
     def truncate(self, sequence: int, length: int) -> int:
         """Forget positions >= `length` of a sequence; returns how many are left: `length`, or 0.
@@ -132,7 +128,8 @@ class LlamaCache:
             for branch in piece.branches:
                 llama_cpp.llama_memory_seq_cp(self._memory, piece.sequence, branch, 0, piece.start)
         batch = flat(pieces)
-        self.use_threads(self._threads.of(len(batch.tokens)))
+        threads = self.threads.of(len(batch.tokens))
+        llama_cpp.llama_set_n_threads(self._context, threads, threads)
         logits = np.empty((int(batch.wanted.sum()), self._vocab_size), np.float32)
         done = 0
         for start in range(0, len(batch.tokens), BATCH):

@@ -249,7 +249,7 @@ def _threads_of(model: LlamaModel) -> StepThreads:
     cache = LlamaCache(model, llama_probe.CELLS, 2, StepThreads(1))
 
     def step(rows: int, threads: int) -> None:
-        cache.use_threads(threads)
+        cache.threads = StepThreads(threads)
         cache.decode([LlamaPiece(0, 0, [each % model.vocab_size for each in range(rows)], 1)])
         cache.truncate(0, 0)
 
