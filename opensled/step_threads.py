@@ -18,8 +18,8 @@ from opensled import remembered
 
 ROWS = (1, 8, 64)  # a user alone, several with short drafts, a prompt
 REPEATS = 3
-LIMIT_S = 0.8  # for all that is timed
-LONGER = 4  # times as long as fewer rows the next ones take, where the processor is the limit; chosen
+LIMIT_S = 1.0  # for all that is timed
+LONGER = 2.5  # times as long as fewer rows the next ones take at most, as far as it was seen
 # A thread more must pay this much: it is missing to whatever else runs here.
 GAIN = 1.05
 UNSTEADY = 1.3  # times the shortest step, beyond which a median is no quiet machine's
@@ -121,7 +121,7 @@ def find(
 ) -> StepThreads:
     """What an earlier start found for these weights and facts on this machine, else by timing `step`; `most`: threads.
 
-    What a busy machine shows says little and is not remembered: then it is all cores but one.
+    What a busy machine shows, twice, says little and is not remembered: then it is all cores but one.
     """
     place = remembered.place([*facts, most, *_of(weights)]) if weights else None
     try:
@@ -131,6 +131,8 @@ def find(
     except TypeError:  # nothing is there, or something else
         pass
     found = timed(step, most)
+    if not found.is_steady:
+        found = timed(step, most)
     if not found.is_steady:
         return StepThreads(max(1, most - 1))
     result = choose(found.seconds, most)
