@@ -41,6 +41,7 @@ BARE_RAGGED, BARE_SAMPLING = "benchmarks/ragged.py", "benchmarks/sampling.py"
 ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
 BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
 ON_A_GPU = "benchmarks/gpu/"
+BARE_SERVING = "benchmarks/serving_plain.py"  # others' engines, as their users run them
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
@@ -50,7 +51,7 @@ MODEL_HOMES = (
     *(BARE_RAGGED, BARE_PAIR, BARE_STEPS, ON_A_GPU),
 )
 HEADS, EXITS, GPU_CHECK = "verify_server/heads/", "verify_server/exits/", "verify_server/gpu_check/"
-TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING)
+TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING, BARE_SERVING)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",
@@ -111,7 +112,7 @@ HOMES = {
     "ifaddr": ("opensled/discovery.py",),
     "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
     "uvloop": ("verify_server/command.py",),
-    "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
+    "llama_cpp": (*LLAMA_HOMES, BARE_LOOP, BARE_SERVING),
     "jinja2": ("opensled/chat_sandbox.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
