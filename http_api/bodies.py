@@ -10,9 +10,13 @@ from starlette.requests import Request
 
 from http_api.backend import reading
 from http_api.fields import lenient, parse_object
+from http_api.ollama.error_words import PREFIX
 from opensled.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
+# Some clients send their JSON as bytes. A page may send neither type to a foreign API unasked.
+JSON_TYPES = (JSON, "application/octet-stream")
+FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
 IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read (--lenient)
@@ -39,8 +43,8 @@ async def read_body(
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     """All its bytes; raises HTTPException for another content type or more than `most` bytes."""
     kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
-    if kind != JSON:
-        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")
+    if kind not in JSON_TYPES and not (kind == FORM and _by_curl(request)):
+        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}: send Content-Type: {JSON}")
     body = b""
     async for part in request.stream():
         body += part
@@ -48,6 +52,12 @@ async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
             allowed = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
             raise HTTPException(413, f"the request is larger than {allowed}")
     return body
+
+
+def _by_curl(request: Request) -> bool:
+    """Whether a program, no browser, asks by Ollama's API, whose own examples are `curl -d` without a type."""
+    told = any(name in request.headers for name in ("origin", "sec-fetch-site"))
+    return request.url.path.startswith(f"{PREFIX}/") and not told
 
 
 def _headers(ignored: list[str]) -> dict[str, str]:

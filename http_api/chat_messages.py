@@ -8,7 +8,7 @@ from http_api.fields import Fields, as_integer, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
 
-MAX_PROMPTS = 8  # in one request
+MAX_PROMPTS = 64  # in one request
 
 
 def read_prompts(value: object, info: ModelInfo) -> tuple[Prompt, ...]:

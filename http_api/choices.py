@@ -4,7 +4,7 @@ import codecs
 import secrets
 from typing import Any
 
-from http_api.calls import AnswerPiece, CallReader
+from http_api.calls import AnswerPiece, CallReader, parsed
 from opensled.answer import Chunk
 from opensled.messages import TokenLogprobs
 from opensled.tokenizer import TargetTokenizer
@@ -134,9 +134,10 @@ class ChatChoice:
         return {"tool_calls": [{"index": len(self._calls) - 1, **news}]}
 
     def _reason_of(self, reason: str) -> str:
-        """Complete tool calls are a reason of their own."""
+        """Calls are a reason of their own if each is whole: a client that reads the reason may run them."""
         known = FINISH_REASONS[reason]
-        return "tool_calls" if self._calls and known == "stop" else known
+        whole = all(parsed(call["function"]["arguments"]) is not None for call in self._calls)
+        return "tool_calls" if self._calls and whole and known == "stop" else known
 
     def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}

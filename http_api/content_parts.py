@@ -32,7 +32,7 @@ def read_content(value: Any, where: str, texts: Sequence[str], pictures: str = "
         fields = fields_of(part, f"{where}[{index}]")
         kind = fields.take("type")
         if pictures and kind == pictures:
-            images.append(TurnImage(len(text), image_url(*_url(fields, kind))))
+            images.append(TurnImage(len(text), image_url(*_url(fields))))
         elif kind in texts:
             text += require_text(fields.take("text"), fields.path("text"))
         else:
@@ -46,13 +46,14 @@ def read_content(value: Any, where: str, texts: Sequence[str], pictures: str = "
     return TurnContent(text, tuple(images))
 
 
-def _url(fields: Fields, kind: str) -> tuple[str, str]:
-    """The URL of a picture, and its path."""
-    if kind == "input_image":
-        fields.only("detail", *DETAILS)
-        fields.only("file_id")
-        return require_text(fields.take("image_url"), fields.path("image_url")), fields.path("image_url")
-    inner = fields.inside("image_url")
+def _url(fields: Fields) -> tuple[str, str]:
+    """The URL of a picture, a text or an object around it, and its path."""
+    fields.only("detail", *DETAILS)
+    fields.only("file_id")
+    value, where = fields.take("image_url"), fields.path("image_url")
+    if not isinstance(value, dict):
+        return require_text(value, where), where
+    inner = fields_of(value, where)
     inner.only("detail", *DETAILS)
     url, where = require_text(inner.take("url"), inner.path("url")), inner.path("url")
     inner.finish()

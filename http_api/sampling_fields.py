@@ -12,7 +12,7 @@ from opensled.penalties import require_served
 
 MAX_STOPS = 4
 MAX_STOP_IDS = 256
-MAX_CHOICES = 8  # answers to one prompt
+MAX_CHOICES = 32  # answers to one prompt
 
 
 def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:

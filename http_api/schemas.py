@@ -195,19 +195,21 @@ def _prompt(info: ModelInfo) -> Schema:
     }
 
 
-PICTURE_URL: Schema = {**TEXT, "description": "A data URL: data:image/png;base64,..."}
+PICTURE_URL: Schema = {**TEXT, "description": "A data URL: data:image/png;base64,... in either alphabet, also in lines or without padding."}
 DETAIL = one_of(*DETAILS, None)
 
 
-def _picture() -> Schema:
+def picture(kind: str) -> Schema:
+    """A part of the type `kind` that shows a picture."""
     inner = closed({"url": PICTURE_URL, "detail": DETAIL}, "url")
-    return closed({"type": one_of("image_url"), "image_url": inner}, "type", "image_url")
+    fields = {"type": one_of(kind), "image_url": {"anyOf": [PICTURE_URL, inner]}, "detail": DETAIL}
+    return closed({**fields, "file_id": one_of(None)}, "type", "image_url")
 
 
 def _messages(info: ModelInfo) -> list[Schema]:
     part = closed({"type": one_of("text"), "text": TEXT}, "type", "text")
     content = {"anyOf": [TEXT, items(part)]}
-    shown = {"anyOf": [TEXT, items({"anyOf": [part, _picture()]})]} if info.images else content
+    shown = {"anyOf": [TEXT, items({"anyOf": [part, picture("image_url")]})]} if info.images else content
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
     called = closed(
         {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}, "name", "arguments"

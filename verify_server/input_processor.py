@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
+from opensled.bounds import too_long
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.images import expanded, require_none, starts_of
 from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
@@ -77,7 +78,7 @@ class InputProcessor:
         if not prompt_ids:
             raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
         if length >= context:
-            raise InvalidRequest(f"{length} tokens do not fit; this server's context is {context}", "prompt")
+            raise too_long(length, context)
         if length >= ends.last_length:
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
 

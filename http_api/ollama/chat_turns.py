@@ -77,11 +77,16 @@ def with_images(content: object, fields: Fields, sees: bool) -> object:
         return content
     if not isinstance(images, list):
         raise InvalidRequest(f"{fields.path('images')} must be a list", fields.path("images"))
-    urls = [f"data:image;base64,{image}" if isinstance(image, str) else image for image in images]
+    urls = [_data_url(image) if isinstance(image, str) else image for image in images]
     return [
         *[{"type": "image_url", "image_url": {"url": url}} for url in urls],
         {"type": "text", "text": content},
     ]
+
+
+def _data_url(image: str) -> str:
+    """A picture in base64; some clients send it as a data URL already, or a URL, which the reader refuses."""
+    return image if ":" in image[:100] else f"data:image;base64,{image}"
 
 
 def _calls(value: object, where: str, calls: CallIds) -> object:

@@ -35,7 +35,7 @@ def components() -> Schema:
 
 def _outcome() -> Schema:
     fault = every({"code": one_of("server_error", "rate_limit_exceeded", "invalid_prompt"), "message": TEXT})
-    cut = every({"reason": one_of("max_output_tokens")})
+    cut = every({"reason": one_of("max_output_tokens", "stop")})
     return {
         "id": {**TEXT, "pattern": "^resp_"},
         "object": one_of("response"),
@@ -43,7 +43,7 @@ def _outcome() -> Schema:
         "completed_at": or_null(NATURAL),
         "status": one_of("in_progress", "completed", "incomplete", "failed"),
         "error": or_null(fault),
-        "incomplete_details": {**or_null(cut), "description": "also where the context is full"},
+        "incomplete_details": {**or_null(cut), "description": "also where the context is full; stop: a stop string ended a call, or JSON, midway"},
         "model": TEXT,
         "system_fingerprint": FINGERPRINT,
         "output": items(ref("OutputItem")),

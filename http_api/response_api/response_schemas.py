@@ -12,7 +12,7 @@ from http_api.response_api.response_request import (
     MAX_PAIRS,
     MAX_VALUE,
 )
-from http_api.schemas import DETAIL, PICTURE_URL, everywhere
+from http_api.schemas import everywhere, picture
 from opensled.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
 
 FUNCTION = one_of("function")
@@ -96,7 +96,7 @@ def _item(kind: str, fields: Schema, *required: str) -> Schema:
 
 
 def _message(info: ModelInfo) -> Schema:
-    content = _content(*([_picture()] if info.images else []))
+    content = _content(*([picture("input_image")] if info.images else []))
     fields = {"type": one_of("message", None), "role": one_of(*ROLES), "content": content}
     return _item("message", fields, "role", "content")
 
@@ -109,11 +109,6 @@ def _call() -> Schema:
 def _output() -> Schema:
     fields = {"type": one_of("function_call_output"), "call_id": TEXT, "output": _content()}
     return _item("function_call_output", fields, *fields)
-
-
-def _picture() -> Schema:
-    fields = {"type": one_of("input_image"), "image_url": PICTURE_URL, "detail": DETAIL}
-    return closed({**fields, "file_id": one_of(None)}, "type", "image_url")
 
 
 def _content(*others: Schema) -> Schema:
