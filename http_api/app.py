@@ -115,12 +115,11 @@ class Api:
             answer = self._backend.answering(request.scope)
             if alone:
                 answer = by_itself(answer)
-            answers = [answer(task) for task in wanted.tasks]
-            chunks = merged(answers, wanted.spelled, self._ending)
+            chunks = merged(answer, wanted.tasks, wanted.spelled, self._ending)
             if not wanted.stream:
                 told = await attended(request.receive, whole(chunks, reply))
                 return _json(told, reply.headers)
-            first = await attended(request.receive, begun(chunks, len(answers)))
+            first = await attended(request.receive, begun(chunks, len(wanted.tasks)))
             return EventStream(first, chunks, reply, self._heartbeat)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)

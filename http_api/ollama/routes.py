@@ -80,7 +80,7 @@ class OllamaApi:
         answer = self._backend.answering(request.scope)
         if alone:
             answer = by_itself(answer)
-        chunks = merged([answer(asked.task)], asked.spelled, self._ending)
+        chunks = merged(answer, [asked.task], asked.spelled, self._ending)
         if not asked.stream:
             told = await attended(request.receive, whole(chunks, reply))
             return _json(told, reply.headers)
