@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -60,8 +60,8 @@ def _by_curl(request: Request) -> bool:
     return request.url.path.startswith(f"{PREFIX}/") and not told
 
 
-def _headers(ignored: list[str]) -> dict[str, str]:
+def _headers(ignored: Iterable[str]) -> dict[str, str]:
     """The names, which fields.py has made printable and short."""
-    names = list(dict.fromkeys(ignored))
+    names = list(ignored)
     more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return {IGNORED_HEADER: ", ".join(names[:MOST_NAMES] + more)} if names else {}

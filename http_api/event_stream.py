@@ -20,6 +20,8 @@ from http_api.responses import LOCAL_HEADER
 from opensled.answer import LOCAL_ONLY, Chunk, Task, unverified
 from opensled.errors import EngineError, OpenSledError, Overloaded, Unreachable
 
+RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Arrivals = asyncio.Queue[tuple[int, Chunk | Exception]]
@@ -108,18 +110,23 @@ class _Places:
 
     def __init__(self, answers: int) -> None:
         self._active = answers  # that do not wait
+        self._served = False  # an answer has ended
         self._freed = asyncio.Semaphore(0)
 
     def free(self) -> None:
         self._active -= 1
+        self._served = True
         self._freed.release()
 
     async def freed(self) -> bool:
-        """Wait for the next one; False: no answer is left that could end."""
+        """Wait for the next one; False: none of the answers has found any."""
         self._active -= 1
-        if not self._active:
+        if self._active:
+            await self._freed.acquire()
+        elif self._served:  # others have taken them
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
             return False
-        await self._freed.acquire()
         self._active += 1
         return True
 

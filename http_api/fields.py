@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from opensled.bounds import require_unicode
@@ -18,7 +19,16 @@ from opensled.errors import InvalidRequest, Unsupported
 
 MOST_IGNORED = 1000  # fields of one request that are left out by name
 
-_ignored: ContextVar[list[str] | None] = ContextVar("ignored", default=None)  # None = nothing may be left out
+
+@dataclass
+class LeftOut:
+    """What one request had that nothing read; `any`: also fields of unknown effect may be left out."""
+
+    any: bool = False
+    names: dict[str, None] = field(default_factory=dict)  # in their order, each once
+
+
+_left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
 
 Default = TypeVar("Default")
 Value = TypeVar("Value")
@@ -117,25 +127,32 @@ class Fields:
 
 
 @contextmanager
-def lenient(on: bool) -> Iterator[list[str]]:
-    """While inside, and if `on`, fields that nothing here reads are left out instead of refused; yields their names.
+def lenient(on: bool) -> Iterator[dict[str, None]]:
+    """While inside, fields without effect are left out, if `on` also those of unknown effect; yields their names.
 
     The names are short, and ASCII without control characters.
     """
-    names: list[str] = []
-    token = _ignored.set(names if on else None)
+    left = LeftOut(on)
+    token = _left_out.set(left)
     try:
-        yield names
+        yield left.names
     finally:
-        _ignored.reset(token)
+        _left_out.reset(token)
+
+
+def leave_out(path: str) -> None:
+    """Keep the name of a field that is left out, for the header of the answer."""
+    left = _left_out.get()
+    if left is not None and len(left.names) < MOST_IGNORED:
+        left.names[_shown(path)] = None
 
 
 def ignores(path: str) -> bool:
-    """Whether the unsupported field `path` is left out; its name is kept then."""
-    names = _ignored.get()
-    if names is None or len(names) >= MOST_IGNORED:
+    """Whether the field `path`, of unknown effect, is left out; its name is kept then."""
+    left = _left_out.get()
+    if left is None or not left.any or len(left.names) >= MOST_IGNORED:
         return False
-    names.append(_shown(path))
+    leave_out(path)
     return True
 
 

@@ -5,6 +5,12 @@ from http_api.replies import FLAG, TEXT, Schema, closed, items, one_of, optional
 from opensled.messages import GUIDE, ModelInfo
 
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
+OTHER: Schema = {
+    "type": "object",
+    "properties": {"type": {"type": "string", "minLength": 1, "not": one_of("function", "namespace")}},
+    "required": ["type"],
+    "description": "A tool that is no function.",
+}
 ONLY_TEXT = closed({"type": one_of("text")}, "type")
 
 
@@ -29,8 +35,9 @@ def _guided() -> Schema:
 
 def tools(tool: Schema, chosen: Schema) -> Schema:
     """The fields about calls; `chosen`: a choice of one tool by its name."""
+    about = "Functions that the model may call, each name once; other tools run elsewhere, and are left out."
     return {
-        "tools": optional(items(tool, 0, MAX_TOOLS), "Functions that the model may call, each name once."),
+        "tools": optional(items({"anyOf": [tool, OTHER]}, 0, MAX_TOOLS), about),
         "tool_choice": optional(
             {"anyOf": [one_of(*CHOICES), chosen]},
             "What it must do; a call can be asked for only of one of the tools. auto if left out.",

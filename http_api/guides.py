@@ -5,10 +5,12 @@ Before the target samples, the server masks tokens that would leave the grammar,
 
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import GUIDE, Guide, ModelInfo, Tool
 
@@ -72,15 +74,53 @@ def read_schema(fields: Fields) -> str:
 
 
 def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
-    """The field `tools`, each of them a function; `read` reads all its fields but the type."""
-    if value is None:
-        return ()
-    if not isinstance(value, list) or len(value) > MAX_TOOLS:
-        raise InvalidRequest(f"tools must be a list of at most {MAX_TOOLS} tools", "tools")
-    tools = tuple(read(_function(tool, f"tools[{index}]")) for index, tool in enumerate(value))
+    """The functions of the field `tools`; `read` reads all fields of one but the type."""
+    return checked(tuple(read(_function(tool, where)) for where, tool, _ in functions(value)))
+
+
+def read_spaces(value: object) -> tuple[tuple[Tool, ...], dict[str, tuple[str, str]]]:
+    """The same, also of namespaces; and for each function of one, by the model's name of it, its namespace and its name
+    there. It keeps that name where no other function has it, else it is NAMESPACE__NAME."""
+    read = [(space, read_function(_function(tool, where))) for where, tool, space in functions(value)]
+    times = Counter(tool.name for _, tool in read)
+    tools, spaces = list[Tool](), dict[str, tuple[str, str]]()
+    for space, tool in read:
+        own = f"{space}__{tool.name}" if space and times[tool.name] > 1 else tool.name
+        if space:
+            spaces[own] = (space, tool.name)
+        tools.append(replace(tool, name=own))
+    return checked(tuple(tools)), spaces
+
+
+def checked(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """`tools`, each of a name of its own; raises InvalidRequest."""
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"tools may hold at most {MAX_TOOLS} functions", "tools")
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequest("tools has two tools of the same name", "tools")
     return tools
+
+
+def functions(value: object, where: str = "tools", space: str = "") -> Iterator[tuple[str, object, str]]:
+    """The functions of a list of tools, where each is, and its namespace ("" = none); other tools run elsewhere, and are
+    left out."""
+    tools = [] if value is None else value
+    if not isinstance(tools, list):
+        raise InvalidRequest(f"{where} must be a list of tools", where)
+    for index, tool in enumerate(tools):
+        place = f"{where}[{index}]"
+        fields = fields_of(tool, place)
+        kind = fields.text("type", "")
+        if kind in ("", "function"):
+            yield place, tool, space
+        elif kind == "namespace" and not space:
+            if fields.text("description", ""):
+                leave_out(f"{place}.description")
+            inner, name = fields.take("tools"), read_name(fields)
+            fields.finish()
+            yield from functions(inner, f"{place}.tools", name)
+        else:
+            leave_out(f"{place} ({kind})")
 
 
 def _function(value: object, where: str) -> Fields:
@@ -126,7 +166,7 @@ def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields],
     if mode == "required" and function not in ("", *(tool.name for tool in tools)):
         raise InvalidRequest(f"tool_choice names {function}, which tools does not have", "tool_choice")
     if mode == "required" and not tools:
-        raise InvalidRequest("tool_choice asks for a call, and tools is empty", "tool_choice")
+        raise InvalidRequest("tool_choice asks for a call, and tools has no function", "tool_choice")
     return mode, function
 
 

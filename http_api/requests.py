@@ -57,6 +57,8 @@ class Request:
     echo: bool = False  # the prompt goes before the answer
     names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
     repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
+    # A function's name as the model knows it -> its namespace, and its name there
+    namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def tool_names(self) -> tuple[str, ...]:

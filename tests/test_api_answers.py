@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 
 import pytest
 
@@ -82,10 +83,42 @@ def test_several_answers_stream_side_by_side(path):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_cannot_begin_fails_the_request(stream):
-    backend = FakeBackend(Overloaded("full", retry_after=3), fail_after=0, fails=1)
+    backend = FakeBackend(Unreachable("lost"), fail_after=0, fails=1)
     response = call(backend, body=chat(n=2, stream=stream))
+    assert refusal(response, 503)["message"] == "lost" and backend.closed == 2
+
+
+class FewPlaces(FakeBackend):
+    """A server of two places."""
+
+    most = 0
+
+    async def answer(self, task):
+        if len(self.tasks) - self.closed == 2:
+            raise Overloaded("all taken")
+        self.most = max(self.most, len(self.tasks) - self.closed + 1)
+        async with aclosing(super().answer(task)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_wait_for_places_that_others_of_the_same_request_free(stream):
+    backend = FewPlaces()
+    response = call(backend, "/v1/completions", raw(prompt=["a"] * 64, n=32, stream=stream))
+    assert response.status_code == 200 and backend.most == 2
+    if stream:
+        ended = [piece["choices"][0] for piece in payloads(response) if piece["choices"][0]["finish_reason"]]
+    else:
+        ended = response.json()["choices"]
+    assert sorted(choice["index"] for choice in ended) == list(range(64 * 32))
+
+
+def test_a_request_that_finds_no_place_at_all_is_refused():
+    backend = FakeBackend(Overloaded("full", retry_after=3), fail_after=0)
+    response = call(backend, body=chat(n=3))
     assert refusal(response, 429)["code"] == "overloaded" and response.headers["retry-after"] == "3"
-    assert backend.closed == 2
+    assert backend.closed == 3
 
 
 def test_an_answer_that_fails_midway_ends_the_others():

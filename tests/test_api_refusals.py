@@ -12,7 +12,7 @@ from http_api.bodies import MAX_BODY
 from tests.fake_backend import HELLO, USUAL, FakeBackend, call, chat, refusal
 
 REFUSED = [
-    ("n", 0), ("n", 9), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", 1), ("top_logprobs", 21),
+    ("n", 0), ("n", 33), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", 1), ("top_logprobs", 21),
     ("top_logprobs", 1), ("top_logprobs", -1), ("presence_penalty", 2.5), ("frequency_penalty", float("nan")),
     ("presence_penalty", True), ("frequency_penalty", -2.5), ("frequency_penalty", "1"), ("min_p", -0.1),
     ("min_p", 1.5), ("min_p", float("inf")), ("repetition_penalty", 0), ("repetition_penalty", 2.5),
@@ -84,7 +84,7 @@ def test_refuses_messages_by_name(message, param):
         None,
         [],
         5,
-        ["a"] * 9,
+        ["a"] * 65,
         ["a", [1]],
         [[1], "a"],
         [[1], []],

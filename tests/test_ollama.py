@@ -188,7 +188,7 @@ REFUSED_CHAT = [
      "messages[0].tool_calls[0].function.arguments"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "x": 1}}]}]},
      "messages[0].tool_calls[0].function.x"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": 7}]}, "tools[0].type"),
     ({"tools": [TURN_ON, TURN_ON]}, "tools"),
 ]  # fmt: skip
 REFUSED_GENERATE = [

@@ -43,6 +43,12 @@ def _turn(value: object, where: str, sees: bool) -> ChatMessage:
     fields = fields_of(value, where)
     kind = fields.take("type")
     kind = "message" if kind is None else kind
+    if kind == "item_reference":
+        raise Unsupported(
+            f"{where}.type item_reference names an item that OpenAI stores; nothing is stored here: send the item "
+            "itself, as the answer had it",
+            f"{where}.type",
+        )
     if kind not in ITEM_TYPES:
         raise Unsupported(
             f"{where}.type must be one of {', '.join(ITEM_TYPES)}: nothing is stored or run here, send what was said",

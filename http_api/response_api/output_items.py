@@ -57,12 +57,13 @@ class MessageItem:
 
 
 class CallItem:
-    """A call of the function `name`."""
+    """A call of the function `name` of `namespace`, "" = of none."""
 
-    def __init__(self, index: int, call_id: str, name: str) -> None:
+    def __init__(self, index: int, call_id: str, namespace: str, name: str) -> None:
         """`index`: its place in the output."""
         self._id, self._index = f"fc_{secrets.token_hex(12)}", index
         self._call_id, self._name, self._arguments = call_id, name, ""
+        self._space = {"namespace": namespace} if namespace else {}
 
     def opening(self) -> list[Event]:
         added = {"type": "response.output_item.added", "output_index": self._index}
@@ -82,7 +83,7 @@ class CallItem:
 
     def whole(self, status: str) -> dict[str, Any]:
         item = {"id": self._id, "type": "function_call", "status": status, "call_id": self._call_id}
-        return {**item, "name": self._name, "arguments": self._arguments}
+        return {**item, "name": self._name, **self._space, "arguments": self._arguments}
 
     def _of_arguments(self, kind: str, **news: object) -> Event:
         place = {"item_id": self._id, "output_index": self._index}
@@ -106,9 +107,9 @@ class ResponseOutput:
             events += self._open.opening()
         return [*events, self._open.push(text, logprobs)]
 
-    def begin_call(self, call_id: str, name: str) -> list[Event]:
+    def begin_call(self, call_id: str, namespace: str, name: str) -> list[Event]:
         events = self.close("completed")
-        self._open = CallItem(len(self._closed), call_id, name)
+        self._open = CallItem(len(self._closed), call_id, namespace, name)
         return events + self._open.opening()
 
     def add_arguments(self, arguments: str) -> list[Event]:

@@ -14,8 +14,9 @@ from opensled.answer import Chunk
 
 # A chat's finish reason -> the status of its last item, as far as that is whole.
 STATUS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}
-# The same -> why the response is incomplete: a stop string may end a call, or JSON, midway.
-CUT_BY = {"stop": "stop", "length": "max_output_tokens"}
+# The same -> why the response is incomplete. OpenAI, which has no stop strings here, has no word for one that ends a call
+# or JSON midway.
+CUT_BY = {"length": "max_output_tokens"}
 # The type of an error -> the code that OpenAI has for it in a response; any other is server_error.
 ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": "rate_limit_exceeded"}
 
@@ -30,7 +31,7 @@ class ResponseReply(Reply):
         self._id = f"resp_{secrets.token_hex(12)}"
         self._status = "in_progress"
         self._error: dict[str, str] | None = None
-        self._cut_by = ""
+        self._cut_by: str | None = None
         guide = request.tasks[0].guide
         self._output = ResponseOutput(guide is not None and bool(guide.json_schema))
         self._told = 0  # events
@@ -89,14 +90,15 @@ class ResponseReply(Reply):
         if choice["finish_reason"]:
             reason = choice["finish_reason"]
             events = self._output.finish(STATUS[reason])
-            self._status, self._cut_by = self._output.status, CUT_BY.get(reason, "")
+            self._status, self._cut_by = self._output.status, CUT_BY.get(reason)
             return events
         if "content" in delta:
             logprobs = choice["logprobs"]["content"] if choice["logprobs"] else []
             return self._output.add_text(delta["content"], logprobs)
         call = delta["tool_calls"][0]
         if "id" in call:
-            return self._output.begin_call(call["id"], call["function"]["name"])
+            name = call["function"]["name"]
+            return self._output.begin_call(call["id"], *self._request.namespaces.get(name, ("", name)))
         return self._output.add_arguments(call["function"]["arguments"])
 
     def _about(self, kind: str) -> Event:

@@ -11,13 +11,13 @@ from typing import Any
 from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, require_object, require_text
 from http_api.guides import (
+    functions,
     make_guide,
     read_choice,
     read_format,
-    read_function,
     read_name,
     read_schema,
-    read_tools,
+    read_spaces,
 )
 from http_api.requests import (
     CLIENT_NAMES,
@@ -31,7 +31,7 @@ from http_api.response_api.input_items import read_input
 from http_api.sampling_fields import read_params, read_stop, token_limit
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo
+from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (
@@ -74,14 +74,15 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     prompt = _instructions(fields) + read_input(fields.take("input"), info.images is not None)
     require_template(info, "input")
     require_images(prompt, info.images, "input")
-    guide = _guide(fields, info)
+    tools, spaces = read_spaces(fields.take("tools"))
+    guide = _guide(fields, tools, info)
     limit, _ = token_limit(fields, "max_output_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _logprobs(fields, guide), guide)
     _check_metadata(fields.take("metadata"))
     _no_reasoning(fields.take("reasoning"))
     request = shared(fields, [task], 1, True, RESPONSE_DEFAULTS_ONLY, NAMES)
-    return replace(request, repeated=_repeated(body, task))
+    return replace(request, repeated=_repeated(body, task), namespaces=spaces)
 
 
 def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
@@ -89,9 +90,8 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
     return (ChatMessage("system", text),) if text else ()
 
 
-def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
+def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
     schema = _text_schema(fields.take("text"))
-    tools = read_tools(fields.take("tools"), read_function)
     choice = read_choice(fields.take("tool_choice"), tools, _chosen)
     parallel = fields.flag("parallel_tool_calls", True)
     return make_guide(schema, "text.format", tools, choice, parallel, info)
@@ -180,7 +180,7 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": [
             {"description": None, "parameters": None, **tool, "strict": True}
-            for tool in given.get("tools", ())
+            for _, tool, _ in functions(given.get("tools"))
         ],
         "top_logprobs": task.top_logprobs or 0,
         "top_p": task.params.top_p,

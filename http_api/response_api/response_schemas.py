@@ -1,7 +1,7 @@
 """The JSON schema of a request for a response: the fields and ranges that response_request.py reads."""
 
 from http_api.content_parts import LABELS
-from http_api.guide_schemas import NAMED, ONLY_TEXT, function, json_schema, no_tools, tools
+from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
 from http_api.replies import COUNT, TEXT, Schema, closed, items, one_of, optional, ref
 from http_api.response_api.input_items import ABSENT, PART_TYPES, ROLES, STATES
 from http_api.response_api.response_request import (
@@ -71,7 +71,11 @@ def _guided() -> Schema:
         json_schema(type=one_of("json_schema")),
     ]
     chosen = closed({"type": FUNCTION, "name": NAMED}, "type", "name")
-    return {**_text({"anyOf": forms}), **tools(function(type=FUNCTION), chosen)}
+    tool = function(type=FUNCTION)
+    inner = items({"anyOf": [tool, OTHER]})
+    space = {"type": one_of("namespace"), "name": NAMED, "description": optional(TEXT, "Left out.")}
+    space["tools"] = optional(inner, "As beside it; all names in all namespaces are told apart.")
+    return {**_text({"anyOf": forms}), **tools({"anyOf": [tool, closed(space, "type", "name")]}, chosen)}
 
 
 def _unguided() -> Schema:
