@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -15,7 +15,7 @@ from opensled.images import MAX_PROMPT_IMAGE_BYTES
 JSON = "application/json"
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
-IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read (--lenient)
+IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
 MOST_NAMES = 16  # in that header
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ async def read_body(
 
     `images`: whether the target reads pictures, so that bodies may be larger.
 
-    A field that nothing reads is an error, or with `is_lenient` left out and named in the headers.
+    A field without effect is left out and named in the headers; with `is_lenient` also one of unknown effect, which is
+    an error otherwise.
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
     with reading(request.scope), lenient(is_lenient) as ignored:
@@ -50,8 +51,8 @@ async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     return body
 
 
-def _headers(ignored: list[str]) -> dict[str, str]:
+def _headers(ignored: Iterable[str]) -> dict[str, str]:
     """The names, which fields.py has made printable and short."""
-    names = list(dict.fromkeys(ignored))
+    names = list(ignored)
     more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return {IGNORED_HEADER: ", ".join(names[:MOST_NAMES] + more)} if names else {}
