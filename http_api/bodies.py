@@ -19,7 +19,7 @@ JSON_TYPES = (JSON, "application/octet-stream")
 FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
-IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read (--lenient)
+IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
 MOST_NAMES = 16  # in that header
 
 T = TypeVar("T")
@@ -32,7 +32,8 @@ async def read_body(
 
     `images`: whether the target reads pictures, so that bodies may be larger.
 
-    A field that nothing reads is an error, or with `is_lenient` left out and named in the headers.
+    A field without effect is left out and named in the headers; with `is_lenient` also one of unknown effect, which is
+    an error otherwise.
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
     with reading(request.scope), lenient(is_lenient) as ignored:

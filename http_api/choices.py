@@ -140,7 +140,9 @@ class ChatChoice:
     def _reason_of(self, reason: str) -> str:
         """Calls are a reason of their own if each is whole: a client that reads the reason may run them."""
         known = FINISH_REASONS[reason]
-        whole = not self._cut and all(parsed(call["function"]["arguments"]) is not None for call in self._calls)
+        whole = not self._cut and all(
+            parsed(call["function"]["arguments"]) is not None for call in self._calls
+        )
         return "tool_calls" if self._calls and whole and known == "stop" else known
 
     def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,10 @@ def test_usual_spellings_of_base64_are_one_picture(url):
         ),
         (
             "/api/chat",
-            {"messages": [{"role": "user", "content": "", "images": [url.partition(",")[2]]}], "stream": False},
+            {
+                "messages": [{"role": "user", "content": "", "images": [url.partition(",")[2]]}],
+                "stream": False,
+            },
         ),
         ("/api/generate", {"prompt": "a", "images": [url], "stream": False}),
     ]

@@ -251,8 +251,8 @@ HALF = 'ments": {"on": tr'
         ((*CALLS[:2], HALF), "stop", {"tools": [LAMP]}, "incomplete", None),
         ((*CALLS[:2], HALF), "length", {"tools": [LAMP]}, "incomplete", "max_output_tokens"),
         (CALLS, "length", {"tools": [LAMP]}, "incomplete", "max_output_tokens"),
-        (["{\"on\": tr"], "stop", {"text": {"format": FORM}}, "incomplete", None),
-        (["{\"on\": true}"], "stop", {"text": {"format": FORM}}, "completed", None),
+        (['{"on": tr'], "stop", {"text": {"format": FORM}}, "incomplete", None),
+        (['{"on": true}'], "stop", {"text": {"format": FORM}}, "completed", None),
         (["It is o"], "stop", {}, "completed", None),
     ],
 )

@@ -44,7 +44,10 @@ def _outcome() -> Schema:
         "completed_at": or_null(NATURAL),
         "status": one_of("in_progress", "completed", "incomplete", "failed"),
         "error": or_null(fault),
-        "incomplete_details": {**or_null(cut), "description": "also where the context is full; its reason is null where a stop string ended a call, or JSON, midway"},
+        "incomplete_details": {
+            **or_null(cut),
+            "description": "also where the context is full; its reason is null where a stop string ended a call or JSON",
+        },
         "model": TEXT,
         "system_fingerprint": FINGERPRINT,
         "output": items(ref("OutputItem")),

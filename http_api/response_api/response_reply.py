@@ -14,7 +14,7 @@ from opensled.answer import Chunk
 
 # A chat's finish reason -> the status of its last item, as far as that is whole.
 STATUS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}
-# The same -> why the response is incomplete. OpenAI, which has no stop strings here, has no word for one that ends a call
+# The same -> why the response is incomplete. OpenAI has no stop strings here, so it has no word for one that ends a call
 # or JSON midway.
 CUT_BY = {"length": "max_output_tokens"}
 # The type of an error -> the code that OpenAI has for it in a response; any other is server_error.
