@@ -61,7 +61,7 @@ def build_app(
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
     page_chat = partial(api.complete, page_request, kind=PageReply)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
@@ -84,6 +84,8 @@ def build_app(
             Exception: error_response,
         },
     )
+    app.router.redirect_slashes = False  # http_api/failures.py says where to, also in words
+    return app
 
 
 class Api:

@@ -48,8 +48,6 @@ def _common(info: ModelInfo) -> Schema:
         **everywhere(info),
         "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
         "max_tokens": optional(COUNT, "Most tokens of an answer."),
-        "presence_penalty": one_of(0, None),
-        "frequency_penalty": one_of(0, None),
     }
 
 

@@ -180,4 +180,4 @@ def test_bodies_may_be_larger_for_a_target_that_sees():
 @pytest.mark.parametrize("sees", [True, False])
 def test_the_description_has_pictures_where_the_target_sees(sees):
     described = call(FakeBackend(images=FACTS if sees else None), "/openapi.json", method="GET").text
-    assert ("image_url" in described) == ("input_image" in described) == sees
+    assert ('"enum":["image_url"]' in described) == ('"enum":["input_image"]' in described) == sees

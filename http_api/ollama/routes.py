@@ -48,7 +48,9 @@ def ollama_routes(
         Route("/version", api.version),
         *(Route(f"/{name}", unserved, methods=["POST", "DELETE"]) for name in UNSERVED),
     ]
-    return [Mount(PREFIX, Starlette(routes=routes, exception_handlers=HANDLERS))]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False
+    return [Mount(PREFIX, app)]
 
 
 class OllamaApi:

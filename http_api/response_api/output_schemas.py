@@ -46,7 +46,7 @@ def _outcome() -> Schema:
         "error": or_null(fault),
         "incomplete_details": {
             **or_null(cut),
-            "description": "also where the context is full; its reason is null where a stop string ended a call or JSON",
+            "description": "also where the context is full; its reason is null if a stop string cut a call or JSON",
         },
         "model": TEXT,
         "system_fingerprint": FINGERPRINT,

@@ -14,8 +14,8 @@ from opensled.answer import Chunk
 
 # A chat's finish reason -> the status of its last item, as far as that is whole.
 STATUS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}
-# The same -> why the response is incomplete. OpenAI has no stop strings here, so it has no word for one that ends a call
-# or JSON midway.
+# The same -> why the response is incomplete. OpenAI has no stop strings here, and no word for one that cuts a call or
+# JSON.
 CUT_BY = {"length": "max_output_tokens"}
 # The type of an error -> the code that OpenAI has for it in a response; any other is server_error.
 ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": "rate_limit_exceeded"}
