@@ -76,7 +76,7 @@ ASKED: dict[str, str] = {
     "functions": "list them in tools",
     "web_search_options": _SEARCH,
     **dict.fromkeys(("images", "image", "image_url", "input_audio", "video", "files", "attachments"), _PICTURE),
-    "context": "no conversation is kept here: send its turns as messages",
+    "context": "no conversation is kept here: send its turns as messages to /api/chat",
     **dict.fromkeys(
         (
             "messages", "prompt", "input", "instructions", "system", "template", "chat_template", "max_tokens",
