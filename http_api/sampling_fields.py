@@ -10,7 +10,7 @@ from opensled.errors import InvalidRequest
 from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
 from opensled.penalties import require_served
 
-MAX_STOPS = 4
+MAX_STOPS = 64
 MAX_STOP_IDS = 256
 MAX_CHOICES = 8  # answers to one prompt
 
