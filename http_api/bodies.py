@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from http_api.backend import reading
 from http_api.fields import lenient, parse_object
+from http_api.left_out import HEADER, leaving_out
 from http_api.ollama.error_words import PREFIX
 from opensled.images import MAX_PROMPT_IMAGE_BYTES
 
@@ -33,12 +34,12 @@ async def read_body(
     `images`: whether the target reads pictures, so that bodies may be larger.
 
     A field without effect is left out and named in the headers; with `is_lenient` also one of unknown effect, which is
-    an error otherwise.
+    an error otherwise. They also name what the grammar of the answer leaves out of a schema.
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
-    with reading(request.scope), lenient(is_lenient) as ignored:
+    with reading(request.scope), lenient(is_lenient) as ignored, leaving_out() as left_out:
         found = read(parse_object(body))
-    return found, _headers(ignored)
+    return found, _named(IGNORED_HEADER, ignored) | _named(HEADER, left_out)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
@@ -61,8 +62,8 @@ def _by_curl(request: Request) -> bool:
     return request.url.path.startswith(f"{PREFIX}/") and not told
 
 
-def _headers(ignored: Iterable[str]) -> dict[str, str]:
-    """The names, which fields.py has made printable and short."""
-    names = list(ignored)
+def _named(header: str, found: Iterable[str]) -> dict[str, str]:
+    """A header of these names, which are printable and short; none without names."""
+    names = list(dict.fromkeys(found))
     more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return {IGNORED_HEADER: ", ".join(names[:MOST_NAMES] + more)} if names else {}
+    return {header: ", ".join(names[:MOST_NAMES] + more)} if names else {}

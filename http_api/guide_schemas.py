@@ -1,7 +1,8 @@
 """The JSON schemas of the fields about the form of an answer, which guides.py reads."""
 
-from http_api.guides import CHOICES, MAX_TOOLS, NAME
+from http_api.guides import CHOICES, NAME
 from http_api.replies import FLAG, TEXT, Schema, closed, items, one_of, optional
+from opensled.bounds import MAX_TOOLS
 from opensled.messages import GUIDE, ModelInfo
 
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
@@ -11,6 +12,10 @@ OTHER: Schema = {
     "required": ["type"],
     "description": "A tool that is no function.",
 }
+STRICT = (
+    "true: refuse a schema that the grammar cannot hold wholly. Else what it cannot hold is left out of the grammar, "
+    "and named in the header OpenSLED-Not-In-Grammar."
+)
 ONLY_TEXT = closed({"type": one_of("text")}, "type")
 
 
@@ -28,7 +33,7 @@ def _guided() -> Schema:
     chosen = closed({"type": one_of("function"), "function": named}, "type", "function")
     tool = closed({"type": one_of("function"), "function": function()}, "type", "function")
     return {
-        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar; strict is always true."),
+        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar."),
         **tools(tool, chosen),
     }
 
@@ -77,7 +82,7 @@ def _named(purpose: str, required: Schema, **own: Schema) -> Schema:
         **required,
         "name": NAMED,
         "description": optional(TEXT, purpose),
-        "strict": optional(FLAG, "Always true here."),
+        "strict": optional(FLAG, STRICT),
         **own,
     }
     return closed(fields, "name", *required)

@@ -11,7 +11,7 @@ from opensled.errors import InvalidRequest
 from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
 from opensled.penalties import require_served
 
-MAX_STOPS = 4
+MAX_STOPS = 64
 NO_LIMIT = -1  # as llama-server and LM Studio write it
 MAX_STOP_IDS = 256
 MAX_CHOICES = 32  # answers to one prompt

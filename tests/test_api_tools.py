@@ -31,7 +31,7 @@ def named(name):
         ({}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Guide("{}")),
-        ({"response_format": ANSWER}, Guide(json.dumps(SCHEMA))),
+        ({"response_format": ANSWER}, Guide(json.dumps(SCHEMA), strict=True)),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, Guide("{}")),
         ({"tools": TOOLS}, Guide("", READ, "auto", "", True)),
         ({"tools": TOOLS, "tool_choice": "none"}, Guide("", READ, "none", "", True)),
@@ -40,7 +40,10 @@ def named(name):
             {"tools": TOOLS, "tool_choice": named("clock"), "parallel_tool_calls": False},
             Guide("", READ, "required", "clock", False),
         ),
-        ({"tools": TOOLS, "response_format": ANSWER}, Guide(json.dumps(SCHEMA), READ, "auto", "", True)),
+        (
+            {"tools": TOOLS, "response_format": ANSWER},
+            Guide(json.dumps(SCHEMA), READ, "auto", "", True, True),
+        ),
         ({"tools": [], "tool_choice": "auto"}, None),
     ],
 )

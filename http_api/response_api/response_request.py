@@ -11,6 +11,8 @@ from typing import Any
 from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of
 from http_api.guides import (
+    NO_FORM,
+    Form,
     functions,
     make_guide,
     read_choice,
@@ -89,20 +91,20 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
 
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
-    schema = _text_schema(fields.take("text"))
+    form = _form(fields.take("text"))
     choice = read_choice(fields.take("tool_choice"), tools, _chosen)
     parallel = fields.flag("parallel_tool_calls", True)
-    return make_guide(schema, "text.format", tools, choice, parallel, info)
+    return make_guide(form, "text.format", tools, choice, parallel, info)
 
 
-def _text_schema(value: object) -> str:
-    """The JSON schema of the field `text`; "" for text."""
+def _form(value: object) -> Form:
+    """The form of an answer that the field `text` asks for."""
     if value is None:
-        return ""
+        return NO_FORM
     fields = fields_of(value, "text")
     form = fields.take("format")
     fields.finish()
-    return "" if form is None else read_format(fields_of(form, "text.format"), read_schema)
+    return NO_FORM if form is None else read_format(fields_of(form, "text.format"), read_schema)
 
 
 def _chosen(fields: Fields) -> str:
@@ -155,7 +157,7 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
     limit = given.get("max_output_tokens")
     form = _given(_given(given.get("text", {})).get("format", {"type": "text"}))
     if form["type"] == "json_schema":
-        form = {"schema": {}, **form, "strict": True}
+        form = {"schema": {}, "strict": False, **form}
     return {
         "instructions": given.get("instructions"),
         "max_output_tokens": None if limit == NO_LIMIT else limit,
@@ -167,7 +169,7 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
         "tools": [
             {
                 **{name: tool.get(name) for name in ("type", "name", "description", "parameters")},
-                "strict": True,
+                "strict": bool(tool.get("strict")),
             }
             for _, tool, _ in functions(given.get("tools"))
         ],

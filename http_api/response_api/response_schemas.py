@@ -64,7 +64,7 @@ def _unguided() -> Schema:
 
 def _text(form: Schema) -> Schema:
     fields = {
-        "format": optional(form, "Kept to by a grammar; strict is always true."),
+        "format": optional(form, "Kept to by a grammar."),
         **without_effect(),
     }
     return {"text": optional(closed(fields), "The form of the answer.")}
