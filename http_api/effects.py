@@ -46,7 +46,8 @@ OFF: dict[str, tuple[object, ...]] = {
     "xtc_probability": (0,),
     "dynatemp_range": (0,),
     "audio": ({},),
-    # of paths that do not have them
+    # of paths that do not have them, or of older clients
+    "functions": ([],),
     "n": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -74,6 +75,8 @@ ASKED: dict[str, str] = {
         _FORM,
     ),
     "functions": "list them in tools",
+    "function_call": "name it in tool_choice, or among the tool_calls of an earlier turn",
+    "repeat_penalty": "ask by repetition_penalty, or in Ollama's API by options",
     "web_search_options": _SEARCH,
     **dict.fromkeys(("images", "image", "image_url", "input_audio", "video", "files", "attachments"), _PICTURE),
     "context": "no conversation is kept here: send its turns as messages to /api/chat",
@@ -94,11 +97,10 @@ def asked(name: str) -> str:
     return ASKED.get(name) or (_FORM if name.startswith(ASKED_PREFIX) else "")
 
 
-def is_nothing(name: str, value: object) -> bool:
-    """Whether the field asks for nothing at this value, as far as is known here."""
-    if asked(name) and (value in ("", []) or (value == {} and name not in FULL_WHEN_EMPTY)):
-        return True
-    return is_any_of(value, {**OFF, **OFF_OR_UNKNOWN}.get(name, ()))
+def off_values(name: str) -> tuple[object, ...]:
+    """The values at which the field asks for nothing, as far as is known here."""
+    empty: list[object] = ["", [], *([] if name in FULL_WHEN_EMPTY else [{}])]
+    return (*(empty if asked(name) else ()), *OFF.get(name, ()), *OFF_OR_UNKNOWN.get(name, ()))
 
 
 def is_any_of(value: object, allowed: tuple[object, ...]) -> bool:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
-from http_api.effects import ANNOTATIONS, OFF, asked, is_any_of, is_nothing
+from http_api.effects import ANNOTATIONS, OFF, asked, is_any_of, off_values
 from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
 
@@ -125,7 +125,7 @@ class Fields:
             path = self.path(name)
             if name in ANNOTATIONS:
                 leave_out(path)
-            elif not is_nothing(name, value):
+            elif not is_any_of(value, off_values(name)):
                 self._refuse(name, path)
 
     def _refuse(self, name: str, path: str) -> None:

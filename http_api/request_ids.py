@@ -1,4 +1,4 @@
-"""Every response has an `x-request-id`: the one that the request came with, or a new one. A failure is logged with it."""
+"""Every response has an `x-request-id`: that of the request, or a new one. A failure is logged with it."""
 
 from __future__ import annotations
 

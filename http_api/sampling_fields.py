@@ -22,11 +22,11 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
     Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
     """
-    top_k, top_p = _kept(fields)
+    top_p = fields.number("top_p", 1.0)
     params = SamplingParams(
         temperature=fields.number("temperature", 1.0),
-        top_k=top_k,
-        top_p=top_p,
+        top_k=max(0, fields.integer("top_k") or 0),  # all are kept with -1, too
+        top_p=top_p or 1.0,
         seed=_seed(fields.integer("seed")),
         max_tokens=max_tokens,
         stop_ids=_stop_ids(fields.take("stop_token_ids"), info),
@@ -38,13 +38,7 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
         repetition_penalty=fields.number("repetition_penalty", 1.0),
     )
     require_served(params, info)
-    return params
-
-
-def _kept(fields: Fields) -> tuple[int, float]:
-    """top_k and top_p. Below 0 all tokens are kept, and of a share of 0 there is the likeliest token alone."""
-    top_k, top_p = max(0, fields.integer("top_k") or 0), fields.number("top_p", 1.0)
-    return (top_k, top_p) if top_p else (1, 1.0)
+    return params if top_p else replace(params, top_k=1)  # of a share of 0 the likeliest token is left
 
 
 def _seed(value: int | None) -> int | None:

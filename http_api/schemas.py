@@ -2,7 +2,7 @@
 
 from http_api.chat_messages import HELD, MAX_PROMPTS
 from http_api.content_parts import DETAILS, TEXTS, THOUGHTS
-from http_api.effects import ANNOTATIONS, OFF, OFF_OR_UNKNOWN
+from http_api.effects import ANNOTATIONS, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guide_schemas import guided
 from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, opened, optional, ref
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
@@ -67,9 +67,8 @@ def everywhere(info: ModelInfo) -> Schema:
 
 def without_effect() -> Schema:
     """The fields that are taken and left out: with any value, or at values that ask for nothing."""
-    off = {**OFF, **OFF_OR_UNKNOWN}
     return {
-        **{name: one_of(*values, None) for name, values in off.items()},
+        **{name: one_of(*off_values(name), None) for name in (*OFF, *OFF_OR_UNKNOWN)},
         **{
             name: {"description": "Without effect; named in OpenSLED-Ignored."}
             for name in sorted(ANNOTATIONS)

@@ -1,4 +1,4 @@
-"""Requests as clients send them, recorded: fields without effect, values that mean off, earlier turns as they come back.
+"""Requests as clients send them: fields without effect, values that mean off, earlier turns as they come back.
 
 Each was refused once. http_api/effects.py has the rules.
 """
@@ -54,7 +54,8 @@ OPTIONS: list[tuple[dict[str, Any], str, object]] = [
 
 # Refused, also with --lenient, at each path: the answer would look right, and not be.
 ASKED: list[tuple[dict[str, Any], str]] = [
-    ({"guided_json": {}}, "guided_json"), ({"guided_regex": "a"}, "guided_regex"), ({"grammar": "root ::= a"}, "grammar"),
+    ({"guided_json": {}}, "guided_json"), ({"guided_regex": "a"}, "guided_regex"), ({"grammar": "root ::= a"},
+    "grammar"),
     ({"guided_choice": ["a"]}, "guided_choice"), ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ({"json_schema": {}}, "json_schema"), ({"regex": "a"}, "regex"), ({"ebnf": "a"}, "ebnf"),
     ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": {"name": "f"}}, "function_call"),
@@ -79,7 +80,8 @@ ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"background": True}, "background"),
     ],
     "/api/chat": [
-        ({"options": {"grammar": "a"}}, "options.grammar"), ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"options": {"grammar": "a"}}, "options.grammar"), ({"response_format": {"type": "json_object"}},
+        "response_format"),
         ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images"),
         ({"options": {"mirostat": 1}}, "options.mirostat"), ({"max_tokens": 5}, "max_tokens"),
     ],
@@ -115,7 +117,8 @@ HISTORIES: list[tuple[list[dict[str, Any]], str, str | None]] = [
     (called("{}", {"parsed_arguments": None, "index": 0}, provider_specific_fields={"a": 1}), "", "{}"),
     (called("{}", type=None), "", "{}"),
     *((answered(**{extra: value}), "Yes.", None)
-      for extra in ("reasoning_content", "reasoning", "id", "parsed", "audio", "annotations", "provider_specific_fields",
+      for extra in ("reasoning_content", "reasoning", "id", "parsed", "audio", "annotations",
+      "provider_specific_fields",
                     "phase", "thinking", "function_call", "tool_calls", "unheard_of", "cache_control", "refusal")
       for value in (None, [] if extra == "tool_calls" else "")),
     *((answered(**{extra: value}), "Yes.", None)
@@ -123,7 +126,8 @@ HISTORIES: list[tuple[list[dict[str, Any]], str, str | None]] = [
                            ("thinking_blocks", [{"thinking": "a"}]), ("images", None), ("unheard_of", {"a": [1]}))),
     (answered(None), "", None), (answered(None, tool_calls=[]), "", None), (answered([]), "", None),
     (answered(None, refusal="No."), "No.", None), (answered([{"type": "refusal", "refusal": "No."}]), "No.", None),
-    (answered([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes.", "citations": []}]), "Yes.", None),
+    (answered([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes.", "citations": []}]), "Yes.",
+    None),
     (answered([{"type": "output_text", "text": "Yes.", "annotations": [], "logprobs": []}]), "Yes.", None),
 ]  # fmt: skip
 
@@ -137,7 +141,8 @@ ITEMS: list[tuple[list[dict[str, Any]], list[tuple[str, str]]]] = [
     ([{"role": "assistant", "content": "Yes.", "phase": "final_answer", "status": "new"}], [("assistant", "Yes.")]),
     ([{"role": "assistant", "content": None}], [("assistant", "")]),
     ([{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}], [("assistant", "No.")]),
-    ([{**CALL, "namespace": None, "parsed_arguments": {}, "status": None}, OUTPUT], [("assistant", ""), ("tool", "it runs")]),
+    ([{**CALL, "namespace": None, "parsed_arguments": {}, "status": None}, OUTPUT], [("assistant", ""), ("tool",
+    "it runs")]),
     ([CALL, {**OUTPUT, "output": None}], [("assistant", ""), ("tool", "")]),
     ([{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "a"},
       {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}], [("assistant", ""), ("tool", "ok")]),

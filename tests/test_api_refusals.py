@@ -109,7 +109,8 @@ def test_refuses_prompts_by_name(prompt):
     ("field", "value"),
     [
         ("echo", 1), ("suffix", "a"), ("best_of", 2), ("logprobs", 6), ("logprobs", True), ("logprobs", -1),
-        ("messages", HELLO), ("max_completion_tokens", 3), ("tools", [{}]), ("response_format", {"type": "json_object"}),
+        ("messages", HELLO), ("max_completion_tokens", 3), ("tools", [{}]),
+        ("response_format", {"type": "json_object"}),
     ],
 )  # fmt: skip
 def test_refuses_completion_fields_by_name(field, value):
