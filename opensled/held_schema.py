@@ -75,7 +75,12 @@ class _Walk:
             pointer, joined = self._waiting.popleft()
             path = unquote(pointer[2:]).replace("/", ".")
             defs[self._numbers[pointer, joined]] = self._node(self.target(pointer), path, joined, 0)
-        return Held(without_endless({**top, **({"$defs": defs} if defs else {})}), self._left_out)
+        ending = without_endless({**top, **({"$defs": defs} if defs else {})})
+        if ending is False:
+            raise InvalidRequest(
+                f"no answer can fulfil {self._field}: it needs itself inside, without an end", self._field
+            )
+        return Held(ending, self._left_out)
 
     def target(self, pointer: object) -> Any:
         """What a reference within this schema points to; None if it does not exist, or is no schema."""
@@ -152,11 +157,11 @@ class _Walk:
 
     def _map(self, node: Node, key: str, path: str, joined: bool, depth: int) -> Node:
         kept: Node = {}
-        properties = node.get("properties")
-        named = properties if isinstance(properties, dict) else {}
+        named = _keys(node)
+        joined_here = joined or any(each in node for each in APPLICATORS)
         for name, value in node[key].items():
             # A pattern that also matches a property leads the compiler into a key without a way out.
-            if key == "patternProperties" and (joined or not is_pattern(name) or may_match(name, named)):
+            if key == "patternProperties" and (joined_here or not is_pattern(name) or may_match(name, named)):
                 self._leave_out(path, name, value)
             else:
                 kept[name] = self._node(value, _below(path, name), joined, depth)
@@ -224,6 +229,16 @@ class _Walk:
             if kept.get("additionalProperties") is not False or most < len(properties):
                 self._leave_out(path, "maxProperties", most)
             del kept["maxProperties"]
+
+
+def _keys(node: Node) -> list[str]:
+    """The keys that an object names by itself."""
+    properties, required = node.get("properties"), node.get("required")
+    found = [
+        *(properties if isinstance(properties, dict) else ()),
+        *(required if isinstance(required, list) else ()),
+    ]
+    return [key for key in found if isinstance(key, str)]
 
 
 def _no_text(node: Node) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -46,11 +46,13 @@ COSTLY = frozenset(("pattern", "format", "multipleOf", "patternProperties"))  # 
 WITHOUT_EFFECT = {"uniqueItems": (False,), "minContains": (0,), "unevaluatedProperties": (True,)}
 
 # What the compiler's regular expressions lack.
-FOREIGN_ESCAPE = re.compile(r"\\(?:[1-9bBAZGKc]|k<|u[dD][89a-fA-F])")
+FOREIGN_ESCAPE = re.compile(r"\\(?![dDwWsSnrtfvxupPa]|[^A-Za-z0-9<>])|\\u[dD][89a-fA-F]")
 FOREIGN_PLACE = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|(?<=[^(|:])\^|\$(?=[^)|])")
 EMPTY_CLASS = re.compile(r"\[\^?\]")
+# Behind that: a class without an end, a brace that is no repetition, a repetition of nothing.
+BROKEN = re.compile(r"\[|\{(?!\d+(?:,\d*)?\})|(?:^|\|)[*+?{]|\([*+{]")
 ESCAPED_LONG = re.compile(r"\\.[\w<]{0,2}")
-ESCAPED, CLASS = re.compile(r"\\."), re.compile(r"\[[^\]]+\]")
+ESCAPED, CLASS = re.compile(r"\\[pPux]\{[^}]*\}|\\."), re.compile(r"\[[^\]]+\]")
 # Chosen: what is longer, or repeats more, is not matched with keys here, for that may take long.
 MAX_MATCHED, MAX_KEYS = 200, 50
 QUANTIFIER = re.compile(r"[*+?{]")
@@ -88,7 +90,12 @@ def is_pattern(value: object) -> bool:
     ):
         return False
     plain = ESCAPED.sub("e", value)
-    return not EMPTY_CLASS.search(plain) and not FOREIGN_PLACE.search(CLASS.sub("c", plain))
+    if EMPTY_CLASS.search(plain):
+        return False
+    plain = CLASS.sub("c", plain)
+    return (
+        plain.count("(") == plain.count(")") and not FOREIGN_PLACE.search(plain) and not BROKEN.search(plain)
+    )
 
 
 # Keywords that are kept as they are, if their value is one of those.
@@ -107,7 +114,7 @@ VALUES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def may_match(pattern: str, keys: Mapping[str, object]) -> bool:
+def may_match(pattern: str, keys: Sequence[str]) -> bool:
     """Whether a pattern of keys matches one of `keys`; True also where that would take long to find out."""
     repeats = len(QUANTIFIER.findall(pattern))
     if repeats > 1 or ")" in pattern or len(pattern) > MAX_MATCHED or len(keys) > MAX_KEYS:

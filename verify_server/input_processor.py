@@ -174,7 +174,8 @@ def _check_size(characters: int, tokens: int) -> None:
     longest = tokens * MAX_CHARACTERS
     if characters > longest:
         raise InvalidRequest(
-            f"a prompt of {characters} characters; this server takes at most {longest}", "prompt"
+            f"{characters} characters of messages and tools do not fit: at most {tokens} tokens do; send fewer of them",
+            "prompt",
         )
 
 
