@@ -11,6 +11,7 @@ import pytest
 
 from edge_client.offline import local_only
 from opensled.errors import InvalidRequest
+from opensled.hub_listing import MORE_TEMPLATES as MORE
 from opensled.messages import ChatMessage, Tool, ToolCall
 from opensled.store import model_path
 from opensled.tokenizer import TargetTokenizer
@@ -19,7 +20,7 @@ from tests.tiny_gguf import add_tokenizer, save
 from verify_server.text.chat_template import Chats
 from verify_server.text.gguf_text import GgufText
 from verify_server.text.hf_text import HFText
-from verify_server.text.template_files import MARK, MORE, Templates, ends_in, in_folder
+from verify_server.text.template_files import MARK, Templates, ends_in, in_folder
 
 TINY = model_path("tiny")
 TOOL = Tool("light", "Switches", '{"type": "object", "properties": {}}')

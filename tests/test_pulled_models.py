@@ -14,7 +14,7 @@ from edge_client.drafters.llamacpp import LlamaCppFactory
 from opensled import cli, store
 from opensled.errors import NotFound
 from opensled.model_pairs import PAIRS
-from tests.hub_server import FOLDER, NAME, HubServer, folder, prepared, pull
+from tests.hub_server import FETCHED, FOLDER, NAME, HubServer, folder, prepared, pull
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig
 from verify_server.target import load_llamacpp

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from opensled.errors import UnsupportedModel
+from opensled.hub_listing import MORE_TEMPLATES
 
-TEXTS, MORE = "chat_template.jinja", "additional_chat_templates"
+TEXT = "chat_template.jinja"
 CONFIG = "tokenizer_config.json"
 OF_PROCESSOR = "chat_template.json"  # of older vision-language models
 IN_GGUF = "tokenizer.chat_template"  # and IN_GGUF.NAME
@@ -85,9 +86,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _in_files(folder: Path) -> dict[str, str]:
-    paths = {path.stem: path for path in sorted((folder / MORE).glob("*.jinja"))}
-    if (folder / TEXTS).is_file():
-        paths["default"] = folder / TEXTS
+    paths = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
+    if (folder / TEXT).is_file():
+        paths["default"] = folder / TEXT
     return {name: _read(path) for name, path in paths.items()}
 
 
