@@ -99,6 +99,5 @@ def test_the_list_shows_them_and_the_pairs(hub, capsys):
     document = json.loads(capsys.readouterr().out)
     sizes = {each["name"]: each["bytes"] for each in document["models"]}
     assert sizes["org/big:Q6_K"] == 2 * 160
-    kept = ("config.json", "tokenizer.json", "tokenizer.model", "chat_template.jinja", "model.safetensors")
-    assert sizes["org/plain"] == sum(len(FOLDER[name]) for name in kept)
+    assert sizes["org/plain"] == sum(len(FOLDER[name]) for name in FETCHED)
     assert {each["name"]: each["run_here"] for each in document["pairs"]} == dict.fromkeys(PAIRS, False)
