@@ -10,11 +10,12 @@ the first turn of the user (llama.cpp).
 import hashlib
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from opensled.chat_render import TemplateRefused
+from opensled.chat_render import LIMITS, TemplateRefused
 from opensled.errors import InvalidRequest
 from opensled.fork_server import OverLimit
 
@@ -49,7 +50,12 @@ def _first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], 
     told = [turn["content"].strip() for turn in versions[0] if turn["role"] == "system"]
     taken: list[str] = []
     refused: list[TemplateRefused] = []
+    until = time.monotonic() + LIMITS.seconds
     for turns, marked in zip(_forms(versions), _forms(list(map(_marked, versions))), strict=True):
+        if (
+            (taken or refused) and time.monotonic() > until
+        ):  # a chat that is slow to render costs one limit, however many forms it has
+            break
         try:
             text = render(turns)
             shows_all = all(line in text for line in told) or _marks(len(told)) <= set(

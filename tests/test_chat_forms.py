@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
+from dataclasses import replace
 
 import gguf
 import pytest
 
 from edge_client.offline import local_only
+from opensled import chat_forms
+from opensled.chat_render import TemplateRefused
 from opensled.errors import InvalidRequest
 from opensled.hub_listing import MORE_TEMPLATES as MORE
 from opensled.messages import ChatMessage, Tool, ToolCall
@@ -93,6 +97,24 @@ def test_what_no_form_suits_is_refused_with_the_first_reason():
     ) as refusal:
         rendered("{{ raise_exception('never ' ~ messages | length) }}", chat("s:A s:B"))
     assert refusal.value.field == "messages"
+
+
+def test_a_slow_chat_is_not_tried_in_every_form(monkeypatch):
+    """The limit of time holds for all forms together, up to the one that is being rendered."""
+    tried = []
+
+    def render(turns):
+        tried.append(turns)
+        while time.monotonic() < began + 0.05 * len(tried):
+            pass
+        raise TemplateRefused("no")
+
+    monkeypatch.setattr(chat_forms, "LIMITS", replace(chat_forms.LIMITS, seconds=0.08))
+    turns = [{"role": turn.role, "content": turn.content} for turn in chat("u:A s:B u:C a:D u:E")]
+    began = time.monotonic()
+    with pytest.raises(InvalidRequest, match="no; send turns"):
+        chat_forms.first_taken([turns], render)
+    assert 1 <= len(tried) <= 2
 
 
 def test_mistrals_calls_get_ids_of_nine_letters():
