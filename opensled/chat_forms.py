@@ -48,25 +48,24 @@ def first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], s
 
 def _first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], str]) -> str:
     told = [turn["content"].strip() for turn in versions[0] if turn["role"] == "system"]
+    marks = {_mark(number) for number in range(len(told))}
+    tried: list[list[Turn]] = []
     taken: list[str] = []
     refused: list[TemplateRefused] = []
-    until = time.monotonic() + LIMITS.seconds
+    until = time.monotonic() + LIMITS.seconds  # for all forms: a chat that is slow to render costs no more
     for turns, marked in zip(_forms(versions), _forms(list(map(_marked, versions))), strict=True):
-        if (
-            (taken or refused) and time.monotonic() > until
-        ):  # a chat that is slow to render costs one limit, however many forms it has
+        if marked in tried:
+            continue
+        if tried and time.monotonic() > until:
             break
+        tried.append(marked)
         try:
             text = render(turns)
-            shows_all = all(line in text for line in told) or _marks(len(told)) <= set(
-                MARKS.findall(render(marked))
-            )
+            if all(line in text for line in told) or set(MARKS.findall(render(marked))) == marks:
+                return text
+            taken.append(text)
         except TemplateRefused as error:
             refused.append(error)
-            continue
-        if shows_all:
-            return text
-        taken.append(text)
     if not taken:
         raise refused[0]
     return taken[0]
@@ -92,29 +91,25 @@ def short_ids(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _forms(versions: Sequence[list[Turn]]) -> Iterator[list[Turn]]:
-    """Each once, those that change least first."""
-    seen: list[list[Turn]] = []
+    """Those that change least first; some may be alike."""
     for version in versions:
         once = one_leading(version)
         ordered = _system_first(once)
-        steps = (once, ordered, _alternating(ordered))
-        for turns in (*steps, *map(_without_system, steps[:2]), _alternating(_without_system(ordered))):
-            if turns not in seen:
-                seen.append(turns)
-                yield turns
+        yield from (once, ordered, _alternating(ordered))
+        yield from (_without_system(once), _without_system(ordered), _alternating(_without_system(ordered)))
 
 
 def _marked(turns: Sequence[Turn]) -> list[Turn]:
     """With a mark in each system message: templates may change its words, and show it all the same."""
-    marks = (f" {MARK}{number}." for number in count())
+    marks = map(_mark, count())
     return [
-        {**turn, "content": turn["content"] + next(marks)} if turn["role"] == "system" else turn
+        {**turn, "content": f"{turn['content']} {next(marks)}"} if turn["role"] == "system" else turn
         for turn in turns
     ]
 
 
-def _marks(number: int) -> set[str]:
-    return {f"{MARK}{index}." for index in range(number)}
+def _mark(number: int) -> str:
+    return f"{MARK}{number}."
 
 
 def _system_first(turns: Sequence[Turn]) -> list[Turn]:
@@ -147,13 +142,14 @@ def _alternating(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _are_one(turn: Turn, following: Turn) -> bool:
-    """Whether two turns are of the same reader or writer; what follows calls is another turn."""
-    same = turn["role"] == following["role"]
-    return same and turn["role"] in ("user", "assistant") and "tool_calls" not in turn
+    """Whether two turns are texts of the same writer; templates may leave out a text beside calls."""
+    if turn["role"] != following["role"] or turn["role"] not in ("user", "assistant"):
+        return False
+    return "tool_calls" not in turn and "tool_calls" not in following
 
 
 def _as_one(turns: Sequence[Turn]) -> list[Turn]:
-    """Turns of one role as one, with the calls of the last; none stays none."""
+    """Turns of one role as one; none stays none."""
     if not turns:
         return []
     content = APART.join(turn["content"] for turn in turns if turn["content"])

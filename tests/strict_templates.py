@@ -72,3 +72,4 @@ DEEPSEEK = (
     "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% for c in m.tool_calls or [] %}"
     "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}</>{% endfor %}" + END
 )
+WHOLE = ("LLAMA", "LLAMA_2", "GEMMA", "QWEN", "DROPS_LATER", "DROPS_ALL", "REWRITES", "MISTRAL", "DEEPSEEK")

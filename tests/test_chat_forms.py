@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import time
@@ -97,6 +98,30 @@ def test_what_no_form_suits_is_refused_with_the_first_reason():
     ) as refusal:
         rendered("{{ raise_exception('never ' ~ messages | length) }}", chat("s:A s:B"))
     assert refusal.value.field == "messages"
+
+
+@pytest.mark.parametrize("template", [value for name, value in vars(strict).items() if name in strict.WHOLE])
+def test_no_order_of_turns_is_a_dead_end(template):
+    """Whatever was said is read, by every template."""
+    rng, chats = random.Random(5), Chats(Templates(template, template), {}, "here")
+    for _ in range(60):
+        messages = [
+            said(kind, number) for number, kind in enumerate(rng.choices("ssuuuaact", k=rng.randint(1, 9)))
+        ]
+        text = chats.render(messages, (TOOL,) if rng.random() < 0.5 else ())
+        for message in messages:
+            for word in (message.content, *(json.loads(call.arguments)["on"] for call in message.tool_calls)):
+                assert word in text, (messages, text)
+
+
+def said(kind: str, number: int) -> ChatMessage:
+    """A turn with a word of its own: of the system, the user, the assistant, with a call ("c"), or a result ("t")."""
+    word = f"word{number}."
+    if kind == "c":
+        return ChatMessage("assistant", "", (ToolCall(f"call_{number}", "light", f'{{"on": "{word}"}}'),))
+    if kind == "t":
+        return ChatMessage("tool", word, tool_call_id=f"call_{number - 1}")
+    return ChatMessage({"s": "system", "u": "user", "a": "assistant"}[kind], word)
 
 
 def test_a_slow_chat_is_not_tried_in_every_form(monkeypatch):
