@@ -26,7 +26,7 @@ REFUSED = [
     ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
     ("temperature", 10**400), ("temperature", True), ("top_p", -1), ("top_p", 2), ("top_k", 1.5),
     ("seed", 1.5), ("seed", "1"), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
-    ("max_completion_tokens", -2), ("stop", ["a"] * 5), ("stop", 3),
+    ("max_completion_tokens", -2), ("stop", ["a"] * 65), ("stop", 3),
     ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"),
     ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
 ]  # fmt: skip

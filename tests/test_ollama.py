@@ -162,7 +162,7 @@ REFUSED = [
     ({"options": {"num_predict": -3}}, "options.num_predict"),
     ({"options": {"temperature": "hot"}}, "options.temperature"),
     ({"options": {"top_p": 1.5}}, "options.top_p"),
-    ({"options": {"stop": ["a"] * 5}}, "options.stop"),
+    ({"options": {"stop": ["a"] * 65}}, "options.stop"),
     ({"options": {"mirostat": 1}}, "options.mirostat"),
     ({"options": {"presence_penalty": 9}}, "options.presence_penalty"),
     ({"options": {"nonsense": 1}}, "options.nonsense"),
