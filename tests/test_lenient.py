@@ -38,7 +38,11 @@ def ignored(body, path="/v1/chat/completions"):
 
 def test_annotations_and_nested_fields_are_named_too():
     assert ignored(chat(store=True, service_tier="flex", mood=1)) == "store, service_tier, mood"
-    turn = {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}], "mood": 1}
+    turn = {
+        "role": "user",
+        "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "a"}}],
+        "mood": 1,
+    }
     assert ignored({"messages": [turn]}) == "messages[].content[].cache_control, messages[].mood"
     asked = {"input": "Hi", "text": {"mood": 1}, "truncation": "auto"}
     assert ignored(asked, "/v1/responses") == "text.mood, truncation"
