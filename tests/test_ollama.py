@@ -162,7 +162,7 @@ REFUSED = [
     ({"options": {"num_predict": 0}}, "options.num_predict"),
     ({"options": {"temperature": "hot"}}, "options.temperature"),
     ({"options": {"top_p": 0}}, "options.top_p"),
-    ({"options": {"stop": ["a"] * 5}}, "options.stop"),
+    ({"options": {"stop": ["a"] * 65}}, "options.stop"),
     ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "options.repeat_last_n"),
     ({"options": {"mirostat": 1}}, "options.mirostat"),
     ({"options": {"presence_penalty": 9}}, "options.presence_penalty"),
