@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from typing import Any
 
@@ -38,12 +39,25 @@ def _ends(node: Any, finite: set[str]) -> bool:
         return False
     if "anyOf" in node and not any(_ends(each, finite) for each in node["anyOf"]):
         return False
-    if not _kinds(node):
+    if not _kinds(node) or _is_empty(node):
         return False
     kinds = node.get("type")
     if "const" in node or "enum" in node or kinds not in ("object", "array"):
         return True
     return _object_ends(node, finite) if kinds == "object" else _array_ends(node, finite)
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether the bounds of a value of one type leave nothing between them."""
+    pairs = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
+    kind = node.get("type")
+    if kind in ("integer", "number"):
+        least = max(node.get("minimum", -math.inf), node.get("exclusiveMinimum", -math.inf))
+        most = min(node.get("maximum", math.inf), node.get("exclusiveMaximum", math.inf))
+        exclusive = least == node.get("exclusiveMinimum") or most == node.get("exclusiveMaximum")
+        return bool(least > most or (least == most and exclusive))
+    low, high = pairs.get(kind, ("", "")) if isinstance(kind, str) else ("", "")
+    return bool(node.get(low, 0) > node.get(high, math.inf))
 
 
 def _kinds(node: Any) -> Set[str]:

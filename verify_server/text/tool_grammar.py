@@ -140,11 +140,10 @@ def _callable(guide: Guide) -> tuple[Tool, ...]:
 
 def _arguments(tool: Tool, coarse: int) -> dict[str, Any]:
     """The schema that holds the arguments of a tool."""
+    schema = parameters(tool)
     if coarse > 1:
         return {"type": "object"}
-    return _kept_to(
-        parameters(tool), f"the parameters of tool {tool.name!r}", "tools", tool.strict, coarse > 0
-    )
+    return _kept_to(schema, f"the parameters of tool {tool.name!r}", "tools", tool.strict, coarse > 0)
 
 
 def _kept_to(
