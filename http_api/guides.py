@@ -114,14 +114,19 @@ def checked(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     return tools
 
 
-def functions(value: object, where: str = "tools", space: str = "") -> Iterator[tuple[str, object, str]]:
-    """The functions of a list of tools, where each is, and its namespace ("" = none); other tools run elsewhere, and are
-    left out."""
+def functions(
+    value: object, where: str = "tools", space: str = ""
+) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Of the functions in a list of tools: where each is, itself, and its namespace ("" = none).
+
+    Other tools run elsewhere, and are left out.
+    """
     tools = [] if value is None else value
     if not isinstance(tools, list):
         raise InvalidRequest(f"{where} must be a list of tools", where)
     for index, tool in enumerate(tools):
         place = f"{where}[{index}]"
+        tool = require_object(tool, place)
         fields = fields_of(tool, place)
         kind = fields.text("type", "")
         if kind in ("", "function"):

@@ -15,7 +15,6 @@ from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.trees import depth
 
-
 LONG_ANSWER = 1024  # tokens; chosen: longer than people read at once
 
 
@@ -76,5 +75,5 @@ def view_of(session: _Viewed, now: float) -> SessionView:
 def _runs_on(session: _Viewed) -> bool:
     """Whether its answer is long, and only the context would end it: a background task that nobody bounded."""
     sequence = session.sequence
-    answered = len(sequence) - sequence.prompt_length
-    return answered >= LONG_ANSWER and sequence.prompt_length + session.params.max_tokens > sequence.ends.last_length
+    is_long = len(sequence) - sequence.prompt_length >= LONG_ANSWER
+    return is_long and sequence.prompt_length + session.params.max_tokens > sequence.ends.last_length

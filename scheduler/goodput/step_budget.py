@@ -117,7 +117,7 @@ def _gives_way_s(session: SessionView) -> float:
 def in_turn(
     sessions: Sequence[SessionView], now: float, step_s: Callable[[Sequence[SessionView]], float]
 ) -> Sequence[SessionView]:
-    """The sessions of a step, without those that still let others pass, if these have a noticeably shorter step then."""
+    """The sessions of a step, without those that still let others pass, if the step is noticeably shorter then."""
     waiting = [session for session in sessions if now - session.ready_since >= _gives_way_s(session)]
     watched = any(not _gives_way_s(session) for session in waiting)
     if not watched or len(waiting) == len(sessions):
