@@ -61,7 +61,7 @@ def build_app(
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
     page_chat = partial(api.complete, page_request, kind=PageReply)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
@@ -84,6 +84,8 @@ def build_app(
             Exception: error_response,
         },
     )
+    app.router.redirect_slashes = False  # http_api/failures.py says where to, also in words
+    return app
 
 
 class Api:
@@ -115,12 +117,11 @@ class Api:
             answer = self._backend.answering(request.scope)
             if alone:
                 answer = by_itself(answer)
-            answers = [answer(task) for task in wanted.tasks]
-            chunks = merged(answers, wanted.spelled, self._ending)
+            chunks = merged(answer, wanted.tasks, wanted.spelled, self._ending)
             if not wanted.stream:
                 told = await attended(request.receive, whole(chunks, reply))
                 return _json(told, reply.headers)
-            first = await attended(request.receive, begun(chunks, len(answers)))
+            first = await attended(request.receive, begun(chunks, len(wanted.tasks)))
             return EventStream(first, chunks, reply, self._heartbeat)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -10,12 +10,17 @@ from starlette.requests import Request
 
 from http_api.backend import reading
 from http_api.fields import lenient, parse_object
+from http_api.left_out import HEADER, leaving_out
+from http_api.ollama.error_words import PREFIX
 from opensled.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
+# Some clients send their JSON as bytes. A page may send neither type to a foreign API unasked.
+JSON_TYPES = (JSON, "application/octet-stream")
+FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
-IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read (--lenient)
+IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
 MOST_NAMES = 16  # in that header
 
 T = TypeVar("T")
@@ -28,19 +33,20 @@ async def read_body(
 
     `images`: whether the target reads pictures, so that bodies may be larger.
 
-    A field that nothing reads is an error, or with `is_lenient` left out and named in the headers.
+    A field without effect is left out and named in the headers; with `is_lenient` also one of unknown effect, which is
+    an error otherwise. They also name what the grammar of the answer leaves out of a schema.
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
-    with reading(request.scope), lenient(is_lenient) as ignored:
+    with reading(request.scope), lenient(is_lenient) as ignored, leaving_out() as left_out:
         found = read(parse_object(body))
-    return found, _headers(ignored)
+    return found, _named(IGNORED_HEADER, ignored) | _named(HEADER, left_out)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     """All its bytes; raises HTTPException for another content type or more than `most` bytes."""
     kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
-    if kind != JSON:
-        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")
+    if kind not in JSON_TYPES and not (kind == FORM and _by_curl(request)):
+        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}: send Content-Type: {JSON}")
     body = b""
     async for part in request.stream():
         body += part
@@ -50,8 +56,14 @@ async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     return body
 
 
-def _headers(ignored: list[str]) -> dict[str, str]:
-    """The names, which fields.py has made printable and short."""
-    names = list(dict.fromkeys(ignored))
+def _by_curl(request: Request) -> bool:
+    """Whether a program, no browser, asks by Ollama's API, whose own examples are `curl -d` without a type."""
+    told = any(name in request.headers for name in ("origin", "sec-fetch-site"))
+    return request.url.path.startswith(f"{PREFIX}/") and not told
+
+
+def _named(header: str, found: Iterable[str]) -> dict[str, str]:
+    """A header of these names, which are printable and short; none without names."""
+    names = list(dict.fromkeys(found))
     more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return {IGNORED_HEADER: ", ".join(names[:MOST_NAMES] + more)} if names else {}
+    return {header: ", ".join(names[:MOST_NAMES] + more)} if names else {}

@@ -5,9 +5,10 @@ as the whole answer (verify_server/text/tool_grammar.py). The name goes out as s
 pieces as the model writes them. Text that is no call stays text.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from opensled.answer_text import CALL_TAGS, overlap
 
@@ -133,6 +134,16 @@ class Balance:
             self._in_string = True
         else:
             self._depth += {"{": 1, "}": -1}.get(character, 0)
+
+
+def parsed(text: str) -> Any:
+    """The value of a whole JSON text; None if it is cut off or no JSON (as one of a draft model alone may be)."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return value
 
 
 def _length(text: str, count: int) -> int:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from http_api.content_parts import read_content
-from http_api.fields import Fields, as_integer, fields_of, require_text
+from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
 
-MAX_PROMPTS = 8  # in one request
+MAX_PROMPTS = 64  # in one request
 
 
 def read_prompts(value: object, info: ModelInfo) -> tuple[Prompt, ...]:
@@ -44,8 +44,18 @@ def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
     return known
 
 
-# Parts of an assistant's turn that carry nothing when empty; clients send them when they repeat an earlier answer.
-EMPTY_EXTRAS = ("refusal", "function_call", "audio", "annotations")
+# Of a turn that no answer was: what must not be missed in silence.
+HELD = (
+    "tool_calls",
+    "function_call",
+    "images",
+    "image",
+    "image_url",
+    "input_audio",
+    "video",
+    "files",
+    "attachments",
+)
 
 
 def read_turns(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
@@ -61,17 +71,18 @@ def _turn(value: object, where: str, sees: bool) -> ChatMessage:
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
     message = (_seen if sees and role == "user" else ROLES[role])(fields, role)
-    fields.finish()
+    fields.leave_rest(*(["function_call"] if role == "assistant" else HELD))
     return message
 
 
 def _plain(fields: Fields, role: str) -> ChatMessage:
-    return ChatMessage(role, _content(fields), name=fields.text("name", ""))
+    text = read_content(fields.take("content"), fields.path("content")).text
+    return ChatMessage(role, text, name=fields.text("name", ""))
 
 
 def _seen(fields: Fields, role: str) -> ChatMessage:
     """A user's turn, the only one that may show pictures."""
-    content = read_content(fields.take("content"), fields.path("content"), ("text",), "image_url")
+    content = read_content(fields.take("content"), fields.path("content"), "image_url")
     return ChatMessage(role, content.text, name=fields.text("name", ""), images=content.images)
 
 
@@ -81,21 +92,19 @@ def _developer(fields: Fields, role: str) -> ChatMessage:
 
 
 def _assistant(fields: Fields, role: str) -> ChatMessage:
-    """A turn of text, of calls, or of both."""
+    """A turn of text, of calls, of both, or of nothing: an answer that ended at once."""
     calls = fields.take("tool_calls")
     calls = [] if calls is None else calls
     if not isinstance(calls, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
     read = tuple(_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(calls))
-    content = _content(fields, optional=bool(read))
-    for name in EMPTY_EXTRAS:
-        fields.only(name, "", [])
-    return ChatMessage(role, content, read, name=fields.text("name", ""))
+    refusal = fields.text("refusal", "")
+    return ChatMessage(role, _said(fields, thoughts=True) or refusal, read, name=fields.text("name", ""))
 
 
 def _tool(fields: Fields, role: str) -> ChatMessage:
     call_id = require_text(fields.take("tool_call_id"), fields.path("tool_call_id"))
-    return ChatMessage(role, _content(fields), tool_call_id=call_id, name=fields.text("name", ""))
+    return ChatMessage(role, _said(fields), tool_call_id=call_id, name=fields.text("name", ""))
 
 
 ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
@@ -109,19 +118,18 @@ ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
 
 def _call(value: object, where: str) -> ToolCall:
     fields = fields_of(value, where)
-    if fields.take("type") != "function":
+    if fields.text("type", "function") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
     call_id = require_text(fields.take("id"), f"{where}.id")
     inner = fields.inside("function")
-    name, arguments = (require_text(inner.take(key), inner.path(key)) for key in ("name", "arguments"))
-    inner.finish()
-    fields.finish()
+    name = require_text(inner.take("name"), inner.path("name"))
+    arguments = call_arguments(inner.take("arguments"), inner.path("arguments"))
+    inner.leave_rest()
+    fields.leave_rest()
     return ToolCall(call_id, name, arguments)
 
 
-def _content(fields: Fields, optional: bool = False) -> str:
-    """A string, or the texts of a list of {"type": "text"} parts."""
+def _said(fields: Fields, thoughts: bool = False) -> str:
+    """The content of an answer or of a result, which may have none; `thoughts`: as in `read_content`."""
     value: Any = fields.take("content")
-    if value is None and optional:
-        return ""
-    return read_content(value, fields.path("content"), ("text",)).text
+    return "" if value is None else read_content(value, fields.path("content"), thoughts=thoughts).text

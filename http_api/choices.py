@@ -4,7 +4,7 @@ import codecs
 import secrets
 from typing import Any
 
-from http_api.calls import AnswerPiece, CallReader
+from http_api.calls import AnswerPiece, CallReader, parsed
 from opensled.answer import Chunk
 from opensled.messages import TokenLogprobs
 from opensled.tokenizer import TargetTokenizer
@@ -86,6 +86,7 @@ class ChatChoice:
         self._content = ""
         self._calls: list[dict[str, Any]] = []
         self._entries: list[dict[str, Any]] = []
+        self._cut = False  # the answer ended where a call might have begun
         self._reason: str | None = None
 
     def opening(self) -> dict[str, Any] | None:
@@ -116,7 +117,10 @@ class ChatChoice:
     def _pieces(self, chunk: Chunk) -> list[AnswerPiece]:
         if self._reader is None:
             return [AnswerPiece("text", chunk.text)] if chunk.text else []
-        return self._reader.push(chunk.text) + (self._reader.flush() if chunk.finish_reason else [])
+        pieces = self._reader.push(chunk.text)
+        rest = self._reader.flush() if chunk.finish_reason else []
+        self._cut = bool(rest)
+        return pieces + rest
 
     def _delta(self, piece: AnswerPiece) -> dict[str, Any]:
         if piece.kind == "text":
@@ -134,9 +138,12 @@ class ChatChoice:
         return {"tool_calls": [{"index": len(self._calls) - 1, **news}]}
 
     def _reason_of(self, reason: str) -> str:
-        """Complete tool calls are a reason of their own."""
+        """Calls are a reason of their own if each is whole: a client that reads the reason may run them."""
         known = FINISH_REASONS[reason]
-        return "tool_calls" if self._calls and known == "stop" else known
+        whole = not self._cut and all(
+            parsed(call["function"]["arguments"]) is not None for call in self._calls
+        )
+        return "tool_calls" if self._calls and whole and known == "stop" else known
 
     def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}

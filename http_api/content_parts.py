@@ -9,8 +9,14 @@ from opensled.images import ImageFacts, TurnImage, image_url
 from opensled.messages import ChatMessage
 
 DETAILS = ("auto", "low", "high")  # a target sees each picture in one resolution, so they mean the same
-# What a client repeats of an earlier answer; the text alone reaches the model.
-LABELS = ("annotations", "logprobs")
+TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts; a refusal is what the model said
+THOUGHTS = (
+    "thinking",
+    "redacted_thinking",
+    "reasoning",
+    "reasoning_text",
+    "summary_text",
+)  # of earlier answers
 
 
 class TurnContent(NamedTuple):
@@ -20,10 +26,11 @@ class TurnContent(NamedTuple):
     images: tuple[TurnImage, ...] = ()
 
 
-def read_content(value: Any, where: str, texts: Sequence[str], pictures: str = "") -> TurnContent:
-    """A string, or a list of parts: texts of the types `texts`, and pictures of the type `pictures`, if there are any.
+def read_content(value: Any, where: str, pictures: str = "", thoughts: bool = False) -> TurnContent:
+    """A string, or a list of parts: texts, and pictures of the type `pictures`, if there are any.
 
-    Raises InvalidRequest or Unsupported with the path of the part.
+    `thoughts`: whether parts with an earlier answer's thoughts are left out. Raises InvalidRequest or Unsupported with
+    the path of the part.
     """
     if not isinstance(value, list):
         return TurnContent(require_text(value, where))
@@ -32,27 +39,27 @@ def read_content(value: Any, where: str, texts: Sequence[str], pictures: str = "
         fields = fields_of(part, f"{where}[{index}]")
         kind = fields.take("type")
         if pictures and kind == pictures:
-            images.append(TurnImage(len(text), image_url(*_url(fields, kind))))
-        elif kind in texts:
-            text += require_text(fields.take("text"), fields.path("text"))
-        else:
-            known = " or ".join([*texts, *([pictures] if pictures else [])])
+            images.append(TurnImage(len(text), image_url(*_url(fields))))
+        elif kind in TEXTS:
+            name = "refusal" if kind == "refusal" else "text"
+            text += require_text(fields.take(name), fields.path(name))
+        elif not (thoughts and kind in THOUGHTS):
+            known = " or ".join(["a text", *([pictures] if pictures else [])])
             raise Unsupported(
                 f"{fields.path('type')} must be {known}: this model reads nothing else", fields.path("type")
             )
-        for name in LABELS if "output_text" in texts else ():
-            fields.take(name)
-        fields.finish()
+        fields.leave_rest()
     return TurnContent(text, tuple(images))
 
 
-def _url(fields: Fields, kind: str) -> tuple[str, str]:
-    """The URL of a picture, and its path."""
-    if kind == "input_image":
-        fields.only("detail", *DETAILS)
-        fields.only("file_id")
-        return require_text(fields.take("image_url"), fields.path("image_url")), fields.path("image_url")
-    inner = fields.inside("image_url")
+def _url(fields: Fields) -> tuple[str, str]:
+    """The URL of a picture, a text or an object around it, and its path."""
+    fields.only("detail", *DETAILS)
+    fields.only("file_id", "")
+    value, where = fields.take("image_url"), fields.path("image_url")
+    if not isinstance(value, dict):
+        return require_text(value, where), where
+    inner = fields_of(value, where)
     inner.only("detail", *DETAILS)
     url, where = require_text(inner.take("url"), inner.path("url")), inner.path("url")
     inner.finish()

@@ -7,16 +7,20 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from http_api.backend import Answer
 from http_api.failures import error_object
 from http_api.responses import LOCAL_HEADER
-from opensled.answer import LOCAL_ONLY, Chunk, unverified
-from opensled.errors import EngineError, OpenSledError, Unreachable
+from opensled.answer import LOCAL_ONLY, Chunk, Task, unverified
+from opensled.errors import EngineError, OpenSledError, Overloaded, Unreachable
+
+RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -65,20 +69,25 @@ async def _departure(receive: Receive) -> None:
 
 
 async def merged(
-    answers: Sequence[AsyncGenerator[Chunk, None]],
+    answer: Answer,
+    tasks: Sequence[Task],
     spelled: Callable[[Exception], Exception],
     ending: asyncio.Event,
 ) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """Chunks of several concurrent answers in the order of arrival, each with the number of its answer.
+    """Chunks of the answers to `tasks` in the order of arrival, each with the number of its answer.
 
-    The first error ends all answers and is raised as `spelled` returns it. `ending` ends them with Unreachable, and so
-    does closing the generator.
+    They are answered at the same time, as far as there are places. The first error ends all answers and is raised as
+    `spelled` returns it. `ending` ends them with Unreachable, and so does closing the generator.
     """
-    arrived: Arrivals = asyncio.Queue(maxsize=len(answers))
-    pumps = [asyncio.ensure_future(_pump(number, answer, arrived)) for number, answer in enumerate(answers)]
+    arrived: Arrivals = asyncio.Queue(maxsize=len(tasks))
+    places = _Places(len(tasks))
+    pumps = [
+        asyncio.ensure_future(_pump(number, partial(answer, task), arrived, places))
+        for number, task in enumerate(tasks)
+    ]
     pumps.append(asyncio.ensure_future(_interrupt(ending, arrived)))
     try:
-        under_way = len(answers)
+        under_way = len(tasks)
         while under_way:
             number, news = await arrived.get()
             if isinstance(news, Exception):
@@ -96,14 +105,51 @@ async def _interrupt(ending: asyncio.Event, arrived: Arrivals) -> None:
     await arrived.put((0, Unreachable("this API is shutting down; ask again later")))
 
 
-async def _pump(number: int, answer: AsyncGenerator[Chunk, None], arrived: Arrivals) -> None:
+class _Places:
+    """Those of one request's answers at the server: an answer that finds none waits until another one has ended."""
+
+    def __init__(self, answers: int) -> None:
+        self._active = answers  # that do not wait
+        self._served = False  # an answer has ended
+        self._freed = asyncio.Semaphore(0)
+
+    def free(self) -> None:
+        self._active -= 1
+        self._served = True
+        self._freed.release()
+
+    async def freed(self) -> bool:
+        """Wait for the next one; False: none of the answers has found any."""
+        self._active -= 1
+        if self._active:
+            await self._freed.acquire()
+        elif self._served:  # others have taken them
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return False
+        self._active += 1
+        return True
+
+
+async def _pump(
+    number: int, start: Callable[[], AsyncGenerator[Chunk, None]], arrived: Arrivals, places: _Places
+) -> None:
+    begun = False
     try:
-        async with aclosing(answer):
-            async for chunk in answer:
-                await arrived.put((number, chunk))
-                if chunk.finish_reason:
-                    return
-        raise EngineError("the answer ended without a finish reason")
+        while True:
+            try:
+                async with aclosing(start()) as answer:
+                    async for chunk in answer:
+                        begun = True
+                        await arrived.put((number, chunk))
+                        if chunk.finish_reason:
+                            break
+                    else:
+                        raise EngineError("the answer ended without a finish reason")
+                return places.free()
+            except Overloaded:
+                if begun or not await places.freed():
+                    raise
     except Exception as error:
         await arrived.put((number, error))
 

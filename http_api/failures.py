@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from http_api.responses import to_json
+from http_api.right_paths import is_served, right_path, squeezed
 from opensled.errors import (
     InvalidRequest,
     NotFound,
@@ -82,12 +83,21 @@ def _retry_after(error: Exception) -> int:
 async def http_error_response(request: Request, error: Exception) -> Response:
     """The response to a request refused before its fields are read: by its path, method or body."""
     assert isinstance(error, HTTPException)
-    body = http_error_object(request, error)
-    return Response(to_json(body), error.status_code, error.headers, "application/json")
+    return refused_early(request, error, http_error_object(request, error))
+
+
+def refused_early(request: Request, error: HTTPException, body: dict[str, Any]) -> Response:
+    """`body` with the status of `error`; where only slashes are wrong, clients that follow are led to the path."""
+    status, headers = error.status_code, dict(error.headers or {})
+    if status == 404 and is_served(meant := squeezed(request.url.path)):
+        status, headers["Location"] = 307, meant
+    return Response(to_json(body), status, headers, "application/json")
 
 
 def http_error_object(request: Request, error: HTTPException) -> dict[str, Any]:
     """Its body."""
     message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
+    if error.status_code == 404 and (meant := right_path(request.url.path)):
+        message += f"; ask for {meant}"
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     return error_body(message, "invalid_request_error", code)

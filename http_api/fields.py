@@ -1,24 +1,36 @@
 """Reads a JSON object field by field, so that no field is ignored in silence.
 
-Each field is either read with its type, or accepted only at values that change nothing, or refused by name. null counts
-as absent. Inside of `lenient` the last two are left out, and their names are kept.
+Each field is either read with its type, or left out by name where it cannot change the answer (http_api/effects.py), or
+refused by name. null counts as absent. Inside of `lenient` fields of unknown effect are left out too.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeGuard, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
+from http_api.effects import ANNOTATIONS, OFF, asked, is_any_of, off_values
 from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
 
-MOST_IGNORED = 1000  # fields of one request that are left out by name
+MOST_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
 
-_ignored: ContextVar[list[str] | None] = ContextVar("ignored", default=None)  # None = nothing may be left out
+
+@dataclass
+class LeftOut:
+    """What one request had that nothing read; `any`: also fields of unknown effect may be left out."""
+
+    any: bool = False
+    names: dict[str, None] = field(default_factory=dict)  # in their order, each once
+
+
+_left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
 
 Default = TypeVar("Default")
 Value = TypeVar("Value")
@@ -57,7 +69,7 @@ class Fields:
     """The fields of one object that are not read yet."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
-        self._values = dict(values)
+        self._values = {name: value for name, value in values.items() if value is not None}
         self._where = where  # path of the object, such as "messages[0]."
 
     def path(self, name: str) -> str:
@@ -103,45 +115,110 @@ class Fields:
     def only(self, name: str, *allowed: object) -> None:
         """Accept the field at values that change nothing; refuse it at any other."""
         value = self.take(name)
-        if value is None or any(type(value) is type(same) and value == same for same in allowed):
-            return
-        if not ignores(self.path(name)):
-            raise Unsupported(f"{self.path(name)} is not supported here: leave it out", self.path(name))
+        if value is not None and not is_any_of(value, allowed):
+            path = self.path(name)
+            raise Unsupported(f"{path} is not supported here: leave it out", path)
 
     def finish(self) -> None:
-        """Refuse every field that is not read yet, or leave it out."""
-        for name in self._values:
-            if not ignores(self.path(name)):
-                path = _shown(self.path(name))
-                raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
+        """Leave out what has no effect, and refuse every other field that is not read yet."""
+        for name, value in self._values.items():
+            path = self.path(name)
+            if name in ANNOTATIONS:
+                leave_out(path)
+            elif not is_any_of(value, off_values(name)):
+                self._refuse(name, path)
+
+    def _refuse(self, name: str, path: str) -> None:
+        """Raises Unsupported, but for a field of unknown effect that may be left out."""
+        shown = _shown(path)
+        if remedy := asked(name):
+            raise Unsupported(f"{shown} is not supported here: {remedy}", shown)
+        if name in OFF:
+            raise Unsupported(f"{shown} is not supported here: leave it out", shown)
+        if not ignores(path):
+            hint = "leave it out, or start the API with --lenient, which leaves such fields out"
+            raise Unsupported(f"unknown field {shown}: nothing here reads it; {hint}", shown)
+
+    def leave_rest(self, *but: str) -> None:
+        """Leave out everything that is not read yet, known or not; refuse the fields `but`, unless they are empty."""
+        for name, value in self._values.items():
+            if name in but and value not in ("", [], {}):
+                self._must_not_miss(name)
+            if value not in ("", [], {}):
+                leave_out(re.sub(r"\[\d+\]", "[]", self.path(name)))
+
+    def _must_not_miss(self, name: str) -> NoReturn:
+        path = self.path(name)
+        raise Unsupported(f"{path} is not read here: {asked(name) or 'leave it out'}", path)
 
 
 @contextmanager
-def lenient(on: bool) -> Iterator[list[str]]:
-    """While inside, and if `on`, fields that nothing here reads are left out instead of refused; yields their names.
+def lenient(on: bool) -> Iterator[dict[str, None]]:
+    """While inside, fields without effect are left out, if `on` also those of unknown effect; yields their names.
 
     The names are short, and ASCII without control characters.
     """
-    names: list[str] = []
-    token = _ignored.set(names if on else None)
+    left = LeftOut(on)
+    token = _left_out.set(left)
     try:
-        yield names
+        yield left.names
     finally:
-        _ignored.reset(token)
+        _left_out.reset(token)
+
+
+def leave_out(path: str) -> None:
+    """Keep the name of a field that is left out, for the header of the answer."""
+    left = _left_out.get()
+    if left is not None and len(left.names) < MOST_IGNORED:
+        left.names[_shown(path)] = None
 
 
 def ignores(path: str) -> bool:
-    """Whether the unsupported field `path` is left out; its name is kept then."""
-    names = _ignored.get()
-    if names is None or len(names) >= MOST_IGNORED:
+    """Whether the field `path`, of unknown effect, is left out; its name is kept then."""
+    left = _left_out.get()
+    if left is None or not left.any or len(left.names) >= MOST_IGNORED:
         return False
-    names.append(_shown(path))
+    leave_out(path)
     return True
 
 
 def fields_of(value: object, where: str) -> Fields:
     """The fields of the object at `where`; raises InvalidRequest for anything else."""
     return Fields(require_object(value, where), where + ".")
+
+
+def call_arguments(value: object, where: str) -> str:
+    """The arguments of an earlier call as the JSON text of an object, from one or a text; none are an empty one.
+
+    Raises InvalidRequest for `where`.
+    """
+    text = require_text(value if isinstance(value, str) else _written(value, where), where)
+    if text.strip() in ("", "null"):
+        return "{}"
+    try:
+        read = json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"{where} is no JSON: {str(error)[:100]}; send the call whole, or leave it out with its result",
+            where,
+        ) from error
+    if not isinstance(read, dict):
+        raise InvalidRequest(f"{where} must be a JSON object, such as {{}}", where)
+    return text
+
+
+def _written(value: object, where: str) -> str:
+    """An object as JSON; NaN is none."""
+    try:
+        return json.dumps(
+            require_object({} if value is None else value, where), ensure_ascii=False, allow_nan=False
+        )
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"it has {constant}")
 
 
 def as_integer(value: object) -> int | None:

@@ -73,7 +73,13 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
         allow_methods=("GET", "POST"),
         allow_headers=("*",),  # the official client sends a dozen of its own
         allow_private_network=True,  # Chrome asks before a page of the internet may reach a loopback address
-        expose_headers=("Retry-After", "OpenSLED-Answer", "OpenSLED-Ignored"),
+        expose_headers=(
+            "Retry-After",
+            "OpenSLED-Answer",
+            "OpenSLED-Ignored",
+            "OpenSLED-Not-In-Grammar",
+            "x-request-id",
+        ),  # fmt: skip
     )
 
 

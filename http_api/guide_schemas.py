@@ -1,10 +1,21 @@
 """The JSON schemas of the fields about the form of an answer, which guides.py reads."""
 
-from http_api.guides import CHOICES, MAX_TOOLS, NAME
+from http_api.guides import CHOICES, NAME
 from http_api.replies import FLAG, TEXT, Schema, closed, items, one_of, optional
+from opensled.bounds import MAX_TOOLS
 from opensled.messages import GUIDE, ModelInfo
 
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
+OTHER: Schema = {
+    "type": "object",
+    "properties": {"type": {"type": "string", "minLength": 1, "not": one_of("function", "namespace")}},
+    "required": ["type"],
+    "description": "A tool that is no function.",
+}
+STRICT = (
+    "true: refuse a schema that the grammar cannot hold wholly. Else what it cannot hold is left out of the grammar, "
+    "and named in the header OpenSLED-Not-In-Grammar."
+)
 ONLY_TEXT = closed({"type": one_of("text")}, "type")
 
 
@@ -22,15 +33,16 @@ def _guided() -> Schema:
     chosen = closed({"type": one_of("function"), "function": named}, "type", "function")
     tool = closed({"type": one_of("function"), "function": function()}, "type", "function")
     return {
-        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar; strict is always true."),
+        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar."),
         **tools(tool, chosen),
     }
 
 
 def tools(tool: Schema, chosen: Schema) -> Schema:
     """The fields about calls; `chosen`: a choice of one tool by its name."""
+    about = "Functions that the model may call, each name once; other tools run elsewhere, and are left out."
     return {
-        "tools": optional(items(tool, 0, MAX_TOOLS), "Functions that the model may call, each name once."),
+        "tools": optional(items({"anyOf": [tool, OTHER]}, 0, MAX_TOOLS), about),
         "tool_choice": optional(
             {"anyOf": [one_of(*CHOICES), chosen]},
             "What it must do; a call can be asked for only of one of the tools. auto if left out.",
@@ -70,7 +82,7 @@ def _named(purpose: str, required: Schema, **own: Schema) -> Schema:
         **required,
         "name": NAMED,
         "description": optional(TEXT, purpose),
-        "strict": optional(FLAG, "Always true here."),
+        "strict": optional(FLAG, STRICT),
         **own,
     }
     return closed(fields, "name", *required)

@@ -1,86 +1,144 @@
 """The form of an answer, from JSON: `response_format`, `tools` and `tool_choice`.
 
-Before the target samples, the server masks tokens that would leave the grammar, so `strict` is always true here.
+Before the target samples, the server masks tokens that would leave the grammar. What a grammar cannot hold of a schema
+is refused with `strict: true`; else it is left out and named in a header (http_api/left_out.py).
 """
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
+from http_api.left_out import require_held
+from opensled.bounds import MAX_TOOLS
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import GUIDE, Guide, ModelInfo, Tool
 
 T = TypeVar("T")
 
 ANY_OBJECT = "{}"
-NAME = r"[a-zA-Z0-9_-]{1,64}"  # of a tool or a schema, as OpenAI has it
-MAX_TOOLS = 128
+# Of a tool or a schema; those of MCP servers have more letters than OpenAI's.
+NAME = r"[a-zA-Z0-9_.:/@-]{1,128}"
 CHOICES = ("none", "auto", "required")
+
+
+class Form(NamedTuple):
+    """The JSON schema of an answer ("" = text), and whether all of it must be held."""
+
+    schema: str
+    strict: bool = False
+
+
+NO_FORM = Form("")
 
 
 def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
     """The guide of these fields of a chat; None: free text without tools."""
     value = fields.take("response_format")
-    schema = "" if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
+    form = NO_FORM if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
     tools = read_tools(fields.take("tools"), lambda outer: _inside_function(outer, read_function))
     choice = read_choice(fields.take("tool_choice"), tools, lambda outer: _inside_function(outer, read_name))
     parallel = fields.flag("parallel_tool_calls", True)
-    return make_guide(schema, "response_format", tools, choice, parallel, info)
+    return make_guide(form, "response_format", tools, choice, parallel, info)
 
 
 def make_guide(
-    schema: str,
-    schema_field: str,
+    form: Form,
+    form_field: str,
     tools: tuple[Tool, ...],
     choice: tuple[str, str],
     parallel: bool,
     info: ModelInfo,
 ) -> Guide | None:
-    """The guide of what was read, `schema` from the field `schema_field`; refuses it where the server cannot guide."""
-    for name, value in ((schema_field, schema), ("tools", tools)):
+    """The guide of what was read, `form` from the field `form_field`; refuses it where the server cannot guide."""
+    for name, value in ((form_field, form.schema), ("tools", tools)):
         if value and GUIDE not in info.capabilities:
             raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
     if not tools:
-        return Guide(json_schema=schema) if schema else None
-    return Guide(schema, tools, *choice, parallel)
+        return Guide(json_schema=form.schema, strict=form.strict) if form.schema else None
+    return Guide(form.schema, tools, *choice, parallel, form.strict)
 
 
-def read_format(fields: Fields, read_schema: Callable[[Fields], str]) -> str:
-    """The JSON schema of the answer; "" for text. `read_schema` reads the fields of the type json_schema."""
+def read_format(fields: Fields, read_schema: Callable[[Fields], Form]) -> Form:
+    """The form of the answer. `read_schema` reads the fields of the type json_schema."""
     kind, where = fields.take("type"), fields.path("type")
     if kind not in ("text", "json_object", "json_schema"):
         raise Unsupported(f"{where} must be text, json_object or json_schema", where)
-    schema = read_schema(fields) if kind == "json_schema" else ANY_OBJECT
+    form = read_schema(fields) if kind == "json_schema" else Form(ANY_OBJECT)
     fields.finish()
-    return "" if kind == "text" else schema
+    return NO_FORM if kind == "text" else form
 
 
-def _nested_schema(fields: Fields) -> str:
+def _nested_schema(fields: Fields) -> Form:
     return read_schema(fields.inside("json_schema"))
 
 
-def read_schema(fields: Fields) -> str:
+def read_schema(fields: Fields) -> Form:
     """The schema of an answer, with its name; refuses other fields."""
     read_name(fields)
     fields.text("description", "")
-    fields.flag("strict", True)
+    strict = fields.flag("strict", False)
     schema = fields.take("schema")
     fields.finish()
-    return ANY_OBJECT if schema is None else _text(schema, fields.path("schema"))
+    return Form(ANY_OBJECT if schema is None else _text(schema, fields.path("schema"), strict), strict)
 
 
 def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
-    """The field `tools`, each of them a function; `read` reads all its fields but the type."""
-    if value is None:
-        return ()
-    if not isinstance(value, list) or len(value) > MAX_TOOLS:
-        raise InvalidRequest(f"tools must be a list of at most {MAX_TOOLS} tools", "tools")
-    tools = tuple(read(_function(tool, f"tools[{index}]")) for index, tool in enumerate(value))
+    """The functions of the field `tools`; `read` reads all fields of one but the type."""
+    return checked(tuple(read(_function(tool, where)) for where, tool, _ in functions(value)))
+
+
+def read_spaces(value: object) -> tuple[tuple[Tool, ...], dict[str, tuple[str, str]]]:
+    """The same, also of namespaces; and for each function of one, by the model's name of it, its namespace and its name
+    there. It keeps that name where no other function has it, else it is NAMESPACE__NAME."""
+    read = [(space, read_function(_function(tool, where))) for where, tool, space in functions(value)]
+    times = Counter(tool.name for _, tool in read)
+    tools, spaces = list[Tool](), dict[str, tuple[str, str]]()
+    for space, tool in read:
+        own = f"{space}__{tool.name}" if space and times[tool.name] > 1 else tool.name
+        if space:
+            spaces[own] = (space, tool.name)
+        tools.append(replace(tool, name=own))
+    return checked(tuple(tools)), spaces
+
+
+def checked(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """`tools`, each of a name of its own; raises InvalidRequest."""
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"tools may hold at most {MAX_TOOLS} functions", "tools")
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequest("tools has two tools of the same name", "tools")
     return tools
+
+
+def functions(
+    value: object, where: str = "tools", space: str = ""
+) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Of the functions in a list of tools: where each is, itself, and its namespace ("" = none).
+
+    Other tools run elsewhere, and are left out.
+    """
+    tools = [] if value is None else value
+    if not isinstance(tools, list):
+        raise InvalidRequest(f"{where} must be a list of tools", where)
+    for index, tool in enumerate(tools):
+        place = f"{where}[{index}]"
+        tool = require_object(tool, place)
+        fields = fields_of(tool, place)
+        kind = fields.text("type", "")
+        if kind in ("", "function"):
+            yield place, tool, space
+        elif kind == "namespace" and not space:
+            if fields.text("description", ""):
+                leave_out(f"{place}.description")
+            inner, name = fields.take("tools"), read_name(fields)
+            fields.finish()
+            yield from functions(inner, f"{place}.tools", name)
+        else:
+            leave_out(f"{place} ({kind})")
 
 
 def _function(value: object, where: str) -> Fields:
@@ -105,10 +163,11 @@ def _inside_function(outer: Fields, read: Callable[[Fields], T]) -> T:
 def read_function(fields: Fields) -> Tool:
     """A tool by its name, description and parameters; refuses other fields."""
     name, description = read_name(fields), fields.text("description", "")
-    fields.flag("strict", True)
+    strict = fields.flag("strict", False)
     schema = fields.take("parameters")
     fields.finish()
-    return Tool(name, description, "" if schema is None else _text(schema, fields.path("parameters")))
+    text = "" if schema is None else _text(schema, fields.path("parameters"), strict)
+    return Tool(name, description, text, strict)
 
 
 def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields], str]) -> tuple[str, str]:
@@ -126,7 +185,7 @@ def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields],
     if mode == "required" and function not in ("", *(tool.name for tool in tools)):
         raise InvalidRequest(f"tool_choice names {function}, which tools does not have", "tool_choice")
     if mode == "required" and not tools:
-        raise InvalidRequest("tool_choice asks for a call, and tools is empty", "tool_choice")
+        raise InvalidRequest("tool_choice asks for a call, and tools has no function", "tool_choice")
     return mode, function
 
 
@@ -138,10 +197,11 @@ def read_name(fields: Fields) -> str:
     return name
 
 
-def _text(schema: Any, where: str) -> str:
-    """A JSON schema as the wire has it."""
+def _text(schema: Any, where: str, strict: bool) -> str:
+    """A JSON schema as the wire has it; refuses what `strict` asks for and no grammar holds."""
     try:
         text = json.dumps(require_object(schema, where), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+    require_held(schema, where, strict)
     return require_text(text, where)

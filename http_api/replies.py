@@ -6,7 +6,7 @@ Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
-COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+COUNT: Schema = {"anyOf": [{"enum": [-1]}, {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}]}
 
 
 def optional(schema: Schema, about: str, **more: object) -> Schema:
@@ -30,6 +30,11 @@ def closed(properties: Schema, *required: str, **more: object) -> Schema:
         "additionalProperties": False,
         **more,
     }
+
+
+def opened(properties: Schema, *required: str) -> Schema:
+    """An object with these fields; others are left out."""
+    return {**closed(properties, *required), "additionalProperties": True}
 
 
 def items(schema: Schema, low: int = 0, high: int | None = None) -> Schema:

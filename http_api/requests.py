@@ -11,7 +11,7 @@ from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
 from http_api.content_parts import require_images
-from http_api.fields import Fields, fields_of
+from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import read_guide
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from opensled.answer import Task
@@ -20,21 +20,6 @@ from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
 MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
-
-# Fields that cannot change the answer. Those of the caller's bookkeeping may have any value.
-BOOKKEEPING = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-# The others may only have their default values.
-DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-}
-CHAT_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
-    **DEFAULTS_ONLY,
-    "modalities": (["text"],),
-    "functions": ([],),  # what `tools` was called before
-    "function_call": ("none",),
-}
-COMPLETION_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {**DEFAULTS_ONLY, "suffix": ("",)}
 
 # The server's names of fields of `Open` for which clients have other names.
 CLIENT_NAMES = {
@@ -57,6 +42,8 @@ class Request:
     echo: bool = False  # the prompt goes before the answer
     names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
     repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
+    # A function's name as the model knows it -> its namespace, and its name there
+    namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -81,19 +68,21 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
     require_template(info, "messages")
     require_images(prompt, info.images, "messages")
     guide = read_guide(fields, info)
-    limit, name = token_limit(fields, "max_completion_tokens", "max_tokens")
+    limit, name = token_limit(fields, info, "max_completion_tokens", "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return shared(fields, [task], _count(fields), True, CHAT_DEFAULTS_ONLY, names)
+    return shared(fields, [task], _count(fields), True, names)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/completions. Raises as `chat_request` does."""
+    if body.get("logprobs") is False:  # as chats spell none
+        body = {**body, "logprobs": None}
     fields = Fields(body)
     check_model(fields, info)
     prompts = read_prompts(fields.take("prompt"), info)
-    limit, _ = token_limit(fields, "max_tokens")
+    limit, _ = token_limit(fields, info, "max_tokens")
     params = read_params(fields, info, limit or COMPLETION_TOKENS)
     logprobs = within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
     stop = read_stop(fields.take("stop"))
@@ -105,9 +94,11 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
         )
     best_of = fields.integer("best_of")
     names = {**CLIENT_NAMES, "top_logprobs": "logprobs"}
-    request = shared(fields, tasks, _count(fields), False, COMPLETION_DEFAULTS_ONLY, names)
-    if best_of not in (None, request.per_prompt):
-        raise Unsupported("best_of must equal n: nothing here picks the best of more answers", "best_of")
+    request = shared(fields, tasks, _count(fields), False, names)
+    if best_of not in (None, 1, request.per_prompt):
+        raise Unsupported(
+            "best_of must be 1 or equal n: nothing here picks the best of more answers", "best_of"
+        )
     return replace(request, echo=echo)
 
 
@@ -116,16 +107,11 @@ def shared(
     tasks: list[Task],
     count: int,
     is_chat: bool,
-    defaults_only: dict[str, tuple[object, ...]],
     names: dict[str, str],
 ) -> Request:
     """The request of `count` answers to each task: reads the fields that all kinds share, and refuses the rest."""
     stream = fields.flag("stream", False)
     include_usage = _stream_options(fields, stream)
-    for name in BOOKKEEPING:
-        fields.take(name)
-    for name, allowed in defaults_only.items():
-        fields.only(name, *allowed)
     service = _service(fields.take("opensled"))
     fields.finish()
     choices = [
@@ -194,10 +180,9 @@ def _stream_options(fields: Fields, stream: bool) -> bool:
     value = fields.take("stream_options")
     if value is None:
         return False
-    if not stream:
-        raise InvalidRequest("stream_options needs stream: true", "stream_options")
     options = fields_of(value, "stream_options")
     include_usage = options.flag("include_usage", False)
-    options.only("include_obfuscation", False)
     options.finish()
-    return include_usage
+    if not stream:
+        leave_out("stream_options")
+    return include_usage and stream

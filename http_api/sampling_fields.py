@@ -1,5 +1,6 @@
 """How tokens are sampled and where an answer ends, from JSON: fields of both kinds of requests."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,9 +11,10 @@ from opensled.errors import InvalidRequest
 from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
 from opensled.penalties import require_served
 
-MAX_STOPS = 4
+MAX_STOPS = 64
+NO_LIMIT = -1  # as llama-server and LM Studio write it
 MAX_STOP_IDS = 256
-MAX_CHOICES = 8  # answers to one prompt
+MAX_CHOICES = 32  # answers to one prompt
 
 
 def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:
@@ -20,11 +22,12 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
     Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
     """
+    top_p = fields.number("top_p", 1.0)
     params = SamplingParams(
         temperature=fields.number("temperature", 1.0),
-        top_k=fields.integer("top_k") or 0,
-        top_p=fields.number("top_p", 1.0),
-        seed=fields.integer("seed"),
+        top_k=max(0, fields.integer("top_k") or 0),  # all are kept with -1, too
+        top_p=top_p or 1.0,
+        seed=_seed(fields.integer("seed")),
         max_tokens=max_tokens,
         stop_ids=_stop_ids(fields.take("stop_token_ids"), info),
         ignore_eos=fields.flag("ignore_eos", False),
@@ -35,36 +38,48 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
         repetition_penalty=fields.number("repetition_penalty", 1.0),
     )
     require_served(params, info)
-    return params
+    return params if top_p else replace(params, top_k=1)  # of a share of 0 the likeliest token is left
+
+
+def _seed(value: int | None) -> int | None:
+    """Any integer, as signed 64 bits."""
+    return None if value is None else (value + 2**63) % 2**64 - 2**63
 
 
 def seeded(params: SamplingParams, choice: int) -> SamplingParams:
-    """The parameters of one choice: its seed is `seed` + its number (as 64 bits)."""
-    if params.seed is None:
+    """The parameters of one choice: the first one has the seed itself, the others a hash of it and of their number."""
+    if params.seed is None or not choice:
         return params
-    return replace(params, seed=(params.seed + choice + 2**63) % 2**64 - 2**63)
+    data = params.seed.to_bytes(8, "little", signed=True) + choice.to_bytes(4, "little")
+    digest = hashlib.blake2b(data, digest_size=8, person=b"opensled-choice").digest()
+    return replace(params, seed=int.from_bytes(digest, "little", signed=True))
 
 
-def token_limit(fields: Fields, *names: str) -> tuple[int | None, str]:
-    """The token limit under its old or new name, and that name; of two limits the smaller one."""
-    found = {value: name for name in names if (value := fields.integer(name)) is not None}
-    for value, name in found.items():
+def token_limit(fields: Fields, info: ModelInfo, *names: str) -> tuple[int | None, str]:
+    """The token limit under its old or new name, and that name; of two limits the smaller one. -1 means no limit."""
+    found: dict[int, str] = {}
+    for name in names:
+        value = fields.integer(name)
+        if value is None:
+            continue
+        value = info.limits.context_length if value == NO_LIMIT else value
         if not 1 <= value < 2**31:
-            raise InvalidRequest(f"{name} is out of range: it must be from 1 to {2**31 - 1}", name)
+            raise InvalidRequest(
+                f"{name} is out of range: it must be from 1 to {2**31 - 1}, or {NO_LIMIT} for no limit", name
+            )
+        found[value] = name
     return (min(found), found[min(found)]) if found else (None, names[0])
 
 
 def read_stop(value: object) -> tuple[str, ...]:
-    """The field `stop`: one string or a few. Raises InvalidRequest."""
+    """The field `stop`: one string or a few; an empty one ends nothing. Raises InvalidRequest."""
     if value is None:
         return ()
     stops = value if isinstance(value, list) else [value]
     if len(stops) > MAX_STOPS:
         raise InvalidRequest(f"stop may hold at most {MAX_STOPS} strings", "stop")
-    texts = tuple(require_text(stop, "stop") for stop in stops)
-    if "" in texts:
-        raise InvalidRequest("stop must not hold an empty string", "stop")
-    return texts
+    texts = [require_text(stop, "stop") for stop in stops]
+    return tuple(text for text in texts if text)
 
 
 def _stop_ids(value: object, info: ModelInfo) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
-from http_api.chat_messages import MAX_PROMPTS
-from http_api.content_parts import DETAILS
+from http_api.chat_messages import HELD, MAX_PROMPTS
+from http_api.content_parts import DETAILS, TEXTS, THOUGHTS
+from http_api.effects import ANNOTATIONS, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guide_schemas import guided
-from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
-from http_api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
+from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, opened, optional, ref
+from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
 from opensled.messages import (
     MAX_BIAS,
@@ -47,14 +48,13 @@ def _common(info: ModelInfo) -> Schema:
         **everywhere(info),
         "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
         "max_tokens": optional(COUNT, "Most tokens of an answer."),
-        "presence_penalty": one_of(0, None),
-        "frequency_penalty": one_of(0, None),
     }
 
 
 def everywhere(info: ModelInfo) -> Schema:
     """The fields of every kind of request."""
     return {
+        **without_effect(),
         "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model served here."),
         **_sampling(),
         **(_penalties() if PENALTIES in info.capabilities else _without_penalties()),
@@ -62,9 +62,17 @@ def everywhere(info: ModelInfo) -> Schema:
         **_ends(info),
         **_delivery(),
         "opensled": _service(),
-        "service_tier": one_of("auto", "default", None),
-        "store": one_of(False, None),
-        **{name: {"description": "The caller's own; not read."} for name in BOOKKEEPING},
+    }
+
+
+def without_effect() -> Schema:
+    """The fields that are taken and left out: with any value, or at values that ask for nothing."""
+    return {
+        **{name: one_of(*off_values(name), None) for name in (*OFF, *OFF_OR_UNKNOWN)},
+        **{
+            name: {"description": "Without effect; named in OpenSLED-Ignored."}
+            for name in sorted(ANNOTATIONS)
+        },
     }
 
 
@@ -75,15 +83,16 @@ def _sampling() -> Schema:
             "0 takes the likeliest token. 1 if left out.",
         ),
         "top_k": optional(
-            {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "Keep the K likeliest tokens; 0 = all."
+            {"type": "integer", "maximum": 2**31 - 1}, "Keep the K likeliest tokens; 0 or less = all."
         ),
         "top_p": optional(
-            {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-            "Keep the likeliest tokens that together reach P.",
+            {"type": "number", "minimum": 0, "maximum": 1},
+            "Keep the likeliest tokens that together reach P; 0 = the likeliest token alone.",
         ),
         "seed": optional(
-            {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
-            "Same seed, same answer. Choice i of a prompt is drawn with seed + i.",
+            {"type": "integer"},
+            "Same seed, same answer; it counts modulo 2^64. The first choice is drawn with it, choice i with a hash of "
+            "seed and i.",
         ),
     }
 
@@ -123,10 +132,9 @@ def _logit_bias(info: ModelInfo) -> Schema:
 
 
 def _ends(info: ModelInfo) -> Schema:
-    text = {"type": "string", "minLength": 1}
-    stop = {"anyOf": [text, items(text, 0, MAX_STOPS)]}
+    stop = {"anyOf": [TEXT, items(TEXT, 0, MAX_STOPS)]}
     return {
-        "stop": optional(stop, "Strings that end an answer; they are not shown."),
+        "stop": optional(stop, "Strings that end an answer; they are not shown. An empty one ends nothing."),
         "stop_token_ids": optional(items(_token(info), 0, MAX_STOP_IDS), "Tokens that end an answer."),
         "ignore_eos": optional(FLAG, "Go on behind the model's own end. Not with a grammar."),
     }
@@ -139,10 +147,10 @@ def _delivery() -> Schema:
             closed(
                 {
                     "include_usage": optional(FLAG, "End with an event that has the usage."),
-                    "include_obfuscation": one_of(False, None),
+                    **without_effect(),
                 }
             ),
-            "With stream: true only.",
+            "Without effect unless stream is true.",
         ),
     }
 
@@ -166,9 +174,6 @@ def _chat_only() -> Schema:
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
             "With logprobs: true only: of so many of the likeliest tokens, too.",
         ),
-        "modalities": one_of(["text"], None),
-        "functions": one_of([], None),
-        "function_call": one_of("none", None),
     }
 
 
@@ -176,14 +181,13 @@ def _completion_only() -> Schema:
     return {
         "max_tokens": optional(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
         "logprobs": optional(
-            {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS},
+            {"anyOf": [one_of(False), {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS}]},
             "Tell the log-probabilities of the answer's tokens, and of so many of the likeliest.",
         ),
         "echo": optional(FLAG, "Show the prompt before the answer. Not with logprobs."),
         "best_of": optional(
-            {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Equal to n, or left out."
+            {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "1, equal to n, or left out."
         ),
-        "suffix": one_of("", None),
     }
 
 
@@ -195,34 +199,60 @@ def _prompt(info: ModelInfo) -> Schema:
     }
 
 
-PICTURE_URL: Schema = {**TEXT, "description": "A data URL: data:image/png;base64,..."}
+PICTURE_URL: Schema = {
+    **TEXT,
+    "description": "A data URL: data:image/png;base64,...",
+}
 DETAIL = one_of(*DETAILS, None)
 
 
-def _picture() -> Schema:
+def picture(kind: str) -> Schema:
+    """A part of the type `kind` that shows a picture."""
     inner = closed({"url": PICTURE_URL, "detail": DETAIL}, "url")
-    return closed({"type": one_of("image_url"), "image_url": inner}, "type", "image_url")
+    fields = {"type": one_of(kind), "image_url": {"anyOf": [PICTURE_URL, inner]}, "detail": DETAIL}
+    return opened({**fields, "file_id": one_of("", None)}, "type", "image_url")
+
+
+def content(*others: Schema, thoughts: bool = False) -> Schema:
+    """A text, or a list of texts and `others`, and of an earlier answer's thoughts, which are left out."""
+    text = opened(
+        {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": TEXT}, "type", "text"
+    )
+    refusal = opened({"type": one_of("refusal"), "refusal": TEXT}, "type", "refusal")
+    left_out = [opened({"type": one_of(*THOUGHTS)}, "type")] if thoughts else []
+    return {"anyOf": [TEXT, items({"anyOf": [text, refusal, *left_out, *others]})]}
 
 
 def _messages(info: ModelInfo) -> list[Schema]:
-    part = closed({"type": one_of("text"), "text": TEXT}, "type", "text")
-    content = {"anyOf": [TEXT, items(part)]}
-    shown = {"anyOf": [TEXT, items({"anyOf": [part, _picture()]})]} if info.images else content
+    """Fields of earlier turns that are not listed are left out."""
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
-    called = closed(
-        {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}, "name", "arguments"
-    )
-    call = closed({"id": TEXT, "type": one_of("function"), "function": called}, "id", "type", "function")
-    empty = {extra: one_of("", [], None) for extra in ("refusal", "function_call", "audio", "annotations")}
-    said: Schema = {"role": one_of("assistant"), **name, **empty}
-    calls = items(call, 1)
+    empty = {held: one_of("", [], {}, None) for held in HELD}
+    called = opened({"name": TEXT, "arguments": arguments()}, "name")
+    kind = {"type": one_of("function", None)}
+    call = opened({"id": TEXT, **kind, "function": called}, "id", "function")
+    assistant = {
+        "role": one_of("assistant"),
+        **name,
+        "content": optional(content(thoughts=True), "None is an empty text."),
+        "refusal": optional(TEXT, "The text of an answer that has no other."),
+        "function_call": empty["function_call"],
+        "tool_calls": optional(items(call), ""),
+    }
+    shown = content(*([picture("image_url")] if info.images else []))
     return [
-        closed({"role": one_of("system", "developer"), "content": content, **name}, "role", "content"),
-        closed({"role": one_of("user"), "content": shown, **name}, "role", "content"),
-        closed({**said, "content": content, "tool_calls": optional(items(call), "")}, "role", "content"),
-        closed({**said, "content": optional(content, ""), "tool_calls": calls}, "role", "tool_calls"),
-        closed(
-            {"role": one_of("tool"), "content": content, "tool_call_id": TEXT, **name},
-            "role", "content", "tool_call_id",
+        opened({"role": one_of("system", "developer"), "content": content(), **name, **empty}, "role", "content"),
+        opened({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),
+        opened(assistant, "role"),
+        opened(
+            {"role": one_of("tool"), "content": optional(content(), ""), "tool_call_id": TEXT, **name, **empty},
+            "role", "tool_call_id",
         ),
     ]  # fmt: skip
+
+
+def arguments() -> Schema:
+    """Of an earlier call."""
+    return {
+        "anyOf": [TEXT, {"type": "object"}, {"type": "null"}],
+        "description": "A JSON object, as one or as a text; none is an empty one.",
+    }

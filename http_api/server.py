@@ -18,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from http_api.http_connection import ConnectionLimits, PatientProtocol
+from http_api.request_ids import RequestIds
 from opensled.errors import UsageError
 from opensled.watched_file import CHECK_SECONDS, Watched
 
@@ -70,7 +71,7 @@ class ApiServer:
         `client_ca` (PEM file) only for clients with a certificate of that authority.
         """
         config = uvicorn.Config(
-            app,
+            RequestIds(app),
             http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
             ws="none",
             proxy_headers=False,  # anybody could write them, and limits go by address

@@ -28,6 +28,15 @@ MAX_DESCRIPTION = 1 << 14  # characters of a tool's description
 ENDS = frozenset({"", "eos", "stop", "length"})  # finish reasons of a verdict, "" = goes on
 
 
+def too_long(tokens: int, context: int) -> InvalidRequest:
+    """The refusal of a prompt that leaves no room for an answer in a context of so many positions."""
+    return InvalidRequest(
+        f"{tokens} tokens do not fit; this server's context is {context}: send fewer or shorter turns and tools, or "
+        "ask a server whose model has a larger context",
+        "prompt",
+    )
+
+
 def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
     """Raises InvalidRequest, naming the field, for a protobuf `Open` with too many or too large parts.
 
@@ -36,7 +45,7 @@ def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
     turns = message.chat.messages
     ids = len(message.ids.ids) + len(message.committed)
     if ids > positions:
-        raise InvalidRequest(f"{ids} tokens do not fit; this server's context is {positions}", "prompt")
+        raise too_long(ids, positions)
     _at_most(MAX_STOP_IDS, len(message.params.stop_ids), "stop_ids", "stop ids")
     _at_most(MAX_BIASES, len(message.params.logit_bias), "logit_bias", "ids")
     _at_most(MAX_TURNS, len(turns), "messages", "messages")

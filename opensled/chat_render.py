@@ -7,7 +7,7 @@ jinja computes already when it compiles the template.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from opensled.errors import EngineError, UnsupportedModel
@@ -28,9 +28,14 @@ class TemplateRefused(Exception):
 class ChatRenderer:
     """One chat template, compiled in a process of its own; several threads may use it at once."""
 
-    def __init__(self, template: str, special: Mapping[str, Any]) -> None:
-        """`special`: the special tokens that the template may name."""
-        setup = json.dumps({"template": template, "special": dict(special)}).encode()
+    def __init__(self, template: str, special: Mapping[str, Any], undefined: bool = False) -> None:
+        """`special`: the special tokens that the template may name.
+
+        `undefined`: absent tools and documents are undefined, as in llama.cpp, not None, as in transformers. Where the
+        template fails with the one it gets the other.
+        """
+        about = {"template": template, "special": dict(special), "undefined": undefined}
+        setup = json.dumps(about).encode()
         self._forks = ForkServer(HANDLER, setup, LIMITS)
 
     def require(self, origin: object) -> None:
@@ -79,14 +84,28 @@ def answering(setup: bytes) -> Callable[[bytes], bytes]:
     render = chat_sandbox.environment().from_string(fields["template"]).render
 
     def answer(question: bytes) -> bytes:
-        try:
-            text = render(
-                **fields["special"], **json.loads(question), documents=None, add_generation_prompt=True
-            )
-        except MemoryError:
-            raise
-        except Exception as error:  # a template may raise any error
-            return json.dumps({"error": str(error)}).encode()
-        return json.dumps({"text": text}).encode()
+        asked = json.loads(question)
+        errors = []
+        for absent in _absent(asked, fields["undefined"]):
+            try:
+                text = render(**fields["special"], **{**asked, **absent}, add_generation_prompt=True)
+                return json.dumps({"text": text}).encode()
+            except MemoryError:
+                raise
+            except Exception as error:  # a template may raise any error
+                errors.append(error)
+            if isinstance(errors[0], chat_sandbox.Refusal):
+                break
+        return json.dumps({"error": str(errors[0])}).encode()
 
     return answer
+
+
+def _absent(asked: dict[str, Any], undefined: bool) -> Iterator[dict[str, Any]]:
+    """What stands for tools and documents that a chat is without; takes absent tools out of `asked`."""
+    names = ["documents"]
+    if not asked["tools"]:
+        names.append("tools")
+        del asked["tools"]
+    ways: tuple[dict[str, Any], ...] = ({}, dict.fromkeys(names))
+    yield from ways if undefined else reversed(ways)

@@ -66,8 +66,12 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a template cannot keep {name!r} in a namespace: it begins with an underscore")
 
 
+class Refusal(TemplateError):
+    """What a template raises itself, of a chat that it does not take."""
+
+
 def _raise(message: str) -> None:
-    raise TemplateError(message)
+    raise Refusal(message)
 
 
 def _to_json(

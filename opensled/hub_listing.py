@@ -20,6 +20,7 @@ MOST_BYTES = 1 << 42  # of one file: more than any model has
 MOST_TEXT = 64 << 20  # bytes of a file that is no weights; large tokenizers have 35 MB
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 TEXTS = (".json", ".jinja", ".model", ".txt")  # of a folder with safetensors; never pickles
+MORE_TEMPLATES = "additional_chat_templates"  # a folder in it, of templates by name
 
 
 class HubFile(NamedTuple):
@@ -122,11 +123,14 @@ def _is_weights(name: str) -> bool:
     return "/" not in name and name.endswith(".safetensors")
 
 
+def _is_text(name: str) -> bool:
+    folder, _, _ = name.rpartition("/")
+    return folder in ("", MORE_TEMPLATES) and name.endswith(TEXTS)
+
+
 def _folder(listing: Listing) -> list[HubFile]:
     """Weights and what belongs to them; config.json comes last: a folder that has it is complete."""
-    names = [
-        name for name in listing.files if _is_weights(name) or ("/" not in name and name.endswith(TEXTS))
-    ]
+    names = [name for name in listing.files if _is_weights(name) or _is_text(name)]
     return [listing.files[name] for name in sorted(names, key=lambda name: (name == CONFIG, name))]
 
 

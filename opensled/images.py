@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from opensled.errors import InvalidRequest, NotFound, Unsupported
 
@@ -23,6 +24,9 @@ MAX_PROMPT_IMAGE_BYTES = 16 << 20  # of all files of a prompt
 MAX_PIXELS = 16_000_000  # of one picture; decoded, 48 MB
 MAX_SIDE = 8192  # pixels: no picture that people take is wider
 DIGEST_BYTES = 32
+
+# The letters in which the alphabets of base64 differ, from that of URLs to the other one.
+URL_SAFE = str.maketrans("-_", "+/")
 
 # What a file begins with, and the name of its format. Others are refused: each decoder is a way in for an attacker.
 FORMATS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP"}
@@ -164,6 +168,7 @@ def image_file(path: str) -> Image:
 def image_url(url: str, where: str) -> Image:
     """The picture in a data URL (RFC 2397, base64). Raises Unsupported for any other URL, InvalidRequest else."""
     head, comma, body = url.partition(",")
+    head = head.strip().lower()
     if not head.startswith("data:"):
         raise Unsupported(
             f"{where} must be a data URL (data:image/png;base64,...): OpenSLED fetches nothing from other addresses, "
@@ -172,17 +177,23 @@ def image_url(url: str, where: str) -> Image:
         )
     if not comma or not head.endswith(";base64"):
         raise InvalidRequest(f"{where} is no base64 data URL (data:image/png;base64,...)", where)
-    return image_base64(body, where)
+    return image_base64(unquote(body), where)
 
 
 def image_base64(text: str, where: str) -> Image:
-    """The picture in base64. Raises InvalidRequest for `where`."""
+    """The picture in base64, of either alphabet (RFC 4648), in lines or in one, with or without padding.
+
+    Raises InvalidRequest for `where`.
+    """
+    text = "".join(text.split()).rstrip("=").translate(URL_SAFE)
     if len(text) > 4 * MAX_IMAGE_BYTES // 3 + 4:
         raise InvalidRequest(
             f"{where}: at most {MAX_IMAGE_BYTES} bytes are taken: make the image smaller", where
         )
     try:
-        data = base64.b64decode(text, validate=True)
+        data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(f"{where} holds no valid base64: {error}", where) from error
+        raise InvalidRequest(
+            f"{where} holds no valid base64 ({error}): encode the bytes of the file again", where
+        ) from error
     return image_from(data, where)

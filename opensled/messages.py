@@ -156,6 +156,7 @@ class Tool:
     name: str
     description: str = ""
     parameters: str = ""  # JSON schema of its arguments; "" = any object
+    strict: bool = False  # all of it must be held by the grammar, or the request is refused
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ class Guide:
     tool_choice: str = ""  # "auto": calls or free text; "required": calls only; "none", "": no mask
     function: str = ""  # the only tool that may be called; "" = any
     parallel: bool = False  # several calls may follow each other
+    strict: bool = False  # as of a tool, for `json_schema`
 
     def __post_init__(self) -> None:
         _check(self.tool_choice in ("", "none", "auto", "required"), "tool_choice", "none, auto or required")

@@ -82,10 +82,11 @@ def require_key(noise_key: bytes) -> None:
 def _decode_guide(guide: pb.Guide) -> Guide:
     return Guide(
         json_schema=guide.json_schema,
-        tools=tuple(Tool(tool.name, tool.description, tool.parameters) for tool in guide.tools),
+        tools=tuple(Tool(tool.name, tool.description, tool.parameters, tool.strict) for tool in guide.tools),
         tool_choice=guide.tool_choice,
         function=guide.function,
         parallel=guide.parallel,
+        strict=guide.strict,
     )
 
 

@@ -46,6 +46,8 @@ class SessionView:
     reach: tuple[float, ...] = ()
     # Tokens of its drafts where its rule needs long ones, all or nothing; 0 = any
     least_draft: int = 0
+    # Its answer is long, and nothing but the context ends it: gives way to shorter ones
+    runs_on: bool = False
 
 
 @dataclass(frozen=True)

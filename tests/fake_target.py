@@ -32,7 +32,7 @@ class _Text(FakeText):
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         pieces = TargetTokenizer(self.tokenizer_json).pieces
         self.vocab_size, self.fingerprint = len(pieces), fingerprint(pieces)
-        self.chat_template = "any"
+        self.chat_template = self.tool_template = "any"
 
     def render(self, messages, tools=()):
         return super().render(messages)

@@ -154,7 +154,8 @@ def _seen(segment: Segment, last: int) -> list[int]:
 class FakeText:
     """Byte-sized ids, no template."""
 
-    chat_template = ""
+    chat_template = tool_template = ""
+    eos_ids = (EOS,)
     tokenizer_json = b'{"version": "1.0"}'
     tokenizer_hash = "0" * 64
     fingerprint = "f" * 64

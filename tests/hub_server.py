@@ -32,11 +32,16 @@ FOLDER = {
     "tokenizer.json": b'{"version": "1.0"}' + b" " * 200,
     "tokenizer.model": b"pieces" * 40,
     "chat_template.jinja": b"{{ messages }}",
+    "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
     "model.safetensors": b"weights!" * 30,
     "pytorch_model.bin": b"pickle" * 99,
     "original/consolidated.safetensors": b"others" * 99,
     "train.py": b"import os",
 }
+FETCHED = (  # of FOLDER
+    *("config.json", "tokenizer.json", "tokenizer.model", "chat_template.jinja"),
+    *("additional_chat_templates/tool_use.jinja", "model.safetensors"),
+)
 
 
 def blob_id(content: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from schemathesis import Case, GenerationMode
@@ -34,8 +35,6 @@ def relate(body: Any, vocabulary: int) -> Any:
     if not isinstance(body, dict):
         return body
     related = dict(body)
-    if not related.get("stream"):
-        related.pop("stream_options", None)
     if not (related.get("logprobs") or LOGPROBS in (related.get("include") or ())):
         related.pop("top_logprobs", None)
     if related.get("logprobs") is not None:
@@ -47,6 +46,7 @@ def relate(body: Any, vocabulary: int) -> Any:
             str(int(id) % vocabulary): bias for id, bias in related["logit_bias"].items()
         }
     _relate_tools(related)
+    _relate_history(related)
     return related
 
 
@@ -67,6 +67,23 @@ def _relate_tools(body: dict[str, Any]) -> None:
         body.pop("tool_choice")
     if tools and LOGPROBS in (body.get("include") or ()):
         body["tool_choice"] = "none"
+
+
+def _relate_history(body: dict[str, Any]) -> None:
+    """Arguments of earlier calls that are a text are JSON; an input has more than what is left out."""
+    for turn in body.get("messages") or ():
+        for call in turn.get("tool_calls") or () if turn.get("role") == "assistant" else ():
+            _write_arguments(call["function"])
+    items = body.get("input")
+    for item in items if isinstance(items, list) else ():
+        _write_arguments(item)
+    if isinstance(items, list):
+        body["input"] = [*items, {"role": "user", "content": "Go on."}]
+
+
+def _write_arguments(call: dict[str, Any]) -> None:
+    if isinstance(call.get("arguments"), str):
+        call["arguments"] = json.dumps({"text": call["arguments"]})
 
 
 def _name(function: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 
 import pytest
 
@@ -30,7 +31,8 @@ def test_several_answers_each_have_an_index_and_a_seed():
     reply = call(backend, body=chat(n=3, seed=5)).json()
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
     assert {choice["message"]["content"] for choice in reply["choices"]} == {TEXT}
-    assert [task.params.seed for task in backend.tasks] == [5, 6, 7]
+    seeds = [task.params.seed for task in backend.tasks]
+    assert seeds[0] == 5 and len(set(seeds)) == 3
     assert backend.closed == 3
 
 
@@ -43,7 +45,9 @@ def test_without_a_seed_the_server_draws_each():
 def test_seeds_go_round_at_64_bits():
     backend = FakeBackend()
     assert call(backend, body=chat(n=2, seed=2**63 - 1)).status_code == 200
-    assert [task.params.seed for task in backend.tasks] == [2**63 - 1, -(2**63)]
+    assert call(backend, body=chat(n=2, seed=-(2**63) - 1)).status_code == 200
+    seeds = [task.params.seed for task in backend.tasks]
+    assert seeds[0] == 2**63 - 1 and seeds[:2] == seeds[2:]
 
 
 def test_usage_counts_a_prompt_once_and_every_answer():
@@ -58,12 +62,9 @@ def test_prompts_times_answers_come_in_the_order_of_the_prompts():
     backend = FakeBackend()
     reply = call(backend, RAW, raw(prompt=["a", "b"], n=2, best_of=2, seed=1)).json()
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
-    assert [(task.prompt, task.params.seed) for task in backend.tasks] == [
-        ("a", 1),
-        ("a", 2),
-        ("b", 1),
-        ("b", 2),
-    ]
+    assert [task.prompt for task in backend.tasks] == ["a", "a", "b", "b"]
+    seeds = [task.params.seed for task in backend.tasks]
+    assert seeds[0] == 1 != seeds[1] and seeds[:2] == seeds[2:]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", RAW])
@@ -82,10 +83,42 @@ def test_several_answers_stream_side_by_side(path):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_cannot_begin_fails_the_request(stream):
-    backend = FakeBackend(Overloaded("full", retry_after=3), fail_after=0, fails=1)
+    backend = FakeBackend(Unreachable("lost"), fail_after=0, fails=1)
     response = call(backend, body=chat(n=2, stream=stream))
+    assert refusal(response, 503)["message"] == "lost" and backend.closed == 2
+
+
+class FewPlaces(FakeBackend):
+    """A server of two places."""
+
+    most = 0
+
+    async def answer(self, task):
+        if len(self.tasks) - self.closed == 2:
+            raise Overloaded("all taken")
+        self.most = max(self.most, len(self.tasks) - self.closed + 1)
+        async with aclosing(super().answer(task)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_wait_for_places_that_others_of_the_same_request_free(stream):
+    backend = FewPlaces()
+    response = call(backend, "/v1/completions", raw(prompt=["a"] * 64, n=32, stream=stream))
+    assert response.status_code == 200 and backend.most == 2
+    if stream:
+        ended = [piece["choices"][0] for piece in payloads(response) if piece["choices"][0]["finish_reason"]]
+    else:
+        ended = response.json()["choices"]
+    assert sorted(choice["index"] for choice in ended) == list(range(64 * 32))
+
+
+def test_a_request_that_finds_no_place_at_all_is_refused():
+    backend = FakeBackend(Overloaded("full", retry_after=3), fail_after=0)
+    response = call(backend, body=chat(n=3))
     assert refusal(response, 429)["code"] == "overloaded" and response.headers["retry-after"] == "3"
-    assert backend.closed == 2
+    assert backend.closed == 3
 
 
 def test_an_answer_that_fails_midway_ends_the_others():

@@ -147,6 +147,32 @@ def test_a_type_that_pages_may_send_unasked_is_refused(kind):
     assert "json" in error["message"] and not asked
 
 
+FORM, BYTES = "application/x-www-form-urlencoded", "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "headers", "status"),
+    [
+        (CHAT, BYTES, {}, 200),  # LiteLLM, whose pages would have to ask first
+        ("/api/chat", BYTES, {}, 200),
+        ("/api/chat", FORM, {}, 200),  # curl -d
+        ("/api/chat", f"{FORM}; charset=utf-8", {}, 200),
+        ("/api/chat", FORM, {"sec_fetch_site": "same-origin"}, 415),
+        ("/api/chat", FORM, {"sec_fetch_site": "none"}, 415),
+        ("/api/chat", FORM, {"origin": "http://127.0.0.1:8411"}, 415),
+        ("/api/chat", FORM, {"origin": "null"}, 403),
+        ("/api/chat", "text/plain", {}, 415),
+        ("/api/chat", "multipart/form-data", {}, 415),
+        (CHAT, FORM, {}, 415),
+    ],
+)
+def test_bodies_of_programs_need_no_type_where_no_browser_asks(path, kind, headers, status):
+    response, asked = send(Access(local=True), path=path, content_type=kind, **headers)
+    assert response.status_code == status and bool(asked) == (status == 200)
+    if status == 415:
+        assert "send Content-Type: application/json" in response.text
+
+
 def test_cors_is_off_by_default():
     response, _ = send(Access(local=True))
     assert not [name for name in response.headers if name.startswith("access-control")]

@@ -12,22 +12,22 @@ from http_api.bodies import MAX_BODY
 from tests.fake_backend import HELLO, USUAL, FakeBackend, call, chat, refusal
 
 REFUSED = [
-    ("n", 0), ("n", 9), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", 1), ("top_logprobs", 21),
+    ("n", 0), ("n", 33), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", 1), ("top_logprobs", 21),
     ("top_logprobs", 1), ("top_logprobs", -1), ("presence_penalty", 2.5), ("frequency_penalty", float("nan")),
     ("presence_penalty", True), ("frequency_penalty", -2.5), ("frequency_penalty", "1"), ("min_p", -0.1),
     ("min_p", 1.5), ("min_p", float("inf")), ("repetition_penalty", 0), ("repetition_penalty", 2.5),
     ("repetition_penalty", -1), ("repetition_penalty", float("nan")), ("repeat_penalty", 1.1),
     ("logit_bias", {"2048": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"05": 1}), ("logit_bias", {"a": 1}),
     ("logit_bias", {"5": 101}), ("logit_bias", {"5": "1"}), ("logit_bias", {"5": float("nan")}),
-    ("logit_bias", [5]), ("logit_bias", {str(id): 1 for id in range(1025)}), ("reasoning_effort", "low"),
-    ("audio", {}), ("nonsense", 1), ("functions", [{}]), ("function_call", "auto"),
+    ("logit_bias", [5]), ("logit_bias", {str(id): 1 for id in range(1025)}),
+    ("audio", {"voice": "a"}), ("nonsense", 1), ("functions", [{}]), ("function_call", {"name": "f"}),
     ("stop_token_ids", [1] * 257), ("stop_token_ids", False), ("parallel_tool_calls", 1),
-    ("store", True), ("messages", []), ("messages", "Hi"), ("messages", None),
+    ("messages", []), ("messages", "Hi"), ("messages", None),
     ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
-    ("temperature", 10**400), ("temperature", True), ("top_p", 0), ("top_p", 2), ("top_k", -1), ("top_k", 1.5),
-    ("seed", 2**63), ("seed", 1.5), ("seed", 1e300), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
-    ("max_completion_tokens", -1), ("stop", ""), ("stop", ["a", ""]), ("stop", ["a"] * 5), ("stop", 3),
-    ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
+    ("temperature", 10**400), ("temperature", True), ("top_p", -1), ("top_p", 2), ("top_k", 1.5),
+    ("seed", 1.5), ("seed", "1"), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
+    ("max_completion_tokens", -2), ("stop", ["a"] * 65), ("stop", 3),
+    ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"),
     ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
 ]  # fmt: skip
 
@@ -51,15 +51,17 @@ def test_refuses_by_name(field, value):
         ({"role": "user", "content": "\ud800"}, "messages[0].content"),
         ({"role": "function", "content": "a"}, "messages[0].role"),
         ({"role": "tool", "content": "a"}, "messages[0].tool_call_id"),
-        ({"role": "user", "content": "a", "tool_call_id": "b"}, "messages[0].tool_call_id"),
+        ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        ({"role": "user", "content": "a", "images": ["aGk="]}, "messages[0].images"),
         ({"content": "a"}, "messages[0].role"),
         ({"role": "user", "content": "a", "name": 1}, "messages[0].name"),
-        ({"role": "user", "content": "a", "colour": 1}, "messages[0].colour"),
-        ({"role": "assistant", "content": None}, "messages[0].content"),
-        ({"role": "assistant", "tool_calls": []}, "messages[0].content"),
-        ({"role": "assistant", "content": "a", "refusal": "no"}, "messages[0].refusal"),
+        ({"role": "assistant", "content": "a", "refusal": 1}, "messages[0].refusal"),
+        (
+            {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+            "messages[0].function_call",
+        ),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
-        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].type"),
+        ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0].type"),
         ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "messages[0].tool_calls[0].id"),
         (
             {"role": "assistant", "tool_calls": [{"type": "function", "id": "a"}]},
@@ -84,7 +86,7 @@ def test_refuses_messages_by_name(message, param):
         None,
         [],
         5,
-        ["a"] * 9,
+        ["a"] * 65,
         ["a", [1]],
         [[1], "a"],
         [[1], []],
@@ -107,7 +109,8 @@ def test_refuses_prompts_by_name(prompt):
     ("field", "value"),
     [
         ("echo", 1), ("suffix", "a"), ("best_of", 2), ("logprobs", 6), ("logprobs", True), ("logprobs", -1),
-        ("messages", HELLO), ("max_completion_tokens", 3), ("tools", []), ("response_format", {"type": "text"}),
+        ("messages", HELLO), ("max_completion_tokens", 3), ("tools", [{}]),
+        ("response_format", {"type": "json_object"}),
     ],
 )  # fmt: skip
 def test_refuses_completion_fields_by_name(field, value):
@@ -118,7 +121,7 @@ def test_refuses_completion_fields_by_name(field, value):
 def test_an_integer_may_be_written_with_a_fraction_of_nothing():
     backend = FakeBackend()
     assert call(backend, content=json.dumps(chat(top_k=5.0, seed=-1.0, n=2.0)).encode()).status_code == 200
-    assert [(task.params.top_k, task.params.seed) for task in backend.tasks] == [(5, -1), (5, 0)]
+    assert [task.params.top_k for task in backend.tasks] == [5, 5] and backend.tasks[0].params.seed == -1
     call(backend, "/v1/completions", {"model": "tiny", "prompt": [7.0], "stop_token_ids": [9.0]})
     assert backend.tasks[-1].prompt == (7,) and backend.tasks[-1].params.stop_ids == (9,)
 

@@ -31,7 +31,7 @@ def named(name):
         ({}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Guide("{}")),
-        ({"response_format": ANSWER}, Guide(json.dumps(SCHEMA))),
+        ({"response_format": ANSWER}, Guide(json.dumps(SCHEMA), strict=True)),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, Guide("{}")),
         ({"tools": TOOLS}, Guide("", READ, "auto", "", True)),
         ({"tools": TOOLS, "tool_choice": "none"}, Guide("", READ, "none", "", True)),
@@ -40,7 +40,10 @@ def named(name):
             {"tools": TOOLS, "tool_choice": named("clock"), "parallel_tool_calls": False},
             Guide("", READ, "required", "clock", False),
         ),
-        ({"tools": TOOLS, "response_format": ANSWER}, Guide(json.dumps(SCHEMA), READ, "auto", "", True)),
+        (
+            {"tools": TOOLS, "response_format": ANSWER},
+            Guide(json.dumps(SCHEMA), READ, "auto", "", True, True),
+        ),
         ({"tools": [], "tool_choice": "auto"}, None),
     ],
 )
@@ -76,7 +79,7 @@ REFUSED = [
     ({"tools": LAMP}, "tools"),
     ({"tools": [LAMP] * 129}, "tools"),
     ({"tools": [LAMP, LAMP]}, "tools"),
-    ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+    ({"tools": [{"type": 7}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [{"type": "function", "function": {"name": "lamp", "nonsense": 1}}]}, "tools[0].function.nonsense"),
@@ -205,6 +208,32 @@ def test_a_call_that_was_cut_off_keeps_its_reason():
     choice = answer([BARE[:40]], reason="length").json()["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == BARE[30:40]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "told"),
+    [
+        (BARE, "stop", "tool_calls"),
+        (BARE[:40], "stop", "stop"),  # a stop string within the arguments
+        (BARE[:40], "eos", "stop"),  # a draft model alone keeps to no grammar
+        (BARE.replace("true", "NaN"), "eos", "stop"),
+        (BARE.replace("true", "yes"), "eos", "stop"),
+        (BARE, "length", "length"),
+        (TAGGED + "\n" + SECOND[:-15], "stop", "stop"),  # in the second of two calls: its arguments
+        (TAGGED + "\n" + SECOND[:20], "stop", "stop"),  # or its name
+    ],
+)
+def test_only_whole_calls_are_a_reason(words, reason, told):
+    assert answer([words], reason=reason).json()["choices"][0]["finish_reason"] == told
+    last = json.loads(events(answer(list(words), True, reason))[-2])["choices"][0]
+    assert last["finish_reason"] == told
+
+
+def test_tools_that_are_no_functions_are_left_out_by_name():
+    backend = FakeBackend()
+    answer = call(backend, body=chat(tools=[{"type": "custom", "custom": {"name": "a"}}, CLOCK]))
+    assert backend.tasks[0].guide.tools == (Tool("clock"),)
+    assert answer.headers["OpenSLED-Ignored"] == "tools[0] (custom)"
 
 
 def test_calls_are_streamed_by_name_and_then_piece_by_piece():

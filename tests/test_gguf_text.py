@@ -213,7 +213,8 @@ def test_files_beside_win(source, tmp_path):
         named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "beside"}]
         config = {"chat_template": "beside" if source == "text" else named, "eos_token": {"content": "E"}}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert GgufText(path).chat_template == "beside"
+    text = GgufText(path)
+    assert text.tool_template == "beside" and text.chat_template == ("plain" if source == "named" else "beside")
 
 
 # The file

@@ -16,7 +16,7 @@ from scheduler.goodput.arms import NO_COSTS, RESPONSE, PromptLoad
 from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import LATEST_S, current
-from scheduler.goodput.step_budget import BACKGROUND_S
+from scheduler.goodput.step_budget import BACKGROUND_S, LONG_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 from tests.policy_contract import COSTS, crowd
 
@@ -182,6 +182,17 @@ def test_background_sessions_give_way_but_not_for_ever() -> None:
     assert chosen(plan(*sessions, profile=of(2))) == [2, 3]
     sessions[0] = view(1, background=True, ready_since=NOW - BACKGROUND_S - 0.1)
     assert 1 in chosen(plan(*sessions, profile=of(2)))
+
+
+@pytest.mark.parametrize(("gives_way", "seconds"), [("background", BACKGROUND_S), ("runs_on", LONG_S)])
+def test_where_a_token_is_dear_others_pass_also_in_a_step_with_room(gives_way: str, seconds: float) -> None:
+    others = [view(2), view(3)]
+    assert chosen(plan(view(1, **{gives_way: True}), *others, profile=COMPUTES)) == [2, 3]
+    due = view(1, **{gives_way: True}, ready_since=NOW - seconds - 0.01)
+    assert sorted(chosen(plan(due, *others, profile=COMPUTES))) == [1, 2, 3]
+    alone = [view(id, **{gives_way: True}) for id in (1, 2)]
+    assert chosen(plan(*alone, profile=COMPUTES)) == [1, 2], "nobody is there to pass"
+    assert len(chosen(plan(view(1, **{gives_way: True}), *others))) == 3, "it costs them nothing"
 
 
 def test_who_has_waited_longest_is_first() -> None:

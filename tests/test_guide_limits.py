@@ -58,7 +58,7 @@ def test_multiples_that_take_seconds_are_refused_by_name(schema):
 
 
 def test_the_tools_are_bounded_too():
-    tool = Tool("count", "", json.dumps({"properties": {"n": ENDLESS}}))
+    tool = Tool("count", "", json.dumps({"properties": {"n": ENDLESS}}), strict=True)
     with pytest.raises(InvalidRequest, match="multipleOf") as refusal:
         tiny().start(Guide(tools=(tool,), tool_choice="required"), ())
     assert refusal.value.field == "tools"
@@ -116,7 +116,7 @@ def test_a_repeated_schema_is_checked_once(monkeypatch):
 
 def test_the_memory_of_live_grammars_is_bounded_by_tenant_and_in_all(monkeypatch):
     guides = compiler()
-    guides._memory = GrammarMemory(tenant_bytes=500_000, all_bytes=900_000)
+    guides._memory = GrammarMemory(tenant_bytes=1_000_000, all_bytes=1_700_000)
     monkeypatch.setattr(guides._forks, "ask", lambda question: b'{"bytes": 400000}')
     guide = schema_guide({"type": "integer"})
     held = [guides.start(guide, (), "one"), guides.start(guide, (), "two")]

@@ -14,6 +14,7 @@ import pytest
 from opensled import download, store
 from opensled.hub import pin_file, read_pin
 from tests.hub_server import (
+    FETCHED,
     FOLDER,
     NAME,
     NEWEST,
@@ -100,8 +101,7 @@ def test_a_quantization_that_is_not_there(hub, capsys):
 
 def test_a_folder_of_safetensors_without_pickles_and_code(hub, capsys):
     assert pull("org/plain") == 0
-    wanted = ("config.json", "tokenizer.json", "tokenizer.model", "chat_template.jinja", "model.safetensors")
-    assert files("org/plain") == {name: FOLDER[name] for name in wanted}
+    assert files("org/plain") == {name: FOLDER[name] for name in FETCHED}
     assert capsys.readouterr().out == f"org/plain is ready: {folder('org/plain')}\n"
     assert not any("pytorch_model" in path or "train.py" in path for path in hub.asked)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from urllib.parse import quote
 
 import pytest
 
@@ -74,6 +75,46 @@ def test_pictures_stand_where_they_are_among_the_words():
     assert all(isinstance(placed, TurnImage) for placed in images)
 
 
+LINES = "\n".join(TEXT[start : start + 76] for start in range(0, len(TEXT), 76))
+SPELLINGS = {
+    "in lines": f"data:image/png;base64,{LINES}",
+    "in lines of Windows": "data:image/png;base64," + LINES.replace("\n", "\r\n") + "\r\n",
+    "without padding": f"data:image/png;base64,{TEXT.rstrip('=')}",
+    "capitals": f"DATA:IMAGE/PNG;BASE64,{TEXT}",
+    "letters of URLs": "data:image/png;base64," + base64.urlsafe_b64encode(DATA).decode(),
+    "percent-encoded": f"data:image/png;base64,{quote(TEXT, safe='')}",
+    "with a parameter": f"data:image/png;name=a.png;base64,{TEXT}",
+    "no type": f"data:;base64,{TEXT}",
+    "blanks around": f" data:image/png;base64, {TEXT} ",
+}
+
+
+@pytest.mark.parametrize("url", SPELLINGS.values(), ids=SPELLINGS)
+def test_usual_spellings_of_base64_are_one_picture(url):
+    asks = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [shown(url)]}]}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]},
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": {"url": url}}]}]},
+        ),
+        (
+            "/api/chat",
+            {
+                "messages": [{"role": "user", "content": "", "images": [url.partition(",")[2]]}],
+                "stream": False,
+            },
+        ),
+        ("/api/generate", {"prompt": "a", "images": [url], "stream": False}),
+    ]
+    for path, body in asks:
+        [placed] = asked(path, **body)[1]
+        assert placed.image.digest == digest_of(DATA), path
+
+
 def refused(content: object, role: str = "user", status: int = 400, **info: object) -> dict:
     backend = FakeBackend(**{"images": FACTS, **info})
     body = json.dumps(chat(messages=[{"role": role, "content": content}])).encode()
@@ -93,7 +134,10 @@ PART = "messages[0].content[0]"
         ([shown(7)], f"{PART}.image_url.url", "string"),
         ([shown(colour=1)], f"{PART}.image_url.colour", "colour"),
         ([shown(detail="best")], f"{PART}.image_url.detail", "detail"),
-        ([{"type": "image_url", "image_url": URL}], f"{PART}.image_url", "object"),
+        ([{"type": "image_url", "image_url": 7}], f"{PART}.image_url", "string"),
+        ([shown("data:image/png;base64,A")], f"{PART}.image_url.url", "encode the bytes"),
+        ([shown("data:image/png;base64,A*A=")], f"{PART}.image_url.url", "encode the bytes"),
+        ([shown("data:image/png," + TEXT)], f"{PART}.image_url.url", "no base64 data URL"),
         ([{"type": "input_image", "image_url": URL}], f"{PART}.type", "text or image_url"),
         ([{"type": "input_audio"}], f"{PART}.type", "text or image_url"),
         ([shown()] * (MAX_IMAGES + 1), "messages", f"at most {MAX_IMAGES}"),
@@ -136,4 +180,4 @@ def test_bodies_may_be_larger_for_a_target_that_sees():
 @pytest.mark.parametrize("sees", [True, False])
 def test_the_description_has_pictures_where_the_target_sees(sees):
     described = call(FakeBackend(images=FACTS if sees else None), "/openapi.json", method="GET").text
-    assert ("image_url" in described) == ("input_image" in described) == sees
+    assert ('"enum":["image_url"]' in described) == ('"enum":["input_image"]' in described) == sees

@@ -1,4 +1,4 @@
-"""Fields that nothing here reads: refused by name, or with `--lenient` left out and named in a header."""
+"""Fields of unknown effect: refused by name, or with `--lenient` left out and named in a header."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from http_api.bodies import IGNORED_HEADER
 from tests.fake_backend import HELLO, FakeBackend, call, chat, refusal
 
-REASONING = {"reasoning_effort": "low", "verbosity": "high"}
+REASONING = {"unheard_of": "low", "mood": "high"}
 BODIES = {
     "/v1/chat/completions": {"messages": HELLO},
     "/v1/completions": {"prompt": "Hi"},
@@ -27,7 +27,7 @@ def test_unknown_fields_are_left_out_and_named(path, stream):
     backend = FakeBackend()
     response = call(backend, path, body, lenient=True)
     assert response.status_code == 200 and len(backend.tasks) == 1
-    assert response.headers[IGNORED_HEADER] == "reasoning_effort, verbosity"
+    assert response.headers[IGNORED_HEADER] == "unheard_of, mood"
     usual = call(FakeBackend(), path, {**BODIES[path], "stream": stream}, lenient=True)
     assert IGNORED_HEADER not in usual.headers
 
@@ -36,12 +36,16 @@ def ignored(body, path="/v1/chat/completions"):
     return call(FakeBackend(), path, body, lenient=True).headers.get(IGNORED_HEADER)
 
 
-def test_values_that_are_not_served_and_nested_fields_are_named_too():
-    assert ignored(chat(store=True, service_tier="flex")) == "service_tier, store"
-    turn = {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}], "mood": 1}
-    assert ignored({"messages": [turn]}) == "messages[0].content[0].cache_control, messages[0].mood"
-    asked = {"input": "Hi", "reasoning": {"effort": "high"}, "truncation": "auto"}
-    assert ignored(asked, "/v1/responses") == "reasoning.effort, truncation"
+def test_annotations_and_nested_fields_are_named_too():
+    assert ignored(chat(store=True, service_tier="flex", mood=1)) == "store, service_tier, mood"
+    turn = {
+        "role": "user",
+        "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "a"}}],
+        "mood": 1,
+    }
+    assert ignored({"messages": [turn]}) == "messages[].content[].cache_control, messages[].mood"
+    asked = {"input": "Hi", "text": {"mood": 1}, "truncation": "auto"}
+    assert ignored(asked, "/v1/responses") == "text.mood, truncation"
     assert ignored({"messages": HELLO, "think": True, "options": {"num_gpu": 1, "new": 2}}, "/api/chat")
 
 

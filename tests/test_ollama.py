@@ -159,11 +159,10 @@ def test_logprobs():
 
 
 REFUSED = [
-    ({"options": {"num_predict": 0}}, "options.num_predict"),
+    ({"options": {"num_predict": -3}}, "options.num_predict"),
     ({"options": {"temperature": "hot"}}, "options.temperature"),
-    ({"options": {"top_p": 0}}, "options.top_p"),
-    ({"options": {"stop": ["a"] * 5}}, "options.stop"),
-    ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "options.repeat_last_n"),
+    ({"options": {"top_p": 1.5}}, "options.top_p"),
+    ({"options": {"stop": ["a"] * 65}}, "options.stop"),
     ({"options": {"mirostat": 1}}, "options.mirostat"),
     ({"options": {"presence_penalty": 9}}, "options.presence_penalty"),
     ({"options": {"nonsense": 1}}, "options.nonsense"),
@@ -172,7 +171,7 @@ REFUSED = [
     ({"format": {"type": "object", "x": float("nan")}}, "format"),
     ({"think": True}, "think"),
     ({"think": "high"}, "think"),
-    ({"truncate": True}, "truncate"),
+    ({"truncate": 1}, "truncate"),
     ({"keep_alive": []}, "keep_alive"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"nonsense": 1}, "nonsense"),
@@ -184,11 +183,11 @@ REFUSED_CHAT = [
     ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
     ({"messages": ["Hi"]}, "messages[0]"),
     ({"messages": "Hi"}, "messages"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
      "messages[0].tool_calls[0].function.arguments"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "x": 1}}]}]},
-     "messages[0].tool_calls[0].function.x"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]},
+     "messages[0].tool_calls[0].function.arguments"),
+    ({"tools": [{"type": 7}]}, "tools[0].type"),
     ({"tools": [TURN_ON, TURN_ON]}, "tools"),
 ]  # fmt: skip
 REFUSED_GENERATE = [

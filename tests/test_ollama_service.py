@@ -148,9 +148,17 @@ def test_the_model_in_all_lists():
     assert "nonsense" in refusal(call(FakeBackend(), "/api/show", {"nonsense": 1}))
 
 
-@pytest.mark.parametrize("name", ["pull", "push", "create", "copy", "embed", "embeddings"])
+@pytest.mark.parametrize("name", ["push", "create", "copy", "embed", "embeddings"])
 def test_what_a_device_cannot_do_is_refused(name):
     assert f"/api/{name}" in refusal(call(FakeBackend(), f"/api/{name}", {"model": "other"}))
+
+
+def test_the_model_that_is_here_need_not_be_pulled():
+    for body in ({"model": "tiny"}, {"name": "tiny:latest", "insecure": False}):
+        for stream in ({}, {"stream": True}, {"stream": False}):
+            answer = call(FakeBackend(), "/api/pull", {**body, **stream})
+            assert answer.json() == {"status": "success"}
+    assert "'tiny' is served here" in refusal(call(FakeBackend(), "/api/pull", {"model": "llama3"}), 404)
 
 
 def test_refusals_before_the_fields_are_read_speak_ollama_too():

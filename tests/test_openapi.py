@@ -13,8 +13,8 @@ import schemathesis.openapi
 from hypothesis import settings
 
 from http_api.app import build_app
+from http_api.effects import OFF
 from http_api.openapi import description
-from http_api.requests import CHAT_DEFAULTS_ONLY, COMPLETION_DEFAULTS_ONLY
 from tests.fake_backend import USUAL, FakeBackend, call
 from tests.openapi_cases import brief, checks, is_valid, relate
 from tests.tiny_drafts import tiny_info
@@ -57,8 +57,8 @@ def test_the_description_is_served_and_whole():
     assert document == description(backend.info) and document["openapi"] == "3.1.0"
     schemas = document["components"]["schemas"]
     asked = schemas["ChatRequest"]["properties"]
-    assert set(asked) >= {*USUAL, *CHAT_DEFAULTS_ONLY, "messages", "model"}
-    assert set(schemas["CompletionRequest"]["properties"]) >= {*COMPLETION_DEFAULTS_ONLY, "prompt", "echo"}
+    assert set(asked) >= {*USUAL, *OFF, "messages", "model"}
+    assert set(schemas["CompletionRequest"]["properties"]) >= {*OFF, "prompt", "echo"}
     assert all(
         "description" in field or "enum" in field for name, field in asked.items() if name != "messages"
     )

@@ -14,7 +14,7 @@ from edge_client.drafters.llamacpp import LlamaCppFactory
 from opensled import cli, store
 from opensled.errors import NotFound
 from opensled.model_pairs import PAIRS
-from tests.hub_server import FOLDER, NAME, HubServer, folder, prepared, pull
+from tests.hub_server import FETCHED, FOLDER, NAME, HubServer, folder, prepared, pull
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig
 from verify_server.target import load_llamacpp
@@ -99,6 +99,5 @@ def test_the_list_shows_them_and_the_pairs(hub, capsys):
     document = json.loads(capsys.readouterr().out)
     sizes = {each["name"]: each["bytes"] for each in document["models"]}
     assert sizes["org/big:Q6_K"] == 2 * 160
-    kept = ("config.json", "tokenizer.json", "tokenizer.model", "chat_template.jinja", "model.safetensors")
-    assert sizes["org/plain"] == sum(len(FOLDER[name]) for name in kept)
+    assert sizes["org/plain"] == sum(len(FOLDER[name]) for name in FETCHED)
     assert {each["name"]: each["run_here"] for each in document["pairs"]} == dict.fromkeys(PAIRS, False)

@@ -10,7 +10,7 @@ from opensled.messages import ChatMessage, Guide, Tool, ToolCall
 from tests.fake_backend import FakeBackend, call
 from tests.test_responses import CLOCK, FORM, LAMP, PATH, SCHEMA, ask, conforms
 
-READ = (Tool("lamp", "a lamp", json.dumps(SCHEMA)), Tool("clock"))
+READ = (Tool("lamp", "a lamp", json.dumps(SCHEMA), True), Tool("clock"))
 SAME = [
     (
         {

@@ -124,7 +124,7 @@ def test_a_text_and_a_call():
     text, function_call = reply["output"]
     assert text["content"][0]["text"] == "Let me see.\n" and function_call["call_id"].startswith("call_")
     assert (function_call["name"], function_call["arguments"]) == ("lamp", ARGUMENTS)
-    assert reply["tools"] == [LAMP, {**CLOCK, "description": None, "parameters": None, "strict": True}]
+    assert reply["tools"] == [LAMP, {**CLOCK, "description": None, "parameters": None, "strict": False}]
     assert reply["status"] == function_call["status"] == "completed" and reply["tool_choice"] == "auto"
     events = told(ask(FakeBackend(words=CALLS), tools=[LAMP, CLOCK], stream=True))
     for event in events:
@@ -236,3 +236,67 @@ def test_the_official_client_repeats_what_it_got(client):  # noqa: F811
             ChatMessage("tool", "on", tool_call_id=function_call.call_id),
         )
     )
+
+
+HALF = 'ments": {"on": tr'
+
+# -- what is cut is no success ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "fields", "status", "cut"),
+    [
+        (CALLS, "eos", {"tools": [LAMP]}, "completed", None),
+        (CALLS, "stop", {"tools": [LAMP]}, "completed", None),  # a stop string behind the call
+        ((*CALLS[:2], HALF), "stop", {"tools": [LAMP]}, "incomplete", None),
+        ((*CALLS[:2], HALF), "length", {"tools": [LAMP]}, "incomplete", "max_output_tokens"),
+        (CALLS, "length", {"tools": [LAMP]}, "incomplete", "max_output_tokens"),
+        (['{"on": tr'], "stop", {"text": {"format": FORM}}, "incomplete", None),
+        (['{"on": true}'], "stop", {"text": {"format": FORM}}, "completed", None),
+        (["It is o"], "stop", {}, "completed", None),
+    ],
+)
+def test_a_stop_string_midway_leaves_the_response_incomplete(words, reason, fields, status, cut):
+    backend = FakeBackend(words=words, reason=reason)
+    whole = ask(backend, **fields).json()
+    conforms(whole, "Response")
+    assert whole["status"] == status and whole["output"][-1]["status"] == status
+    assert whole["incomplete_details"] == ({"reason": cut} if status == "incomplete" else None)
+    last = told(ask(FakeBackend(words=words, reason=reason), stream=True, **fields))[-1]
+    assert last["type"] == f"response.{status}" and last["response"]["status"] == status
+
+
+# -- tools that are no functions --------------------------------------------------------------------------
+
+SPACE = {"type": "namespace", "name": "home", "description": "d", "tools": [LAMP, {"type": "web_search"}]}
+
+
+def test_namespaces_are_flattened_and_other_tools_left_out_by_name():
+    tools = [CLOCK, {"type": "web_search"}, SPACE]
+    backend = FakeBackend(words=CALLS)
+    answer = ask(backend, tools=tools)
+    assert [tool.name for tool in backend.tasks[0].guide.tools] == ["clock", "lamp"]
+    left = answer.headers["OpenSLED-Ignored"]
+    assert left == "tools[1] (web_search), tools[2].description, tools[2].tools[1] (web_search)"
+    conforms(answer.json(), "Response")
+    said = answer.json()["output"][-1]
+    assert (said["namespace"], said["name"], said["arguments"]) == ("home", "lamp", ARGUMENTS)
+
+
+def test_functions_of_one_name_in_two_namespaces_are_told_apart():
+    tools = [CLOCK, {**SPACE, "name": "a"}, {**SPACE, "name": "b"}]
+    backend = FakeBackend(words=[words.replace("lamp", "b__lamp") for words in CALLS])
+    said = ask(backend, tools=tools).json()["output"][-1]
+    assert [tool.name for tool in backend.tasks[0].guide.tools] == ["clock", "a__lamp", "b__lamp"]
+    assert (said["namespace"], said["name"]) == ("b", "lamp")
+
+
+def test_without_a_function_nothing_can_be_called():
+    backend = FakeBackend()
+    assert ask(backend, tools=[{"type": "web_search"}]).status_code == 200
+    assert backend.tasks[0].guide is None
+
+
+def test_a_reference_to_an_item_says_what_to_send():
+    error = refusal(ask(FakeBackend(), [{"type": "item_reference", "id": "msg_1"}]))
+    assert error["param"] == "input[0].type" and "send the item itself" in error["message"]

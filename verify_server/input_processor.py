@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
+from opensled.bounds import too_long
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.images import expanded, require_none, starts_of
 from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
@@ -44,7 +45,7 @@ class InputProcessor:
             TenantPool("chat template", THREADS, EACH),
         )
         self._grammars = TenantPool("grammar", GRAMMAR_THREADS)
-        self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.chat_template)
+        self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.tool_template)
 
     def limits_of(self, tenant: str) -> Limits:
         """Limits of a sequence of this tenant: alone, and with a draft, it fits into the tenant's KV budget."""
@@ -77,7 +78,7 @@ class InputProcessor:
         if not prompt_ids:
             raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
         if length >= context:
-            raise InvalidRequest(f"{length} tokens do not fit; this server's context is {context}", "prompt")
+            raise too_long(length, context)
         if length >= ends.last_length:
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
 
@@ -173,7 +174,8 @@ def _check_size(characters: int, tokens: int) -> None:
     longest = tokens * MAX_CHARACTERS
     if characters > longest:
         raise InvalidRequest(
-            f"a prompt of {characters} characters; this server takes at most {longest}", "prompt"
+            f"{characters} characters of messages and tools do not fit: at most {tokens} tokens do; send fewer of them",
+            "prompt",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from opensled.messages import SamplingParams
 from opensled.turns import Turn
 from scheduler.plan import SessionView
 from verify_server.draft_budget import DraftBudget
@@ -13,6 +14,8 @@ from verify_server.pending_draft import DraftLimits, PendingDraft
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.trees import depth
+
+LONG_ANSWER = 1024  # tokens; chosen: longer than people read at once
 
 
 class _Viewed(Protocol):
@@ -29,6 +32,7 @@ class _Viewed(Protocol):
     outbox: Outbox
     has_reader: bool
     background: bool
+    params: SamplingParams
 
     @property
     def server_drives(self) -> bool: ...
@@ -64,4 +68,12 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         sequence.ends.last_length - length,
         pending.reach if pending else (),
         session.limits.least_draft,
+        _runs_on(session),
     )
+
+
+def _runs_on(session: _Viewed) -> bool:
+    """Whether its answer is long, and only the context would end it: a background task that nobody bounded."""
+    sequence = session.sequence
+    is_long = len(sequence) - sequence.prompt_length >= LONG_ANSWER
+    return is_long and sequence.prompt_length + session.params.max_tokens > sequence.ends.last_length

@@ -32,6 +32,8 @@ class TextCodec(Protocol):
     tokenizer_json: bytes  # with which devices decode
     tokenizer_hash: str  # sha256 of it, hex
     chat_template: str  # "" if the target has none
+    tool_template: str  # that of chats with tools, mostly the same
+    eos_ids: tuple[int, ...]  # ends of a turn, by all files that state one
     vocab_size: int  # ids that the tokenizer knows
     fingerprint: str  # of the spelling of each of them (opensled/vocabulary.py)
 
@@ -117,6 +119,7 @@ def load_torch(config: ServeConfig) -> Target:
         "most_rows": config.max_step_tokens,
         "attention": config.attention,
         "graphs": config.graphs,
+        "eos_ids": text.eos_ids,
     }
     if config.shards > 1:
         start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)
@@ -157,6 +160,7 @@ def load_llamacpp(config: ServeConfig) -> Target:
         threads=config.threads,
         kv_tokens=config.kv_tokens,
         context=config.context,
+        eos_ids=text.eos_ids,
     )
     return Target(_model_id(config.model), engine, text)
 

@@ -13,9 +13,9 @@ from edge_client.commits import Commit
 from edge_client.drafting import DraftThread
 from edge_client.offline.provisional import SEGMENT
 from opensled.answer import Origin, Task
-from opensled.chat_render import ChatRenderer, TemplateRefused
+from opensled.chat_forms import first_taken
+from opensled.chat_render import ChatRenderer
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
-from opensled.fork_server import OverLimit
 from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
@@ -111,15 +111,12 @@ def render(
         raise Unsupported("no server can be reached, and this target has no chat template", "messages")
     if any(turn.tool_calls or turn.tool_call_id for turn in messages):
         raise Unsupported("no server can be reached; tools are the server's alone", "messages")
+    renderer = _renderer(template, tuple(_special(info, tokenizer).items()))
     turns = [{"role": turn.role, "content": turn.content} for turn in messages]
     try:
-        text = _renderer(template, tuple(_special(info, tokenizer).items())).render(turns, None)
-    except OverLimit as error:
-        raise InvalidRequest(
-            f"to render these messages the chat template takes more than {error}", "messages"
-        ) from error
-    except (TemplateRefused, EngineError) as error:  # EngineError: it cannot be compiled
-        raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
+        text = first_taken([turns], lambda turns: renderer.render(turns, None))
+    except EngineError as error:
+        raise InvalidRequest(f"the chat template cannot be compiled here: {error}", "messages") from error
     return tokenizer.encode_rendered(text)
 
 

@@ -1,17 +1,16 @@
 """The turns of a chat, from Ollama's form to OpenAI's; http_api/chat_messages.py then reads and checks them.
 
-Ollama's calls of tools have an object of arguments and need no id, and the result of a tool need not say which call it
+Ollama's calls of tools need no id, and the result of a tool need not say which call it
 answers.
 """
 
-import json
 from collections import deque
 from typing import Any
 
-from http_api.fields import Fields, fields_of, require_object, require_text
-from opensled.errors import InvalidRequest
+from http_api.fields import Fields, fields_of, require_object
+from opensled.errors import InvalidRequest, Unsupported
 
-OWN = ("content", "images", "thinking", "tool_calls", "tool_name")  # read here; the rest has OpenAI's form
+OWN = ("content", "images", "tool_calls", "tool_name")  # read here; the rest has OpenAI's form
 
 
 def openai_turns(value: object, sees: bool = False) -> object:
@@ -54,7 +53,6 @@ def _turn(value: object, where: str, calls: CallIds, sees: bool) -> object:
     turn = {name: field for name, field in value.items() if name not in OWN}
     content = fields.take("content")
     turn["content"] = with_images("" if content is None else content, fields, sees)
-    fields.text("thinking", "")  # of an earlier answer; chat templates leave it out
     if (made := fields.take("tool_calls")) is not None:
         turn["tool_calls"] = _calls(made, fields.path("tool_calls"), calls)
     if name := fields.text("tool_name", ""):
@@ -69,19 +67,24 @@ def with_images(content: object, fields: Fields, sees: bool) -> object:
 
     `sees`: whether the target reads pictures; else there may be none.
     """
-    if not sees:
-        fields.only("images", [])
-        return content
     images = fields.take("images")
     if images in (None, []):
         return content
+    if not sees:
+        path = fields.path("images")
+        raise Unsupported(f"{path}: this model reads no pictures; leave them out, or ask one that does", path)
     if not isinstance(images, list):
         raise InvalidRequest(f"{fields.path('images')} must be a list", fields.path("images"))
-    urls = [f"data:image;base64,{image}" if isinstance(image, str) else image for image in images]
+    urls = [_data_url(image) if isinstance(image, str) else image for image in images]
     return [
         *[{"type": "image_url", "image_url": {"url": url}} for url in urls],
         {"type": "text", "text": content},
     ]
+
+
+def _data_url(image: str) -> str:
+    """A picture in base64; some clients send it as a data URL already, or a URL, which the reader refuses."""
+    return image if ":" in image[:100] else f"data:image;base64,{image}"
 
 
 def _calls(value: object, where: str, calls: CallIds) -> object:
@@ -92,25 +95,5 @@ def _calls(value: object, where: str, calls: CallIds) -> object:
 
 
 def _call(value: object, where: str, calls: CallIds) -> dict[str, Any]:
-    fields = fields_of(value, where)
-    fields.only("type", "function")
-    fields.integer("index")
-    id = calls.new(fields.text("id", ""))
-    function = fields.inside("function")
-    function.integer("index")
-    name = function.take("name")
-    arguments = _arguments(function.take("arguments"), function.path("arguments"))
-    for part in (function, fields):
-        part.finish()
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _arguments(value: object, where: str) -> str:
-    """An object of arguments as its JSON text; none is an empty one."""
-    try:
-        text = json.dumps(
-            require_object({} if value is None else value, where), ensure_ascii=False, allow_nan=False
-        )
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
-    return require_text(text, where)
+    call = require_object(value, where)
+    return {**call, "id": calls.new(fields_of(call, where).text("id", ""))}

@@ -8,8 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from http_api.failures import error_object, http_error_object, refused
-from http_api.responses import to_json
+from http_api.failures import error_object, http_error_object, refused, refused_early
 from opensled.errors import OpenSledError
 
 PREFIX = "/api"  # of this API's paths
@@ -29,8 +28,7 @@ async def error_response(request: Request, error: Exception) -> Response:
 async def http_error_response(request: Request, error: Exception) -> Response:
     """The response to a request refused before its fields are read: by its path, method or body."""
     assert isinstance(error, HTTPException)
-    body = told(http_error_object(request, error))
-    return Response(to_json(body), error.status_code, error.headers, "application/json")
+    return refused_early(request, error, told(http_error_object(request, error)))
 
 
 async def gone_response(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from http_api import requests
-from http_api.fields import Fields, as_integer, ignores, is_number, require_object
+from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
 from http_api.ollama.chat_turns import openai_turns, with_images
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
@@ -35,23 +35,18 @@ SERVED = {
 # change the text of a chat without being asked for.
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 # What Ollama takes for "no value".
-UNSET = {"seed": (-1,), "num_predict": (-1, -2)}
+UNSET = {"seed": (-1,), "num_predict": (0, -1, -2)}
 # They cannot change a text here. The target is loaded already, and by its server: memory, threads and batches are not
 # the device's. A chat has the target's whole context and is never shortened (num_ctx, num_keep). The others belong to
 # mirostat, which is off; and new lines are penalized like other tokens, as in Ollama today.
 IGNORED = (
     "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv",
-    "use_mmap", "use_mlock", "logits_all", "penalize_newline", "mirostat_tau", "mirostat_eta",
+    "use_mmap", "use_mlock", "logits_all", "penalize_newline", "mirostat_tau", "mirostat_eta", "num_gqa",
+    "draft_num_predict", "repeat_last_n",
 )  # fmt: skip
-# With a penalty `repeat_last_n` can only be -1: the whole answer counts.
+# Of no token: what a penalty counts is none with `repeat_last_n` 0. Any other number means the whole answer here.
 NO_PENALTY = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
-OFF: dict[str, tuple[object, ...]] = {
-    "typical_p": (1, 1.0),
-    "tfs_z": (1, 1.0),
-    "mirostat": (0,),
-    "vocab_only": (False,),
-    "embedding_only": (False,),
-}
+OFF: dict[str, tuple[object, ...]] = {"vocab_only": (False,), "embedding_only": (False,)}
 LATEST = ":latest"  # the tag of a name without one
 NO_TIME = re.compile(r"[+-]?0+(\.0*)?(ms|s|m|h)?")  # a duration of nothing: "0", "0s", "0.0"
 # Fields of the OpenAI API that have another name here.
@@ -110,9 +105,6 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     """
     fields = Fields(body)
     prompt, system = fields.text("prompt", ""), fields.text("system", "")
-    for name in ("suffix", "template"):
-        fields.only(name, "")
-    fields.only("context", [])
     is_raw = fields.flag("raw", False) or not info.has_chat_template
     content = with_images(prompt, fields, info.images is not None and not is_raw)
     if is_raw:
@@ -165,8 +157,9 @@ def _shared(fields: Fields, model: str) -> dict[str, Any]:
     """Fields of the OpenAI API."""
     if fields.take("think") not in (None, False) and not ignores("think"):
         raise Unsupported(f"{model!r} does not support thinking: leave think out, or false", "think")
-    for name in ("truncate", "shift"):  # a chat is never shortened
-        fields.only(name, False)
+    for name in ("truncate", "shift"):  # a chat is never shortened: one that is too long is refused
+        if fields.flag(name, False):
+            leave_out(name)
     return {
         **sampling_fields(fields.take("options")),
         "response_format": _response_format(fields.take("format")),
@@ -210,10 +203,11 @@ def sampling_fields(value: object) -> dict[str, Any]:
     """`options` as fields of the OpenAI API, not checked yet. Raises Unsupported for an option that nothing reads."""
     fields = Fields({} if value is None else require_object(value, "options"), "options.")
     given = {ours: taken for theirs, ours in SERVED.items() if (taken := _given(fields, theirs)) is not None}
-    if any(given.get(name, off) != off for name, off in NO_PENALTY.items()):
-        fields.only("repeat_last_n", -1)
-    for name in (*IGNORED, "repeat_last_n"):
-        fields.take(name)
+    for name in IGNORED:
+        if (value := fields.take(name)) is not None:
+            leave_out(fields.path(name))
+        if name == "repeat_last_n" and value == 0:
+            given |= NO_PENALTY
     for name, allowed in OFF.items():
         fields.only(name, *allowed)
     fields.finish()

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from http_api.backend import Backend
-from http_api.bodies import read_body
+from http_api.bodies import JSON, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import attended, begun, merged, whole
 from http_api.fields import Fields
@@ -28,7 +28,7 @@ from opensled.messages import ModelInfo
 # The Ollama whose requests are read here: the first one with log-probabilities. Clients compare it with what they need.
 VERSION = "0.12.11"
 RUNNING = "Ollama is running"  # the words that clients look for
-UNSERVED = ("pull", "push", "create", "copy", "delete", "embed", "embeddings")
+UNSERVED = ("push", "create", "copy", "delete", "embed", "embeddings")
 
 Read = Callable[[dict[str, Any], ModelInfo], OllamaRequest]
 
@@ -42,12 +42,15 @@ def ollama_routes(
         Route("/chat", partial(api.answer, chat_request), methods=["POST"]),
         Route("/generate", partial(api.answer, generate_request), methods=["POST"]),
         Route("/show", api.show, methods=["POST"]),
+        Route("/pull", api.pull, methods=["POST"]),
         Route("/tags", api.tags),
         Route("/ps", api.ps),
         Route("/version", api.version),
         *(Route(f"/{name}", unserved, methods=["POST", "DELETE"]) for name in UNSERVED),
     ]
-    return [Mount(PREFIX, Starlette(routes=routes, exception_handlers=HANDLERS))]
+    app = Starlette(routes=routes, exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False
+    return [Mount(PREFIX, app)]
 
 
 class OllamaApi:
@@ -80,7 +83,7 @@ class OllamaApi:
         answer = self._backend.answering(request.scope)
         if alone:
             answer = by_itself(answer)
-        chunks = merged([answer(asked.task)], asked.spelled, self._ending)
+        chunks = merged(answer, [asked.task], asked.spelled, self._ending)
         if not asked.stream:
             told = await attended(request.receive, whole(chunks, reply))
             return _json(told, reply.headers)
@@ -90,6 +93,23 @@ class OllamaApi:
     async def show(self, request: Request) -> Response:
         _, headers = await read_body(request, self._shown, self._is_lenient)
         return _json(models.shown(self._backend.info, self._since), headers)
+
+    async def pull(self, request: Request) -> Response:
+        """The model of the server is here already; any other one cannot be had. Clients pull before they ask."""
+        streams, headers = await read_body(request, self._pulled, self._is_lenient)
+        kind = LineStream.media_type if streams else JSON
+        return Response(to_json({"status": "success"}) + b"\n", headers=headers, media_type=kind)
+
+    def _pulled(self, body: dict[str, Any]) -> bool:
+        """Whether the answer is to come in lines."""
+        takes_alone(body, self._backend)
+        fields = Fields(body)
+        for name in ("model", "name"):
+            served_name(fields, name, self._backend.info)
+        fields.flag("insecure", False)
+        streams = fields.flag("stream", True)
+        fields.finish()
+        return streams
 
     def _asked(self, read: Read, body: dict[str, Any]) -> tuple[bool, OllamaRequest]:
         """Whether the draft model alone is asked, and for what."""

@@ -1,10 +1,9 @@
 """Whole tool calls, as Ollama's API sends them, from the pieces of an answer."""
 
-import json
 import secrets
 from typing import Any
 
-from http_api.calls import AnswerPiece, Balance, CallReader
+from http_api.calls import AnswerPiece, Balance, CallReader, parsed
 
 Call = dict[str, Any]
 
@@ -41,10 +40,8 @@ class WholeCalls:
 
     def _complete(self) -> str | Call:
         """The call; a text if its arguments are no JSON, for a draft model alone keeps to no grammar."""
-        try:
-            arguments = json.loads("".join(self._arguments))
-            json.dumps(arguments, allow_nan=False)
-        except (ValueError, RecursionError):
+        arguments = parsed("".join(self._arguments))
+        if arguments is None:
             return self._unfinished() + "}"
         function = {"index": self._count, "name": self._name, "arguments": arguments}
         self._name, self._count = "", self._count + 1

@@ -1,23 +1,18 @@
 """The turns of a chat from `input`: a text, or a list of messages, calls of functions and their outputs."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
 from http_api.content_parts import read_content
-from http_api.fields import Fields, fields_of, require_text
+from http_api.fields import Fields, call_arguments, fields_of, leave_out, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ToolCall
 
-ITEM_TYPES = ("message", "function_call", "function_call_output")
-PART_TYPES = ("input_text", "output_text")
+# What is left out of earlier answers: thoughts, and traces of tools of other services that hold no results.
+LEFT_OUT = ("reasoning", "web_search_call", "file_search_call", "mcp_list_tools", "compaction")
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 STATES = ("in_progress", "completed", "incomplete")
-# Fields of other services, which clients send as null when they repeat an item; Python's client may write "async_".
-ABSENT = {
-    "message": ("phase",),
-    "function_call": ("namespace", "caller", "async", "async_"),
-    "function_call_output": ("namespace", "caller", "name"),
-}
 
 
 def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
@@ -32,28 +27,38 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
     turns: list[ChatMessage] = []
     for index, item in enumerate(value):
         turn = _turn(item, f"input[{index}]", sees)
+        if turn is None:
+            continue
         if turn.tool_calls and turns and turns[-1].role == "assistant":
             turns[-1] = replace(turns[-1], tool_calls=turns[-1].tool_calls + turn.tool_calls)
         else:
             turns.append(turn)
+    if not turns:
+        raise InvalidRequest("input must have a message: its items hold nothing that is read", "input")
     return tuple(turns)
 
 
-def _turn(value: object, where: str, sees: bool) -> ChatMessage:
+def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
+    """None: an item that is left out."""
     fields = fields_of(value, where)
-    kind = fields.take("type")
-    kind = "message" if kind is None else kind
-    if kind not in ITEM_TYPES:
+    kind = fields.text("type", "message")
+    if kind in LEFT_OUT:
+        leave_out(f"input[].type={kind}")
+        return None
+    if kind == "item_reference":
         raise Unsupported(
-            f"{where}.type must be one of {', '.join(ITEM_TYPES)}: nothing is stored or run here, send what was said",
+            f"{where}.type item_reference names an item that OpenAI stores; nothing is stored here: send the item "
+            "itself, as the answer had it",
             f"{where}.type",
         )
-    fields.text("id", "")
-    fields.only("status", *STATES)
-    for name in ABSENT[kind]:
-        fields.only(name)
+    if kind != "message" and kind not in READERS:
+        raise Unsupported(
+            f"{where}.type must be one of message, {', '.join(READERS)}: nothing is stored or run here, send what was "
+            "said",
+            f"{where}.type",
+        )
     turn = _message(fields, sees) if kind == "message" else READERS[kind](fields)
-    fields.finish()
+    fields.leave_rest()
     return turn
 
 
@@ -62,29 +67,39 @@ def _message(fields: Fields, sees: bool) -> ChatMessage:
     if role not in ROLES:
         raise InvalidRequest(f"{where} must be one of {', '.join(ROLES)}", where)
     pictures = "input_image" if sees and role == "user" else ""
-    content = read_content(fields.take("content"), fields.path("content"), PART_TYPES, pictures)
-    return ChatMessage(ROLES[role], content.text, images=content.images)
+    content = fields.take("content")
+    if content is None and role == "assistant":
+        return ChatMessage(role, "")
+    read = read_content(content, fields.path("content"), pictures, thoughts=role == "assistant")
+    return ChatMessage(ROLES[role], read.text, images=read.images)
 
 
 def _call(fields: Fields) -> ChatMessage:
-    call = ToolCall(*(_required(fields, name) for name in ("call_id", "name", "arguments")))
+    call_id, name = (_required(fields, each) for each in ("call_id", "name"))
+    call = ToolCall(call_id, name, call_arguments(fields.take("arguments"), fields.path("arguments")))
     return ChatMessage("assistant", "", (call,))
 
 
+def _custom_call(fields: Fields) -> ChatMessage:
+    """A call with a text in place of arguments."""
+    call_id, name, text = (_required(fields, each) for each in ("call_id", "name", "input"))
+    return ChatMessage("assistant", "", (ToolCall(call_id, name, json.dumps({"input": text})),))
+
+
 def _output(fields: Fields) -> ChatMessage:
-    return ChatMessage("tool", _text(fields, "output"), tool_call_id=_required(fields, "call_id"))
+    """A string, or the texts of a list of parts; none is an empty one."""
+    output = fields.take("output")
+    text = "" if output is None else read_content(output, fields.path("output")).text
+    return ChatMessage("tool", text, tool_call_id=_required(fields, "call_id"))
 
 
 READERS: dict[str, Callable[[Fields], ChatMessage]] = {
     "function_call": _call,
     "function_call_output": _output,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _output,
 }
 
 
 def _required(fields: Fields, name: str) -> str:
     return require_text(fields.take(name), fields.path(name))
-
-
-def _text(fields: Fields, name: str) -> str:
-    """A string, or the texts of a list of parts."""
-    return read_content(fields.take(name), fields.path(name), PART_TYPES).text

@@ -3,14 +3,17 @@
 import secrets
 from typing import Any
 
+from http_api.calls import parsed
+
 Event = dict[str, Any]
 
 
 class MessageItem:
     """A message of one text."""
 
-    def __init__(self, index: int) -> None:
-        """`index`: its place in the output."""
+    def __init__(self, index: int, is_json: bool) -> None:
+        """`index`: its place in the output; `is_json`: whether the text is asked to be JSON."""
+        self._is_json = is_json
         self._id, self._index = f"msg_{secrets.token_hex(12)}", index
         self._text = ""
         self._logprobs: list[dict[str, Any]] = []
@@ -35,6 +38,11 @@ class MessageItem:
         item = {"id": self._id, "type": "message", "status": status, "role": "assistant"}
         return {**item, "content": [self._part()]}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be read as what was asked for."""
+        return not self._is_json or parsed(self._text) is not None
+
     def _part(self) -> dict[str, Any]:
         return {
             "type": "output_text",
@@ -49,12 +57,13 @@ class MessageItem:
 
 
 class CallItem:
-    """A call of the function `name`."""
+    """A call of the function `name` of `namespace`, "" = of none."""
 
-    def __init__(self, index: int, call_id: str, name: str) -> None:
+    def __init__(self, index: int, call_id: str, namespace: str, name: str) -> None:
         """`index`: its place in the output."""
         self._id, self._index = f"fc_{secrets.token_hex(12)}", index
         self._call_id, self._name, self._arguments = call_id, name, ""
+        self._space = {"namespace": namespace} if namespace else {}
 
     def opening(self) -> list[Event]:
         added = {"type": "response.output_item.added", "output_index": self._index}
@@ -67,9 +76,14 @@ class CallItem:
     def closing(self) -> list[Event]:
         return [self._of_arguments("done", name=self._name, arguments=self._arguments)]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be run."""
+        return parsed(self._arguments) is not None
+
     def whole(self, status: str) -> dict[str, Any]:
         item = {"id": self._id, "type": "function_call", "status": status, "call_id": self._call_id}
-        return {**item, "name": self._name, "arguments": self._arguments}
+        return {**item, "name": self._name, **self._space, "arguments": self._arguments}
 
     def _of_arguments(self, kind: str, **news: object) -> Event:
         place = {"item_id": self._id, "output_index": self._index}
@@ -79,7 +93,9 @@ class CallItem:
 class ResponseOutput:
     """The items in their order; at most the last one is still open."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_json: bool = False) -> None:
+        """`is_json`: whether its texts are asked to be JSON."""
+        self._is_json = is_json
         self._closed: list[dict[str, Any]] = []
         self._open: MessageItem | CallItem | None = None
 
@@ -87,13 +103,13 @@ class ResponseOutput:
         events: list[Event] = []
         if not isinstance(self._open, MessageItem):
             events = self.close("completed")
-            self._open = MessageItem(len(self._closed))
+            self._open = MessageItem(len(self._closed), self._is_json)
             events += self._open.opening()
         return [*events, self._open.push(text, logprobs)]
 
-    def begin_call(self, call_id: str, name: str) -> list[Event]:
+    def begin_call(self, call_id: str, namespace: str, name: str) -> list[Event]:
         events = self.close("completed")
-        self._open = CallItem(len(self._closed), call_id, name)
+        self._open = CallItem(len(self._closed), call_id, namespace, name)
         return events + self._open.opening()
 
     def add_arguments(self, arguments: str) -> list[Event]:
@@ -104,7 +120,7 @@ class ResponseOutput:
         """Close the last item with this status; an answer without a word is an empty message."""
         events: list[Event] = []
         if not self._closed and self._open is None:
-            self._open = MessageItem(0)
+            self._open = MessageItem(0, self._is_json)
             events = self._open.opening()
         return events + self.close(status)
 
@@ -112,11 +128,18 @@ class ResponseOutput:
         """Close the item that is open, if one is."""
         if self._open is None:
             return []
+        status = status if self._open.is_whole else "incomplete"
         item, events = self._open.whole(status), self._open.closing()
         done = {"type": "response.output_item.done", "output_index": len(self._closed), "item": item}
         self._closed.append(item)
         self._open = None
         return [*events, done]
+
+    @property
+    def status(self) -> str:
+        """Of all: completed if each item is."""
+        states = {item["status"] for item in self._closed}
+        return "completed" if states == {"completed"} else "incomplete"
 
     def whole(self) -> list[dict[str, Any]]:
         """The items that are closed."""

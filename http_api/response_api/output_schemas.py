@@ -10,6 +10,7 @@ from http_api.replies import (
     TEXT,
     Schema,
     cached_tokens,
+    closed,
     draft_figures,
     every,
     items,
@@ -35,7 +36,7 @@ def components() -> Schema:
 
 def _outcome() -> Schema:
     fault = every({"code": one_of("server_error", "rate_limit_exceeded", "invalid_prompt"), "message": TEXT})
-    cut = every({"reason": one_of("max_output_tokens")})
+    cut = every({"reason": one_of("max_output_tokens", None)})
     return {
         "id": {**TEXT, "pattern": "^resp_"},
         "object": one_of("response"),
@@ -43,7 +44,10 @@ def _outcome() -> Schema:
         "completed_at": or_null(NATURAL),
         "status": one_of("in_progress", "completed", "incomplete", "failed"),
         "error": or_null(fault),
-        "incomplete_details": {**or_null(cut), "description": "also where the context is full"},
+        "incomplete_details": {
+            **or_null(cut),
+            "description": "also where the context is full; its reason is null if a stop string cut a call or JSON",
+        },
         "model": TEXT,
         "system_fingerprint": FINGERPRINT,
         "output": items(ref("OutputItem")),
@@ -127,16 +131,15 @@ def _part() -> Schema:
 
 
 def _call() -> Schema:
-    return every(
-        {
-            "id": {**TEXT, "pattern": "^fc_"},
-            "type": one_of("function_call"),
-            "status": ITEM_STATUS,
-            "call_id": {**TEXT, "pattern": "^call_"},
-            "name": TEXT,
-            "arguments": TEXT,
-        }
-    )
+    fields = {
+        "id": {**TEXT, "pattern": "^fc_"},
+        "type": one_of("function_call"),
+        "status": ITEM_STATUS,
+        "call_id": {**TEXT, "pattern": "^call_"},
+        "name": TEXT,
+        "arguments": TEXT,
+    }
+    return closed({**fields, "namespace": TEXT}, *fields)
 
 
 def _event(kind: str, **fields: Schema) -> Schema:

@@ -12,8 +12,11 @@ from http_api.response_api.output_items import Event, ResponseOutput
 from http_api.responses import Reply, to_json
 from opensled.answer import Chunk
 
-# A chat's finish reason -> the status of the response, and of its last item.
+# A chat's finish reason -> the status of its last item, as far as that is whole.
 STATUS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}
+# The same -> why the response is incomplete. OpenAI has no stop strings here, and no word for one that cuts a call or
+# JSON.
+CUT_BY = {"length": "max_output_tokens"}
 # The type of an error -> the code that OpenAI has for it in a response; any other is server_error.
 ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": "rate_limit_exceeded"}
 
@@ -28,7 +31,9 @@ class ResponseReply(Reply):
         self._id = f"resp_{secrets.token_hex(12)}"
         self._status = "in_progress"
         self._error: dict[str, str] | None = None
-        self._output = ResponseOutput()
+        self._cut_by: str | None = None
+        guide = request.tasks[0].guide
+        self._output = ResponseOutput(guide is not None and bool(guide.json_schema))
         self._told = 0  # events
 
     def opening(self) -> list[dict[str, Any]]:
@@ -62,7 +67,7 @@ class ResponseReply(Reply):
             "completed_at": int(time.time()) if self._status == "completed" else None,
             "status": self._status,
             "error": self._error,
-            "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
+            "incomplete_details": {"reason": self._cut_by} if incomplete else None,
             "model": self._frame["model"],
             "system_fingerprint": self._frame["system_fingerprint"],
             "output": self._output.whole(),
@@ -83,14 +88,17 @@ class ResponseReply(Reply):
         """What a piece of a chat's stream is in events."""
         delta = choice["delta"]
         if choice["finish_reason"]:
-            self._status = STATUS[choice["finish_reason"]]
-            return self._output.finish(self._status)
+            reason = choice["finish_reason"]
+            events = self._output.finish(STATUS[reason])
+            self._status, self._cut_by = self._output.status, CUT_BY.get(reason)
+            return events
         if "content" in delta:
             logprobs = choice["logprobs"]["content"] if choice["logprobs"] else []
             return self._output.add_text(delta["content"], logprobs)
         call = delta["tool_calls"][0]
         if "id" in call:
-            return self._output.begin_call(call["id"], call["function"]["name"])
+            name = call["function"]["name"]
+            return self._output.begin_call(call["id"], *self._request.namespaces.get(name, ("", name)))
         return self._output.add_arguments(call["function"]["arguments"])
 
     def _about(self, kind: str) -> Event:

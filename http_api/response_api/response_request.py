@@ -9,15 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from http_api.content_parts import require_images
-from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.fields import Fields, fields_of
 from http_api.guides import (
+    NO_FORM,
+    Form,
+    functions,
     make_guide,
     read_choice,
     read_format,
-    read_function,
     read_name,
     read_schema,
-    read_tools,
+    read_spaces,
 )
 from http_api.requests import (
     CLIENT_NAMES,
@@ -28,16 +30,23 @@ from http_api.requests import (
     within,
 )
 from http_api.response_api.input_items import read_input
-from http_api.sampling_fields import read_params, read_stop, token_limit
+from http_api.sampling_fields import NO_LIMIT, read_params, read_stop, token_limit
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo
+from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo, Tool
 
 LOGPROBS = "message.output_text.logprobs"
+# No answer here has reasoning or comes from such a tool, so what belongs to them is never missing.
 INCLUDED = (
     LOGPROBS,
     "reasoning.encrypted_content",
-)  # no answer here has reasoning, so its content is never missing
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
 MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata, as OpenAI has it
 
 # A field that only OpenAI's own service can serve -> what to do instead.
@@ -45,14 +54,6 @@ ELSEWHERE = {
     "previous_response_id": "no answer is stored here: send the earlier items in input",
     "conversation": "no conversation is stored here: send its items in input",
     "prompt": "no prompt is stored here: send its text in instructions and input",
-    "max_tool_calls": "no tool runs here, the client runs them: leave it out",
-}
-# Fields that may only have their default values.
-RESPONSE_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
-    "background": (False,),
-    "truncation": ("disabled",),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
 }
 NAMES = {
     **CLIENT_NAMES,
@@ -71,17 +72,17 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     for name, remedy in ELSEWHERE.items():
         if fields.take(name) is not None:
             raise Unsupported(f"{name} is not supported: {remedy}", name)
+    fields.only("background", False)
     prompt = _instructions(fields) + read_input(fields.take("input"), info.images is not None)
     require_template(info, "input")
     require_images(prompt, info.images, "input")
-    guide = _guide(fields, info)
-    limit, _ = token_limit(fields, "max_output_tokens")
+    tools, spaces = read_spaces(fields.take("tools"))
+    guide = _guide(fields, tools, info)
+    limit, _ = token_limit(fields, info, "max_output_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _logprobs(fields, guide), guide)
-    _check_metadata(fields.take("metadata"))
-    _no_reasoning(fields.take("reasoning"))
-    request = shared(fields, [task], 1, True, RESPONSE_DEFAULTS_ONLY, NAMES)
-    return replace(request, repeated=_repeated(body, task))
+    request = shared(fields, [task], 1, True, NAMES)
+    return replace(request, repeated=_repeated(body, task), namespaces=spaces)
 
 
 def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
@@ -89,23 +90,21 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
     return (ChatMessage("system", text),) if text else ()
 
 
-def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
-    schema = _text_schema(fields.take("text"))
-    tools = read_tools(fields.take("tools"), read_function)
+def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
+    form = _form(fields.take("text"))
     choice = read_choice(fields.take("tool_choice"), tools, _chosen)
     parallel = fields.flag("parallel_tool_calls", True)
-    return make_guide(schema, "text.format", tools, choice, parallel, info)
+    return make_guide(form, "text.format", tools, choice, parallel, info)
 
 
-def _text_schema(value: object) -> str:
-    """The JSON schema of the field `text`; "" for text."""
+def _form(value: object) -> Form:
+    """The form of an answer that the field `text` asks for."""
     if value is None:
-        return ""
+        return NO_FORM
     fields = fields_of(value, "text")
     form = fields.take("format")
-    fields.only("verbosity", "medium")
     fields.finish()
-    return "" if form is None else read_format(fields_of(form, "text.format"), read_schema)
+    return NO_FORM if form is None else read_format(fields_of(form, "text.format"), read_schema)
 
 
 def _chosen(fields: Fields) -> str:
@@ -142,48 +141,40 @@ def _included(value: object) -> list[object]:
     return value
 
 
-def _check_metadata(value: object) -> None:
-    pairs = {} if value is None else require_object(value, "metadata")
-    if len(pairs) > MAX_PAIRS:
-        raise InvalidRequest(f"metadata may hold at most {MAX_PAIRS} pairs", "metadata")
-    for key, text in pairs.items():
-        if len(require_text(key, "metadata")) > MAX_KEY or len(require_text(text, "metadata")) > MAX_VALUE:
-            raise InvalidRequest(
-                f"metadata may have keys of {MAX_KEY} and values of {MAX_VALUE} characters at most",
-                "metadata",
-            )
-
-
-def _no_reasoning(value: object) -> None:
-    """Only a field `reasoning` that asks for none."""
-    if value is None:
-        return
-    fields = fields_of(value, "reasoning")
-    fields.only("effort", "none")
-    fields.only("summary")
-    fields.finish()
+def _metadata(value: object) -> dict[str, str]:
+    """What the answer repeats: all, if clients can read it."""
+    pairs = value if isinstance(value, dict) else {}
+    small = len(pairs) <= MAX_PAIRS and all(
+        len(key) <= MAX_KEY and isinstance(text, str) and len(text) <= MAX_VALUE
+        for key, text in pairs.items()
+    )
+    return pairs if small else {}
 
 
 def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
     """The fields of a valid request that the answer repeats, with what was left out as it was taken."""
     given = _given(body)
+    limit = given.get("max_output_tokens")
     form = _given(_given(given.get("text", {})).get("format", {"type": "text"}))
     if form["type"] == "json_schema":
-        form = {"schema": {}, **form, "strict": True}
+        form = {"schema": {}, "strict": False, **form}
     return {
         "instructions": given.get("instructions"),
-        "max_output_tokens": given.get("max_output_tokens"),
-        "metadata": given.get("metadata", {}),
+        "max_output_tokens": None if limit == NO_LIMIT else limit,
+        "metadata": _metadata(given.get("metadata")),
         "parallel_tool_calls": given.get("parallel_tool_calls", True),
         "temperature": task.params.temperature,
         "text": {"format": form, "verbosity": "medium"},
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": [
-            {"description": None, "parameters": None, **tool, "strict": True}
-            for tool in given.get("tools", ())
+            {
+                **{name: tool.get(name) for name in ("type", "name", "description", "parameters")},
+                "strict": bool(tool.get("strict")),
+            }
+            for _, tool, _ in functions(given.get("tools"))
         ],
         "top_logprobs": task.top_logprobs or 0,
-        "top_p": task.params.top_p,
+        "top_p": float(given.get("top_p", 1)),
     }
 
 

@@ -1,18 +1,10 @@
 """The JSON schema of a request for a response: the fields and ranges that response_request.py reads."""
 
-from http_api.content_parts import LABELS
-from http_api.guide_schemas import NAMED, ONLY_TEXT, function, json_schema, no_tools, tools
-from http_api.replies import COUNT, TEXT, Schema, closed, items, one_of, optional, ref
-from http_api.response_api.input_items import ABSENT, PART_TYPES, ROLES, STATES
-from http_api.response_api.response_request import (
-    ELSEWHERE,
-    INCLUDED,
-    LOGPROBS,
-    MAX_KEY,
-    MAX_PAIRS,
-    MAX_VALUE,
-)
-from http_api.schemas import DETAIL, PICTURE_URL, everywhere
+from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
+from http_api.replies import COUNT, TEXT, Schema, closed, items, one_of, opened, optional, ref
+from http_api.response_api.input_items import LEFT_OUT, ROLES
+from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
+from http_api.schemas import arguments, content, everywhere, picture, without_effect
 from opensled.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
 
 FUNCTION = one_of("function")
@@ -28,18 +20,12 @@ def components(info: ModelInfo) -> Schema:
     guided = _guided() if GUIDE in info.capabilities else _unguided()
     return {
         "ResponseRequest": closed({**fields, **guided}, "input"),
-        "InputItem": {"anyOf": [_message(info), _call(), _output()]},
+        "InputItem": {"anyOf": [*_message(info), *_calls(), _output(), _left_out()]},
     }
 
 
 def _fields() -> Schema:
     about = f"Log-probabilities come with {LOGPROBS}, where no tool may be called."
-    pairs = {
-        "type": "object",
-        "propertyNames": {"maxLength": MAX_KEY},
-        "additionalProperties": {**TEXT, "maxLength": MAX_VALUE},
-        "maxProperties": MAX_PAIRS,
-    }
     return {
         "instructions": optional(TEXT, "A system turn before the input."),
         "max_output_tokens": optional(COUNT, "Most tokens of the answer."),
@@ -48,21 +34,15 @@ def _fields() -> Schema:
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
             f"With {LOGPROBS} only: of so many of the likeliest tokens, too.",
         ),
-        "metadata": optional(pairs, "The caller's own; the answer repeats it."),
-        "store": {**one_of(False, None), "description": "Nothing is stored here, also where it is left out."},
+        "metadata": {"description": "The caller's own; the answer repeats texts of a usual size."},
+        "store": {"description": "Nothing is stored here."},
     }
 
 
 def _elsewhere() -> Schema:
     """What other values these fields may have is served by OpenAI alone."""
-    return {
-        "background": one_of(False, None),
-        "truncation": one_of("disabled", None),
-        "reasoning": optional(
-            closed({"effort": one_of("none", None), "summary": one_of(None)}), "No model reasons here."
-        ),
-        **{name: {**one_of(None), "description": remedy} for name, remedy in ELSEWHERE.items()},
-    }
+    elsewhere = {name: {**one_of(None), "description": remedy} for name, remedy in ELSEWHERE.items()}
+    return {"background": one_of(False, None), **elsewhere}
 
 
 def _guided() -> Schema:
@@ -71,7 +51,11 @@ def _guided() -> Schema:
         json_schema(type=one_of("json_schema")),
     ]
     chosen = closed({"type": FUNCTION, "name": NAMED}, "type", "name")
-    return {**_text({"anyOf": forms}), **tools(function(type=FUNCTION), chosen)}
+    tool = function(type=FUNCTION)
+    inner = items({"anyOf": [tool, OTHER]})
+    space = {"type": one_of("namespace"), "name": NAMED, "description": optional(TEXT, "Left out.")}
+    space["tools"] = optional(inner, "As beside it; all names in all namespaces are told apart.")
+    return {**_text({"anyOf": forms}), **tools({"anyOf": [tool, closed(space, "type", "name")]}, chosen)}
 
 
 def _unguided() -> Schema:
@@ -80,44 +64,38 @@ def _unguided() -> Schema:
 
 def _text(form: Schema) -> Schema:
     fields = {
-        "format": optional(form, "Kept to by a grammar; strict is always true."),
-        "verbosity": one_of("medium", None),
+        "format": optional(form, "Kept to by a grammar."),
+        **without_effect(),
     }
     return {"text": optional(closed(fields), "The form of the answer.")}
 
 
-def _item(kind: str, fields: Schema, *required: str) -> Schema:
-    labels = {
-        "id": optional(TEXT, "Not read."),
-        "status": one_of(*STATES, None),
-        **{name: one_of(None) for name in ABSENT[kind]},
-    }
-    return closed({**fields, **labels}, *required)
+def _message(info: ModelInfo) -> list[Schema]:
+    kind, said = (
+        {"type": one_of("message", None)},
+        content(*([picture("input_image")] if info.images else [])),
+    )
+    told = optional(content(thoughts=True), "None is an empty text.")
+    asked = {**kind, "role": one_of(*(role for role in ROLES if role != "assistant")), "content": said}
+    return [
+        opened(asked, "role", "content"),
+        opened({**kind, "role": one_of("assistant"), "content": told}, "role"),
+    ]
 
 
-def _message(info: ModelInfo) -> Schema:
-    content = _content(*([_picture()] if info.images else []))
-    fields = {"type": one_of("message", None), "role": one_of(*ROLES), "content": content}
-    return _item("message", fields, "role", "content")
+def _left_out() -> Schema:
+    """Of earlier answers."""
+    return opened({"type": one_of(*LEFT_OUT)}, "type")
 
 
-def _call() -> Schema:
-    texts = {"call_id": TEXT, "name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}
-    return _item("function_call", {"type": one_of("function_call"), **texts}, "type", *texts)
+def _calls() -> list[Schema]:
+    texts = {"call_id": TEXT, "name": TEXT}
+    call = {"type": one_of("function_call"), **texts, "arguments": arguments()}
+    custom = {"type": one_of("custom_tool_call"), **texts, "input": TEXT}
+    return [opened(call, "type", *texts), opened(custom, "type", *texts, "input")]
 
 
 def _output() -> Schema:
-    fields = {"type": one_of("function_call_output"), "call_id": TEXT, "output": _content()}
-    return _item("function_call_output", fields, *fields)
-
-
-def _picture() -> Schema:
-    fields = {"type": one_of("input_image"), "image_url": PICTURE_URL, "detail": DETAIL}
-    return closed({**fields, "file_id": one_of(None)}, "type", "image_url")
-
-
-def _content(*others: Schema) -> Schema:
-    """A text, or a list of texts and `others`."""
-    labels = {name: {"description": "Of an earlier answer; not read."} for name in LABELS}
-    part = closed({"type": one_of(*PART_TYPES), "text": TEXT, **labels}, "type", "text")
-    return {"anyOf": [TEXT, items({"anyOf": [part, *others]} if others else part)]}
+    kind = one_of("function_call_output", "custom_tool_call_output")
+    fields = {"type": kind, "call_id": TEXT, "output": optional(content(), "None is an empty text.")}
+    return opened(fields, "type", "call_id")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.state import GoodputState, Wait, current
-from scheduler.goodput.step_budget import DraftOffers, most_urgent, most_valuable, urgency
+from scheduler.goodput.step_budget import DraftOffers, in_turn, most_urgent, most_valuable, urgency
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
@@ -57,7 +58,8 @@ class Goodput:
         start_at = _start_at(candidates, profile, now)
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
-        slices = _slices(candidates, state, profile)
+        deciding = in_turn(candidates.deciding, now, partial(_step_s, profile))
+        slices = _slices(candidates._replace(deciding=[*deciding]), state, profile)
         state = state.after(slices, now)
         if candidates.ahead:
             computed = sum([piece.tokens + (piece.draft or 0) for piece in slices])
@@ -118,8 +120,7 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
     ready = candidates.deciding
     if not ready or not candidates.awaited or candidates.prompts:
         return now
-    tokens = sum([1 + (session.draft or 0) for session in ready])
-    step_s = profile.cost.verify_s(tokens, sum([session.context for session in ready]), len(ready))
+    step_s = _step_s(profile, ready)
     latest = min([session.ready_since for session in ready]) + step_s / 2
     best, start_at = 0.0, now
     soon = sorted([wait.expected for wait in candidates.awaited if now < wait.expected <= latest])
@@ -128,6 +129,12 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
         if gain > best:
             best, start_at = gain, arrival
     return start_at
+
+
+def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
+    """Seconds of a step that decides all of them."""
+    tokens = sum([1 + (session.draft or 0) for session in sessions])
+    return profile.cost.verify_s(tokens, sum([session.context for session in sessions]), len(sessions))
 
 
 def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwareProfile) -> list[Slice]:

@@ -14,6 +14,8 @@ from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 
 BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
+LONG_S = 0.5  # the same of one whose answer is long, and has no end in sight
+NOTICED = 0.1  # share of a step that those who give way may add to it for others
 CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
 
 
@@ -103,7 +105,24 @@ def urgency(session: SessionView) -> float:
     since = due = session.ready_since
     if session.pace and session.due > since:
         due = session.due if session.due < since + CREDIT_S else since + CREDIT_S
-    return due + BACKGROUND_S if session.background else due
+    return due + _gives_way_s(session)
+
+
+def _gives_way_s(session: SessionView) -> float:
+    if session.background:
+        return BACKGROUND_S
+    return LONG_S if session.runs_on else 0.0
+
+
+def in_turn(
+    sessions: Sequence[SessionView], now: float, step_s: Callable[[Sequence[SessionView]], float]
+) -> Sequence[SessionView]:
+    """The sessions of a step, without those that still let others pass, if the step is noticeably shorter then."""
+    waiting = [session for session in sessions if now - session.ready_since >= _gives_way_s(session)]
+    watched = any(not _gives_way_s(session) for session in waiting)
+    if not watched or len(waiting) == len(sessions):
+        return sessions
+    return waiting if step_s(waiting) * (1 + NOTICED) < step_s(sessions) else sessions
 
 
 def most_urgent(sessions: Sequence[SessionView], places: int) -> Sequence[SessionView]:

@@ -1,7 +1,7 @@
 """What the server asks of a target model, without naming a tensor library."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -189,6 +189,11 @@ class EngineInfo:
         place = self.device if self.shards == 1 else f"{self.shards} shards on {self.device}"
         threads = f" by {self.threads}" if self.threads else ""
         return f"engine {self.runtime}, {self.dtype} on {place}{threads}, level {self.numerics}"
+
+
+def known_ends(ids: Iterable[int], vocab_size: int) -> tuple[int, ...]:
+    """Ends of a turn that the logits have, each once: files also state ids that are none."""
+    return tuple(dict.fromkeys(id for id in ids if 0 <= id < vocab_size))
 
 
 class TargetEngine(ABC):

@@ -21,7 +21,7 @@ from opensled.llama import LlamaModel
 from opensled.logs import told_long
 from opensled.step_threads import StepThreads
 from verify_server.engine import llama_probe, llama_settings
-from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
+from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCache
 from verify_server.engine.llama_parked import ParkedBlocks, Run
@@ -208,12 +208,13 @@ def load(
     threads: int = 0,
     kv_tokens: int = 0,
     context: int = 0,
+    eos_ids: Sequence[int] = (),
 ) -> LlamaCppEngine:
     """Loads, guards and probes a GGUF target.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `context`: positions to serve, 0 = all the model has.
-    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = timed. Raises UsageError,
-    UnsupportedModel, SelfTestFailed.
+    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = timed. `eos_ids`: ends of a
+    turn besides those that llama.cpp takes. Raises UsageError, UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
     with told_long("still reading the weights") as reading:
@@ -229,7 +230,7 @@ def load(
         model_id=str(path),
         vocab_size=model.vocab_size,
         context_length=served,
-        eos_ids=model.eos_ids(),
+        eos_ids=known_ends((*model.eos_ids(), *eos_ids), model.vocab_size),
         numerics="fast",
         dtype=model.precision(),
         device="cpu" if layers == 0 else "gpu",

@@ -14,7 +14,7 @@ from opensled.errors import EngineError, UsageError
 from opensled.logs import told_long
 from opensled.step_threads import StepThreads
 from verify_server.engine import guards, loading
-from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
+from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.fixed_steps import Capture, FixedSteps
 from verify_server.engine.image_encoder import ImageEncoder, decoder_of, sees
 from verify_server.engine.image_selftest import sees_alike
@@ -144,6 +144,7 @@ def load(
     graphs: str = "auto",
     shard: Shard = ALONE,
     threads: int | None = None,
+    eos_ids: tuple[int, ...] = (),
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
@@ -152,8 +153,8 @@ def load(
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
     which is slow, for tests. `shard`: which part of it this process computes; all others load theirs at the same time.
-    `threads`: of all steps on a processor, 0 = timed, None = as torch has them now. Raises UsageError, NotFound,
-    UnsupportedModel, SelfTestFailed.
+    `threads`: of all steps on a processor, 0 = timed, None = as torch has them now. `eos_ids`: ends of a turn, () =
+    those of the network's configs. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
     _check_options(numerics, graphs, kv_tokens)
     numerics = shard.numerics(numerics)
@@ -178,6 +179,7 @@ def load(
         shard=shard,
         eyes=eyes,
         threads=threads,
+        eos_ids=eos_ids,
     )
 
 
@@ -195,6 +197,7 @@ def around(
     shard: Shard = ALONE,
     eyes: ImageEncoder | None = None,
     threads: int | None = None,
+    eos_ids: tuple[int, ...] = (),
 ) -> TorchEngine:
     """Guards and tests a network that is on its device, as `load` does with what it has read.
 
@@ -213,11 +216,12 @@ def around(
         if eyes is not None:
             sees_alike(tested, eyes)
     memory = _allocated(tested.memory, num_blocks(tested.memory.bytes_per_token()))
+    vocab_size = network.config.get_text_config(decoder=True).vocab_size
     info = EngineInfo(
         model_id=model,
-        vocab_size=network.config.get_text_config(decoder=True).vocab_size,
+        vocab_size=vocab_size,
         context_length=context_length,
-        eos_ids=loading.eos_ids(network),
+        eos_ids=known_ends(eos_ids or loading.eos_ids(network), vocab_size),
         numerics=level,
         dtype=str(network.dtype).removeprefix("torch."),
         device=str(place),

@@ -8,54 +8,61 @@ any chat model can be asked to call one. The form of calls follows the template:
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from opensled.answer_text import CALL_TAGS
 from opensled.bounds import require_unicode
-from opensled.chat_render import TemplateRefused
+from opensled.chat_forms import Turn, first_taken, one_leading, short_ids
+from opensled.chat_render import ChatRenderer
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.fork_server import OverLimit
 from opensled.messages import ChatMessage, Tool, ToolCall
-
-Turn = dict[str, Any]  # one message, by the keys that templates read
-# Renders a template with messages and tools.
-Render = Callable[[list[Turn], list[dict[str, Any]] | None], str]
-
+from verify_server.text.template_files import Templates
 
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.
 PICTURE = f"<picture {secrets.token_hex(16)}>"
 
 
-def rendered(
-    messages: Sequence[ChatMessage],
-    tools: Sequence[Tool],
-    template: str,
-    render: Render,
-    placeholder: str = "",
-) -> str:
-    """The text of a chat up to the start of the assistant's next turn, by a `render` of `template`.
+class Chats:
+    """Renders the chats of a target, those with tools by the template for these; several threads may use it at once."""
 
-    `placeholder`: text that stands for a picture; a template that reads contents in parts writes it by itself.
-    Raises Unsupported without a template, InvalidRequest for what the template or the tokenizer refuses.
-    """
-    if not template:
-        raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
-    turns, functions = template_input([_marked(message) for message in messages], tools, template)
-    if reads_parts(template):
-        turns = [{**turn, "content": _parts(turn["content"])} for turn in turns]
-    try:
-        text = render(turns, functions)
-    except OverLimit as error:
-        raise InvalidRequest(
-            f"to render these messages the chat template takes more than {error}; send fewer or shorter ones",
-            "messages",
-        ) from error
-    except TemplateRefused as error:
-        raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
-    return valid_text(text.replace(PICTURE, placeholder))
+    def __init__(
+        self,
+        templates: Templates,
+        special: Mapping[str, Any],
+        origin: object,
+        placeholder: str = "",
+        undefined: bool = False,
+    ) -> None:
+        """`special`, `undefined`: see `ChatRenderer`; `placeholder`: text that stands for a picture.
+
+        Raises UnsupportedModel, naming `origin`, for a template that takes too much or cannot be compiled.
+        """
+        self._placeholder = placeholder
+        self._renderers = {text: ChatRenderer(text, special, undefined) for text in templates if text}
+        self._templates = templates
+        for renderer in self._renderers.values():
+            renderer.require(origin)
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
+        """The text of a chat up to the start of the assistant's next turn.
+
+        Raises Unsupported without a template, InvalidRequest for what the template or the tokenizer refuses.
+        """
+        template = self._templates.tools if tools else self._templates.plain
+        if not template:
+            raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
+        versions, functions = template_input([_marked(message) for message in messages], tools, template)
+        has_parts = reads_parts(template)
+
+        def render(turns: list[Turn]) -> str:
+            if has_parts:  # such a template writes the placeholder by itself
+                turns = [{**turn, "content": _parts(turn["content"])} for turn in turns]
+            return self._renderers[template].render(turns, functions)
+
+        return valid_text(first_taken(versions, render).replace(PICTURE, self._placeholder))
 
 
 def reads_parts(template: str) -> bool:
@@ -82,26 +89,23 @@ def _parts(content: str) -> list[dict[str, str]]:
     return [part for part in parts if part != {"type": "text", "text": ""}]
 
 
-def chosen(named: Mapping[str, str]) -> str:
-    """Of several templates by name, the one for tools, else the default one; "" if there is neither."""
-    return named.get("tool_use") or named.get("default") or ""
-
-
 def template_input(
     messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str
-) -> tuple[list[Turn], list[dict[str, Any]] | None]:
-    """The `messages` and `tools` with which to render `template` (no tools: None).
+) -> tuple[list[list[Turn]], list[dict[str, Any]] | None]:
+    """The versions of `messages`, for `first_taken`, and the `tools` with which to render `template` (no tools: None).
 
     Raises InvalidRequest if the schema of a tool or the arguments of an earlier call are not a JSON object.
     """
+    plain = _plain_turns(messages, template)
+    versions = [plain]
     if mentions(template, "tool_calls"):
         turns = [_turn(message) for message in messages]
-    else:
-        turns = _plain_turns(messages, template)
+        versions = [turns, _with_texts(turns), short_ids(turns), plain]
     functions = [_function(tool) for tool in tools]
     if functions and not mentions(template, "tools"):
-        return _with_system_text(turns, _tools_text(functions, template)), None
-    return turns, functions or None
+        text = _tools_text(functions, template)
+        return [_with_system_text(one_leading(turns), text) for turns in versions], None
+    return versions, functions or None
 
 
 def valid_text(text: str) -> str:
@@ -157,6 +161,24 @@ def _turn(message: ChatMessage) -> Turn:
     if message.name:
         turn["name"] = message.name
     return turn
+
+
+def _with_texts(turns: Sequence[Turn]) -> list[Turn]:
+    """With arguments of calls as text, for templates that append them to text."""
+    return [
+        {**turn, "tool_calls": [_with_text(call) for call in turn["tool_calls"]]}
+        if "tool_calls" in turn
+        else turn
+        for turn in turns
+    ]
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {
+        **call,
+        "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)},
+    }
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -5,20 +5,19 @@ metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or 
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from opensled.chat_render import ChatRenderer
 from opensled.errors import UnsupportedModel, VocabularyMismatch
 from opensled.gguf_file import read_metadata
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
-from verify_server.text import gguf_tokenizer
-from verify_server.text.chat_template import chosen, rendered, valid_text
+from verify_server.text import gguf_ends, gguf_tokenizer, template_files
+from verify_server.text.chat_template import Chats, valid_text
+from verify_server.text.template_files import Templates
 
 # Name of a special token in templates -> GGUF's key of its id.
 SPECIAL = {
@@ -52,11 +51,13 @@ class GgufText:
         ]
         self.tokenizer_json = self._tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
-        self.chat_template = files.template() or metadata.get("tokenizer.chat_template") or ""
-        self._chats = ChatRenderer(self.chat_template, files.special() or _special(metadata))
-        if self.chat_template:
-            self._chats.require(path)
+        beside = files.templates()
+        templates = beside if any(beside) else template_files.in_metadata(metadata)
+        self.chat_template, self.tool_template = templates
+        special = files.special() or _special(metadata)
+        self._chats = Chats(templates, special, path, undefined=templates is not beside)
         self.vocab_size = len(self._pieces)
+        self.eos_ids = tuple(dict.fromkeys((*gguf_ends.eos_ids(metadata), *files.ends(self._tokenizer))))
         self.fingerprint = fingerprint(self._pieces)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -65,7 +66,7 @@ class GgufText:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        return self._ids(rendered(messages, tools, self.chat_template, self._chats.render), framed=False)
+        return self._ids(self._chats.render(messages, tools), framed=False)
 
     def _ids(self, text: str, framed: bool) -> tuple[int, ...]:
         """By `encode_batch`: `encode` holds the interpreter's lock, seconds for a long text, and stalls all streams."""
@@ -112,34 +113,19 @@ class _TokenizerFolder:
         tokenizer.no_padding()
         return tokenizer
 
-    def template(self) -> str:
-        path = self._folder / "chat_template.jinja"
-        if self._present and path.is_file():
-            return path.read_text("utf-8")
-        template = self._config().get("chat_template")
-        if isinstance(template, list):
-            template = chosen({entry["name"]: entry["template"] for entry in template})
-        return template or ""
+    def templates(self) -> Templates:
+        return template_files.in_folder(self._folder) if self._present else Templates()
 
     def special(self) -> dict[str, str]:
         """The special tokens by the names in `SPECIAL`."""
-        found = {name: self._config().get(name) for name in SPECIAL}
-        texts = {
-            name: token["content"] if isinstance(token, dict) else token for name, token in found.items()
-        }
-        return {name: text for name, text in texts.items() if text}
-
-    def _config(self) -> dict[str, Any]:
-        path = self._folder / "tokenizer_config.json"
-        if not self._present or not path.is_file():
+        if not self._present:
             return {}
-        try:
-            config = json.loads(path.read_text("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise UnsupportedModel(f"{path} is not JSON: {error}; download it again") from error
-        if not isinstance(config, dict):
-            raise UnsupportedModel(f"{path} holds no JSON object; download it again")
-        return config
+        config = template_files.read_object(self._folder / template_files.CONFIG)
+        found = {name: template_files.token_text(config.get(name)) for name in SPECIAL}
+        return {name: text for name, text in found.items() if text}
+
+    def ends(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        return template_files.ends_in(self._folder, tokenizer.token_to_id) if self._present else ()
 
 
 def _special(metadata: dict[str, Any]) -> dict[str, str]:

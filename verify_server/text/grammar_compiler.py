@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 # The compiler recurses along references, with several KB of stack each: about 700 overflow a thread's usual 8 MB
-# and end the whole server. `MAX_SCHEMA` characters cannot fill this stack; only used pages take memory.
+# and end the whole server. Should a schema fill this stack, it ends the fork; only used pages take memory.
 COMPILER_STACK = 256 * 1024 * 1024  # bytes
 # Of one grammar. Chosen: the largest schemas in use take a tenth of it, also on a slow hub.
 LIMITS = ForkLimits(seconds=2.0, memory=COMPILER_STACK + (128 << 20))
 MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
 HANDLER = "verify_server.text.grammar_compiler:answering"
+
+ANY = Grammar('start: answer\nanswer: %json {"type": "object"}', (), "")
 
 T = TypeVar("T")
 _stack_size_lock = threading.Lock()
@@ -61,6 +63,18 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> LLMatcher:
         """Its matcher, with the first mask computed. Raises InvalidRequest or Unsupported."""
         return _with_large_stack(lambda: self._compile(grammar))
+
+    def added_bytes(self, grammar: Grammar) -> int:
+        """What its matcher adds to this process's memory. Raises as `compile` does."""
+        return _with_large_stack(lambda: self._added_bytes(grammar))
+
+    def _added_bytes(self, grammar: Grammar) -> int:
+        warm = self._compile(ANY)  # what a first grammar takes, and the process itself, is not this grammar's
+        before = _resident_bytes()
+        matcher = self._compile(grammar)
+        taken = _resident_bytes() - before
+        del matcher, warm
+        return taken
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
@@ -117,13 +131,10 @@ def question(grammar: Grammar) -> bytes:
 def _answer(compiler: GrammarCompiler, question: bytes) -> bytes:
     fields = json.loads(question)
     parts = tuple(GrammarPart(**part) for part in fields.pop("parts"))
-    before = _resident_bytes()
     try:
-        matcher = compiler.compile(Grammar(**fields, parts=parts))
+        taken = compiler.added_bytes(Grammar(**fields, parts=parts))
     except RequestError as error:
         return json.dumps({"code": error.code, "reason": str(error), "field": error.field}).encode()
-    taken = _resident_bytes() - before
-    del matcher
     return json.dumps({"bytes": taken}).encode()
 
 

@@ -9,27 +9,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opensled.errors import EngineError, InvalidRequest, Overloaded, TruthConflict, from_code
+from opensled.errors import (
+    EngineError,
+    InvalidRequest,
+    Overloaded,
+    RequestError,
+    TruthConflict,
+    Unsupported,
+    from_code,
+)
 from opensled.fork_server import ForkServer, OverLimit
-from opensled.messages import Guide
+from opensled.messages import Guide, Tool
 from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
 from verify_server.text.tool_grammar import Grammar, grammar_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+log = logging.getLogger(__name__)
+
+COARSEST = 2  # of `grammar_of`: the arguments are any object
 MAX_CHECKED = 1024  # grammars that need no second check; chosen
-# A usual schema takes 0.2 MB, one with 2,000 properties 12 MB. Chosen: hundreds of usual answers fit.
+# A usual schema takes 0.1 MB, one with 2,000 properties 12 MB. Chosen: hundreds of usual answers fit.
 TENANT_BYTES = 128 << 20
 ALL_BYTES = 512 << 20
-LEAST = 200_000  # bytes of any grammar
+GROWTH = 400_000  # bytes that a matcher adds while it is asked for the masks of an answer; measured
 RETRY_SECONDS = 1.0  # answers end all the time; chosen
 
 
@@ -46,7 +58,7 @@ class GrammarMemory:
 
         Raises Overloaded if there is no room for it.
         """
-        size = max(size, LEAST)
+        size = max(size, 0) + GROWTH
         with self._lock:
             room = min(self._most_of_one - self._taken[tenant], self._most - self._taken.total())
             if size > room:
@@ -143,7 +155,8 @@ class GuideCompiler:
         self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids)
         self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
         self._memory = GrammarMemory()
-        self._checked = OrderedDict[bytes, int]()  # digest of a grammar -> bytes it takes; the latest last
+        # Digest of a grammar -> the bytes it takes, or why it is refused; the latest last.
+        self._checked = OrderedDict[bytes, int | RequestError]()
 
     def start(self, guide: Guide, committed: Sequence[int], tenant: str = "") -> Constraint:
         """The constraint of an answer that begins with `committed`. Takes milliseconds, for a huge schema a second.
@@ -152,7 +165,38 @@ class GuideCompiler:
         cannot be compiled or enforced, Overloaded if the live grammars take too much memory, and TruthConflict for
         committed ids that break the grammar. Ends early, with `Cancelled`, by `opensled.fork_server.STOP`.
         """
-        grammar = grammar_of(guide, self._template)
+        try:
+            return self._start(guide, {}, committed, tenant)
+        except (InvalidRequest, Unsupported) as error:
+            loose = [tool for tool in guide.tools if not tool.strict]
+            if error.field != "tools" or not loose:
+                raise
+            self._compiler.read_vocabulary("tools")  # where it is no schema's fault
+        coarse = {tool.name: self._coarse(tool) for tool in loose}
+        log.warning(
+            "the arguments of some tools are held by a coarser grammar: %s",
+            sorted(filter(coarse.get, coarse)),
+        )
+        try:
+            return self._start(guide, coarse, committed, tenant)
+        except (InvalidRequest, Unsupported):
+            return self._start(guide, dict.fromkeys(coarse, COARSEST), committed, tenant)
+
+    def _coarse(self, tool: Tool) -> int:
+        """How coarse the grammar of a tool must be to be compiled (`grammar_of`)."""
+        alone = Guide(tools=(tool,), tool_choice="required")
+        for coarse in range(COARSEST):
+            try:
+                self._check(grammar_of(alone, self._template, {tool.name: coarse}))
+            except (InvalidRequest, Unsupported):
+                continue
+            return coarse
+        return COARSEST
+
+    def _start(
+        self, guide: Guide, coarse: Mapping[str, int], committed: Sequence[int], tenant: str
+    ) -> Constraint:
+        grammar = grammar_of(guide, self._template, coarse)
         self._compiler.read_vocabulary(grammar.field)
         give_back = self._memory.take(tenant, self._check(grammar))
         try:
@@ -184,10 +228,16 @@ class GuideCompiler:
         asked = question(grammar)
         digest = hashlib.sha256(asked).digest()
         if digest not in self._checked:
-            self._checked[digest] = self._ask(asked, grammar.field)
+            try:
+                self._checked[digest] = self._ask(asked, grammar.field)
+            except (InvalidRequest, Unsupported) as error:
+                self._checked[digest] = error
             if len(self._checked) > MAX_CHECKED:
                 self._checked.popitem(last=False)
-        return self._checked[digest]
+        found = self._checked[digest]
+        if isinstance(found, RequestError):
+            raise type(found)(str(found), found.field)
+        return found
 
     def _ask(self, asked: bytes, field: str) -> int:
         try:

@@ -1,16 +1,15 @@
 """Tokenizer and chat template of a Hugging Face target."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled.chat_render import ChatRenderer
 from opensled.errors import UnsupportedModel, first_line
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
-from verify_server.text.chat_template import chosen, rendered, valid_text
+from verify_server.text import template_files
+from verify_server.text.chat_template import Chats, valid_text
 
 
 class HFText:
@@ -21,15 +20,14 @@ class HFText:
         self._tokenizer = _tokenizer(folder)
         self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
-        self._placeholder = _placeholder(folder, self._tokenizer)
-        template: str | dict[str, str] | None = self._tokenizer.chat_template or _of_processor(folder)
-        self.chat_template = chosen(template) if isinstance(template, dict) else template or ""
-        self._chats = ChatRenderer(self.chat_template, self._tokenizer.special_tokens_map)
-        if self.chat_template:
-            self._chats.require(folder)
+        templates = template_files.in_folder(folder)
+        self.chat_template, self.tool_template = templates
+        placeholder = _placeholder(folder, self._tokenizer)
+        self._chats = Chats(templates, self._tokenizer.special_tokens_map, folder, placeholder)
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
         self.fingerprint = fingerprint(piece or "" for piece in pieces)
+        self.eos_ids = template_files.ends_in(folder, self._tokenizer.get_vocab().get)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
@@ -37,30 +35,22 @@ class HFText:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        text = rendered(messages, tools, self.chat_template, self._chats.render, self._placeholder)
+        text = self._chats.render(messages, tools)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _placeholder(folder: Path, tokenizer: Any) -> str:
     """The text of the token that stands for a picture; "" = the model reads text alone."""
-    config = json.loads((folder / "config.json").read_text()) if (folder / "config.json").is_file() else {}
+    config = template_files.read_object(folder / "config.json")
     token_id = config.get("image_token_index", config.get("image_token_id"))
     return tokenizer.convert_ids_to_tokens(token_id) or "" if isinstance(token_id, int) else ""
-
-
-def _of_processor(folder: Path) -> str | None:
-    """The chat template of a vision-language model, which older ones keep apart from the tokenizer."""
-    path = folder / "chat_template.json"
-    found = json.loads(path.read_text()) if path.is_file() else {}
-    template = found.get("chat_template") if isinstance(found, dict) else None
-    return template if isinstance(template, str) else None
 
 
 def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
+    try:  # its templates are looked up in verify_server/text/template_files.py
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True, chat_template="")
     except Exception as error:  # tokenizers raises bare Exception, transformers many kinds
         cause = first_line(error)
         raise UnsupportedModel(

@@ -14,10 +14,10 @@ from typing import Any
 
 from opensled.answer_text import CALL_TAGS
 from opensled.errors import InvalidRequest, Unsupported
+from opensled.held_schema import beyond, held
 from opensled.messages import Guide, Tool
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
-MAX_SCHEMA = 64 * 1024  # characters of all schemas of one guide; chosen
 # The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with
 # each other, and regular expressions that must all match the same text. Chosen: up to here it takes less.
 MAX_KEY_PATTERNS = 100
@@ -68,31 +68,36 @@ class Grammar:
     field: str  # the request field that asked for a grammar
 
 
-def grammar_of(guide: Guide, template: str) -> Grammar:
+def grammar_of(guide: Guide, template: str, coarse: Mapping[str, int] | None = None) -> Grammar:
     """The grammar of a guide for the model of a chat template.
+
+    `coarse`: the names of tools, without `strict`, that are held less closely: at 1 without what takes the compiler
+    longest, at 2 their arguments are any object.
 
     Raises InvalidRequest and Unsupported with `field` `response_format`, `tools` or `tool_choice`.
     """
     field = "tools" if guide.tool_choice in ("auto", "required") else "response_format"
-    if len(guide.json_schema) + sum(len(tool.parameters) for tool in guide.tools) > MAX_SCHEMA:
-        raise InvalidRequest(f"the schemas are longer than {MAX_SCHEMA} characters", field)
     if field == "response_format":
         part = _answer_part(guide)
         return Grammar("\n".join((HEADER, "start: answer", f"answer: %json {part.schema}")), (part,), field)
-    return _tools_grammar(guide, template)
+    return _tools_grammar(guide, template, coarse or {})
 
 
-def _tools_grammar(guide: Guide, template: str) -> Grammar:
+def _tools_grammar(guide: Guide, template: str, coarse: Mapping[str, int]) -> Grammar:
     tools = _callable(guide)
     tagged = has_call_tags(template)
     if any(mark in template for mark in FOREIGN_CALLS):
         raise Unsupported("this target writes its tool calls in a form without a known grammar", "tools")
-    calls = {"anyOf": [_call_schema(tool, number) for number, tool in enumerate(tools)]}
-    parts = [
-        GrammarPart(f"the parameters of tool {tool.name!r}", "tools", _schema_text(parameters(tool), "tools"))
-        for tool in tools
+    arguments = [_arguments(tool, coarse.get(tool.name, 0)) for tool in tools]
+    calls = [
+        _call_schema(tool, each, number)
+        for number, (tool, each) in enumerate(zip(tools, arguments, strict=True))
     ]
-    rules = [HEADER, f"object: %json {_schema_text(calls, 'tools')}"]
+    parts = [
+        GrammarPart(f"the parameters of tool {tool.name!r}", "tools", _schema_text(each, "tools"))
+        for tool, each in zip(tools, arguments, strict=True)
+    ]
+    rules = [HEADER, f"object: %json {_schema_text({'anyOf': calls}, 'tools')}"]
     rules += _tagged_calls(guide.parallel) if tagged else ["calls: object"]
     if guide.tool_choice == "required":
         rules.append("start: calls")
@@ -133,12 +138,29 @@ def _callable(guide: Guide) -> tuple[Tool, ...]:
     return tools
 
 
-def _call_schema(tool: Tool, number: int) -> dict[str, Any]:
+def _arguments(tool: Tool, coarse: int) -> dict[str, Any]:
+    """The schema that holds the arguments of a tool."""
+    schema = parameters(tool)
+    if coarse > 1:
+        return {"type": "object"}
+    return _kept_to(schema, f"the parameters of tool {tool.name!r}", "tools", tool.strict, coarse > 0)
+
+
+def _kept_to(
+    schema: dict[str, Any], what: str, field: str, strict: bool, coarse: bool = False
+) -> dict[str, Any]:
+    """What the grammar holds of a schema; raises Unsupported if that must be all of it and is not."""
+    found = held(schema, field, coarse)
+    if strict and found.left_out:
+        raise Unsupported(f"{what}: {beyond(*next(iter(found.left_out.items())))}", field)
+    return found.schema
+
+
+def _call_schema(tool: Tool, arguments: dict[str, Any], number: int) -> dict[str, Any]:
     """An object like {"name": ..., "arguments": {...}}; its own `$id` keeps the schema's references inside it."""
-    arguments = {**parameters(tool), "$id": f"tool:{number}"}
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": arguments},
+        "properties": {"name": {"const": tool.name}, "arguments": {**arguments, "$id": f"tool:{number}"}},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
@@ -146,26 +168,19 @@ def _call_schema(tool: Tool, number: int) -> dict[str, Any]:
 
 def _answer_part(guide: Guide) -> GrammarPart:
     schema = parse_object(guide.json_schema, "the schema is", "response_format") or {"type": "object"}
+    schema = _kept_to(schema, "the schema", "response_format", guide.strict)
     return GrammarPart("the schema", "response_format", _schema_text(schema, "response_format"))
 
 
 def _schema_text(schema: dict[str, Any], field: str) -> str:
     """A schema for llguidance, with our options instead of those that the schema may contain."""
     nodes = list(_objects(schema))
-    if any(_counts_keys(node) for node in nodes):
-        raise Unsupported("minProperties above 1 cannot be enforced; list the keys as required", field)
     key_patterns = sum(len(_items(node, "patternProperties")) for node in nodes)
     patterns = sum(isinstance(node.get(key), str) for node in nodes for key in ("pattern", "format"))
     if key_patterns > MAX_KEY_PATTERNS or (patterns > MAX_JOINED_PATTERNS and any(map(_joins, nodes))):
         raise Unsupported("too many patterns to compile; use fewer of them, or no allOf beside them", field)
     _check_multiples(nodes, field)
     return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}})
-
-
-def _counts_keys(node: dict[str, Any]) -> bool:
-    """Whether an object needs more keys than `required` names: the grammar allows a free key to appear twice."""
-    least = node.get("minProperties")
-    return isinstance(least, int | float) and least > max(1, len(_items(node, "required")))
 
 
 def _joins(node: dict[str, Any]) -> bool:

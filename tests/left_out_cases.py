@@ -1,0 +1,165 @@
+"""Requests as clients send them: fields without effect, values that mean off, earlier turns as they come back.
+
+Each was refused once. http_api/effects.py has the rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PROMPTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/responses": {"input": "Hi"},
+    "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/api/generate": {"prompt": "Hi"},
+}
+
+# Everywhere: any value, the header names them.
+ANNOTATIONS: list[dict[str, Any]] = [
+    {"cache_prompt": True}, {"service_tier": "flex"}, {"store": True}, {"verbosity": "low"}, {"metadata": {"a": 1}},
+    {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"}, {"reasoning": {"summary": "auto"}},
+    {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
+    {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
+    {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
+]  # fmt: skip
+
+# Everywhere: they ask for nothing, and no header says anything.
+OFF: list[dict[str, Any]] = [
+    {"anything_else": None}, {"prediction": None, "guided_json": None}, {"functions": []}, {"function_call": "auto"},
+    {"n": 1}, {"best_of": 1}, {"suffix": ""}, {"use_beam_search": False}, {"length_penalty": 1.0}, {"min_tokens": 0},
+    {"skip_special_tokens": True}, {"grammar": ""}, {"guided_choice": []}, {"structured_outputs": {}}, {"tools": []},
+    {"chat_template_kwargs": {}}, {"repeat_penalty": 1}, {"mirostat": 0}, {"audio": None}, {"modalities": ["text"]},
+    {"context": []}, {"images": []}, {"tool_choice": "auto"}, {"echo": False}, {"response_format": {"type": "text"}},
+]  # fmt: skip
+
+# A sampling field at a value that is off, and what it comes to: at OpenAI's paths beside the rest, at Ollama's in
+# `options`.
+SAMPLING: list[tuple[dict[str, Any], str, object]] = [
+    ({"top_k": -1}, "top_k", 0), ({"top_k": -40}, "top_k", 0), ({"top_p": 0}, "top_k", 1), ({"top_p": 0.0}, "top_p", 1),
+    ({"seed": 2**63}, "seed", -(2**63)), ({"seed": 2**64 - 1}, "seed", -1), ({"seed": 2**64 + 5}, "seed", 5),
+    ({"seed": -(2**70) + 3}, "seed", 3), ({"stop": ""}, "stop", ()), ({"stop": ["", "a"]}, "stop", ("a",)),
+    ({"stop": []}, "stop", ()), ({"min_p": 0}, "min_p", 0),
+]  # fmt: skip
+
+# Of options: what they come to.
+OPTIONS: list[tuple[dict[str, Any], str, object]] = [
+    ({"num_predict": 0}, "max_tokens", 1024), ({"num_predict": -1}, "max_tokens", 1024), ({"num_gqa": 1}, "top_k", 40),
+    ({"draft_num_predict": 4}, "top_k", 40), ({"num_gqa": None, "nonsense": None}, "top_k", 40),
+    ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repetition_penalty", 1.1),
+    ({"repeat_penalty": 1.1, "repeat_last_n": 0}, "repetition_penalty", 1),
+    ({"frequency_penalty": 0.5, "repeat_last_n": 0}, "frequency_penalty", 0),
+    ({"cache_prompt": True, "typical_p": 1, "tfs_z": 1.0}, "top_k", 40), ({"seed": -1}, "seed", None),
+]  # fmt: skip
+
+# Refused, also with --lenient, at each path: the answer would look right, and not be.
+ASKED: list[tuple[dict[str, Any], str]] = [
+    ({"guided_json": {}}, "guided_json"), ({"guided_regex": "a"}, "guided_regex"), ({"grammar": "root ::= a"},
+    "grammar"),
+    ({"guided_choice": ["a"]}, "guided_choice"), ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"json_schema": {}}, "json_schema"), ({"regex": "a"}, "regex"), ({"ebnf": "a"}, "ebnf"),
+    ({"functions": [{"name": "f"}]}, "functions"), ({"function_call": {"name": "f"}}, "function_call"),
+    ({"modalities": ["audio"]}, "modalities"), ({"web_search_options": {}}, "web_search_options"),
+    ({"min_tokens": 5}, "min_tokens"), ({"use_beam_search": True}, "use_beam_search"), ({"best_of": 3}, "best_of"),
+    ({"continue_final_message": True}, "continue_final_message"), ({"files": ["a"]}, "files"),
+]  # fmt: skip
+ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "/v1/chat/completions": [
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+        ({"response_format": {"type": "text", "json_schema": {"name": "a"}}}, "response_format.json_schema"),
+        ({"max_output_tokens": 5}, "max_output_tokens"), ({"prompt": "a"}, "prompt"), ({"format": "json"}, "format"),
+        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images"),
+    ],
+    "/v1/completions": [
+        ({"response_format": {"type": "json_object"}}, "response_format"), ({"tools": [{}]}, "tools"),
+        ({"suffix": "b"}, "suffix"), ({"max_completion_tokens": 5}, "max_completion_tokens"),
+    ],
+    "/v1/responses": [
+        ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 5}, "max_tokens"),
+        ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema"), ({"n": 2}, "n"),
+        ({"background": True}, "background"),
+    ],
+    "/api/chat": [
+        ({"options": {"grammar": "a"}}, "options.grammar"), ({"response_format": {"type": "json_object"}},
+        "response_format"),
+        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images"),
+        ({"options": {"mirostat": 1}}, "options.mirostat"), ({"max_tokens": 5}, "max_tokens"),
+    ],
+    "/api/generate": [
+        ({"context": [1, 2]}, "context"), ({"images": ["iVBORw0KGgo="]}, "images"), ({"suffix": "a"}, "suffix"),
+        ({"template": "{{ .Prompt }}"}, "template"), ({"options": {"json_schema": {}}}, "options.json_schema"),
+    ],
+}  # fmt: skip
+
+
+def called(arguments: Any, in_function: dict[str, Any] | None = None, **in_call: Any) -> list[dict[str, Any]]:
+    """A chat in which a call was made."""
+    function = {"name": "pump", "arguments": arguments, **(in_function or {})}
+    call = {"id": "c1", "type": "function", "function": function, **in_call}
+    return [
+        {"role": "user", "content": "Runs it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": None},
+    ]
+
+
+def answered(content: Any = "Yes.", **extras: Any) -> list[dict[str, Any]]:
+    """A chat with an earlier answer."""
+    turn = {"role": "assistant", "content": content, **extras}
+    return [{"role": "user", "content": "Is 7 prime?"}, turn, {"role": "user", "content": "And 8?"}]
+
+
+# Chats as they come back, at /v1/chat/completions and /api/chat: the text of turn 1, the arguments of its call.
+HISTORIES: list[tuple[list[dict[str, Any]], str, str | None]] = [
+    *((called(empty), "", "{}") for empty in ("", " ", "\n", "null", "{}", {}, None)),
+    (called({"a": 1}), "", '{"a": 1}'), (called('{"a": "ü"}'), "", '{"a": "ü"}'),
+    (called("{}", index=0), "", "{}"), (called("{}", {"parsed_arguments": {}}), "", "{}"),
+    (called("{}", {"parsed_arguments": None, "index": 0}, provider_specific_fields={"a": 1}), "", "{}"),
+    (called("{}", type=None), "", "{}"),
+    *((answered(**{extra: value}), "Yes.", None)
+      for extra in ("reasoning_content", "reasoning", "id", "parsed", "audio", "annotations",
+      "provider_specific_fields",
+                    "phase", "thinking", "function_call", "tool_calls", "unheard_of", "cache_control", "refusal")
+      for value in (None, [] if extra == "tool_calls" else "")),
+    *((answered(**{extra: value}), "Yes.", None)
+      for extra, value in (("reasoning_content", "a"), ("reasoning_details", [{"type": "x"}]), ("parsed", {"a": 1}),
+                           ("thinking_blocks", [{"thinking": "a"}]), ("images", None), ("unheard_of", {"a": [1]}))),
+    (answered(None), "", None), (answered(None, tool_calls=[]), "", None), (answered([]), "", None),
+    (answered(None, refusal="No."), "No.", None), (answered([{"type": "refusal", "refusal": "No."}]), "No.", None),
+    (answered([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes.", "citations": []}]), "Yes.",
+    None),
+    (answered([{"type": "output_text", "text": "Yes.", "annotations": [], "logprobs": []}]), "Yes.", None),
+]  # fmt: skip
+
+# Items of a response as they come back: roles and texts of the turns they are read as.
+CALL = {"type": "function_call", "call_id": "c1", "name": "pump", "arguments": ""}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "it runs"}
+ITEMS: list[tuple[list[dict[str, Any]], list[tuple[str, str]]]] = [
+    ([{"type": "reasoning", "id": "r", "summary": [], "encrypted_content": None}], []),
+    ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "thought"}]}], []),
+    ([{"type": "web_search_call", "id": "w", "status": "completed", "action": {}}], []),
+    ([{"role": "assistant", "content": "Yes.", "phase": "final_answer", "status": "new"}], [("assistant", "Yes.")]),
+    ([{"role": "assistant", "content": None}], [("assistant", "")]),
+    ([{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}], [("assistant", "No.")]),
+    ([{**CALL, "namespace": None, "parsed_arguments": {}, "status": None}, OUTPUT], [("assistant", ""), ("tool",
+    "it runs")]),
+    ([CALL, {**OUTPUT, "output": None}], [("assistant", ""), ("tool", "")]),
+    ([{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "a"},
+      {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}], [("assistant", ""), ("tool", "ok")]),
+    ([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}], "name": "b"}], [("user", "a")]),
+]  # fmt: skip
+
+# No arguments: refused with the call's own field.
+NO_ARGUMENTS = [
+    '"kitchen"',
+    "[1]",
+    '{"room": "ki',
+    '{"a": NaN}',
+    '{"a": -Infinity}',
+    "true",
+    "{'a': 1}",
+    "{}}",
+    [1],
+    3,
+    "[" * 9999,
+]

@@ -1,0 +1,220 @@
+"""What grammars hold of JSON schemas: the rest is named, what is held can always end, and keeps to the schema."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+
+import jsonschema
+import pytest
+
+from opensled.errors import InvalidRequest, RequestError, Unsupported
+from opensled.held_schema import MAX_NODES, held
+from opensled.messages import Guide, Tool
+from opensled.schema_keywords import is_pattern
+from tests.guiding import EOS, completes, decode, ids, may_follow, schema_guide, tiny
+from tests.random_schemas import document
+
+LIMIT = 3000  # tokens in which a walk must find an end
+# The letters that the patterns of tests/random_schemas.py ask for, and what closes values.
+LETTERS = [ids(letter)[0] for letter in 'abcdxyz0159-:.@TZPD,n"']
+CLOSERS = [ids(letter)[0] for letter in '"}]']
+
+LEFT_OUT = [
+    ({"type": "array", "uniqueItems": True}, ["uniqueItems"]),
+    ({"type": "array", "uniqueItems": False}, []),
+    ({"type": "object", "propertyNames": {"pattern": "a"}}, ["propertyNames"]),
+    ({"type": "array", "contains": {"const": "a"}, "minContains": 2}, ["contains", "minContains"]),
+    ({"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {}}, ["if", "then", "else"]),
+    ({"not": {"type": "null"}}, ["not"]),
+    ({"dependentRequired": {"a": ["b"]}, "dependencies": {}, "dependentSchemas": {}}, 3),
+    ({"type": "object", "unevaluatedProperties": False}, ["unevaluatedProperties"]),
+    ({"properties": {"a": {}}, "unevaluatedProperties": False}, []),
+    ({"type": "string", "pattern": "^(?!x).*$"}, ["pattern"]),
+    ({"type": "string", "format": "color"}, ["format"]),
+    ({"type": "integer", "format": "int32"}, []),
+    ({"type": "object", "minProperties": 2}, ["minProperties"]),
+    ({"properties": {"a": {}, "b": {}}, "minProperties": 1, "maxProperties": 1}, ["minProperties", "maxProperties"]),
+    ({"properties": {"a": {}}, "required": ["a"], "minProperties": 1, "maxProperties": 3}, []),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ["oneOf"]),
+    ({"oneOf": [{"type": "integer"}, {"$ref": "#/$defs/t"}], "$defs": {"t": {"type": "string"}}}, []),
+    ({"$ref": "https://example.org/x.json"}, ["$ref"]),
+    ({"$ref": "#/$defs/none"}, ["$ref"]),
+    ({"$dynamicRef": "#a"}, ["$dynamicRef"]),
+    ({"type": "any"}, ["type"]),
+    ({"type": "string", "minLength": "1", "maxLength": 5.0}, ["minLength"]),
+    ({"properties": None, "required": None, "enum": None, "type": None}, []),
+    ({"items": 5, "anyOf": [], "properties": []}, ["items", "anyOf", "properties"]),
+    ({"$schema": "https://schemas.invalid/own", "nullable": True, "x-y": 1, "example": {}, "readOnly": 1}, []),
+    ({"properties": {"p": {}}, "patternProperties": {"^p$": {"type": "integer"}, "^q": {}}}, ["patternProperties.^p$"]),
+    ({"allOf": [{"if": {}}, {"properties": {"a": {"not": {}}}}]}, ["allOf[0].if", "allOf[1].properties.a.not"]),
+    ({"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"contains": {}}}}, ["$defs.b.contains"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "paths"), LEFT_OUT, ids=str)
+def test_what_no_grammar_holds_is_left_out_by_its_path_and_compiles_without(schema, paths):
+    found = held(schema, "x")
+    assert len(found.left_out) == paths if isinstance(paths, int) else list(found.left_out) == paths
+    tool = Tool(
+        "save",
+        "",
+        json.dumps({"type": "object", "properties": {"value": schema}, "$defs": schema.get("$defs", {})}),
+    )
+    tiny().start(Guide(tools=(tool,), tool_choice="required"), ())
+
+
+@pytest.mark.parametrize(("schema", "paths"), [case for case in LEFT_OUT if case[1]], ids=str)
+def test_with_strict_it_is_refused_by_its_name(schema, paths):
+    name = paths[0] if isinstance(paths, list) else "dependentRequired"
+    with pytest.raises(Unsupported) as refusal:
+        tiny().start(Guide(json_schema=json.dumps(schema), strict=True), ())
+    assert name in str(refusal.value) and "strict" in str(refusal.value)
+
+
+CLOSED = [
+    ({"properties": {"a": {}}}, '{"a": 1}', '{"a": 1, "b"'),
+    ({"type": "object", "properties": {}}, "{}", '{"b"'),
+    ({"type": ["object", "null"], "properties": {"a": {}}}, "{}", '{"b"'),
+    ({"properties": {"a": {}}, "required": ["b"]}, '{"b": 1}', '{"c"'),
+    ({"allOf": [{"properties": {"a": {}}}, {"$ref": "#/$defs/b"}], "$defs": {"b": {"properties": {"b": {}}}}},
+     '{"a": 1, "b": 2}', '{"c"'),
+    ({"properties": {"k": {}}, "anyOf": [{"required": ["k"]}, {"properties": {"a": {}}}]}, '{"k": 1}', '{"c"'),
+    ({"type": "object", "oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}}]},
+     '{"b": 1}', '{"a": 1, "b"'),
+    ({"patternProperties": {"^a": {}}}, '{"ab": 1}', '{"b"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), CLOSED, ids=str)
+def test_an_object_that_names_its_keys_has_no_others(schema, good, bad):
+    schema = {"type": "object", **schema}
+    assert completes(tiny(), schema_guide(schema), good)
+    constraint = tiny().start(schema_guide(schema), ())
+    with pytest.raises(Exception, match="stuck"):
+        constraint.commit(ids(bad))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a": {}}, "additionalProperties": True},
+        {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "integer"}},
+    ],
+    ids=str,
+)
+def test_an_object_that_is_open_by_its_schema_stays_open(schema):
+    assert completes(tiny(), schema_guide(schema), '{"b": 1}')
+
+
+def test_a_tool_that_cannot_be_compiled_takes_no_closeness_from_another():
+    """Regular expressions that take the compiler too long: only their tool is held less closely."""
+    slow = {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}"} for i in range(9)]}
+    tools = tuple(
+        Tool(name, "", json.dumps({"type": "object", "properties": {"v": value}, "required": ["v"]}))
+        for name, value in (("slow", slow), ("good", {"type": "integer"}))
+    )
+    guide = Guide(tools=tools, tool_choice="required")
+    assert completes(tiny(), guide, '{"name": "slow", "arguments": {"v": "q"}}')
+    assert completes(tiny(), guide, '{"name": "good", "arguments": {"v": 5}}')
+    with pytest.raises(AssertionError):
+        assert completes(tiny(), guide, '{"name": "good", "arguments": {"v": "q"}}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}},
+        {"properties": {"a": {"$ref": "#"}}, "required": ["a"], "type": "object"},
+        {"properties": {"a": {"type": "array", "items": {"$ref": "#"}, "minItems": 1}}, "required": ["a"]},
+    ],
+    ids=str,
+)
+def test_a_schema_that_needs_itself_without_an_end_is_refused(schema):
+    with pytest.raises(InvalidRequest):
+        tiny().start(schema_guide({"type": "object", **schema}), ())
+
+
+def test_an_endless_property_is_left_away():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/a"}, "b": {}},
+        "$defs": {"a": {"$ref": "#/$defs/a"}},
+    }
+    assert completes(tiny(), schema_guide(schema), '{"b": 1}')
+    assert "a" not in {
+        name for name, each in held(schema, "x").schema["properties"].items() if each is not False
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good"),
+    [
+        (r"^(?!x).*$", False), (r"(?<=a)b", False), (r"\bfoo\b", False), (r"^(a)\1$", False), (r"\uD83D", False),
+        ("[^]", False), ("a^b", False), ("a$b", False), (r"\cA", False), (r"\Z", False), (r"\j", False), ("[", False),
+        ("(a", False), ("{foo}", False), ("*a", False), (r"\p{L}+", True), (r"\u0041", True), (r"\/path", True),
+        (r"[\w-]+", True), (r"a\$b", True), ("[$^]x", True), (r"^\\b$", True), ("^(?:a|^b)c$", True), ("a{2,}", True),
+        (r"^\d{1,3}(\.\d+)?$", True), (r"^[^\s@]+@[^\s@]+$", True), ("^$|^a", True),
+    ],
+)  # fmt: skip
+def test_patterns_that_the_compiler_lacks_are_known_without_it(pattern, good):
+    assert is_pattern(pattern) is good
+    guide = Guide(json_schema=json.dumps({"type": "string", "pattern": pattern}))
+    tiny().start(guide, ())
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{}] * MAX_NODES},
+        {
+            "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i - 1}"} for i in range(MAX_NODES)},
+            "$ref": "#/$defs/d9999",
+        },
+        {"oneOf": [{"enum": list(range(3000))}] * 40},
+        {"properties": {"a" * 99: {}}, "patternProperties": {f"(a+)+{i}$": {} for i in range(100)}},
+        {"allOf": [{"properties": {"a": {}}, "anyOf": [{"$ref": "#"}] * 50}] * 300},
+    ],
+    ids=lambda schema: str(schema)[:60],
+)
+def test_a_schema_made_to_be_slow_is_read_or_refused_soon(schema):
+    started = time.process_time()
+    with contextlib.suppress(InvalidRequest):
+        held(schema, "x")
+    assert time.process_time() - started < 3
+
+
+def walked_to_its_end(schema: dict, rng: random.Random, free: int) -> str | None:
+    """A random answer, which must end within `LIMIT`; None: the schema is refused."""
+    try:
+        constraint = tiny().start(schema_guide(schema), ())
+    except RequestError:
+        return None
+    answer: list[int] = []
+    while len(answer) < LIMIT:
+        choices = may_follow(constraint)
+        ordinary = sorted(choices - {EOS})
+        if EOS in choices and (len(answer) >= free or not ordinary):
+            return decode(answer)
+        liked = [token for token in (CLOSERS if rng.random() < 0.7 else LETTERS) if token in choices]
+        answer.append(rng.choice(liked if liked and len(answer) >= free else ordinary))
+        constraint.commit(answer[-1:])
+    raise AssertionError(f"no end after {LIMIT} tokens: {decode(answer)[-200:]!r}")
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 2060), marks=pytest.mark.long)], ids=str)
+def test_every_walk_over_the_masks_of_an_accepted_schema_ends_in_what_it_holds(seeds):
+    accepted = 0
+    for seed in seeds:
+        schema, rng = document(seed), random.Random(seed)
+        for free in (0, 6, 20):
+            text = walked_to_its_end(schema, rng, free)
+            if text is None:
+                break
+            jsonschema.Draft202012Validator(held(schema, "x").schema).validate(json.loads(text))
+            accepted += free == 0
+    assert accepted > len(seeds) / 2

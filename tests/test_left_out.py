@@ -1,0 +1,172 @@
+"""What clients send without effect is left out by name, and what they remember comes back; what asks is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from http_api.bodies import IGNORED_HEADER
+from tests.fake_backend import FakeBackend, call, refusal
+from tests.left_out_cases import (
+    ANNOTATIONS,
+    ASKED,
+    ASKED_OF,
+    HISTORIES,
+    ITEMS,
+    NO_ARGUMENTS,
+    OFF,
+    OPTIONS,
+    PROMPTS,
+    SAMPLING,
+    answered,
+    called,
+)
+
+CHATS = ("/v1/chat/completions", "/api/chat")
+
+
+def ask(path, lenient=False, **fields):
+    backend = FakeBackend()
+    body = {**PROMPTS[path], "stream": False, **fields}
+    return backend, call(backend, path, body, lenient=lenient)
+
+
+def taken(path, **fields):
+    """The one task of a request that is answered, and what its header names."""
+    backend, response = ask(path, **fields)
+    assert response.status_code == 200, response.text
+    return backend.tasks[0], response.headers.get(IGNORED_HEADER, "")
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+def test_annotations_are_left_out_and_named(path):
+    plain, _ = taken(path)
+    for fields in ANNOTATIONS:
+        task, header = taken(path, **fields)
+        assert task == plain
+        assert header == ", ".join(fields) or (path.startswith("/api") and "keep_alive" in fields)
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+def test_what_is_off_or_null_changes_and_tells_nothing(path):
+    plain, _ = taken(path)
+    for fields in OFF:
+        assert taken(path, **fields) == (plain, ""), fields
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+@pytest.mark.parametrize(("fields", "name", "value"), SAMPLING)
+def test_values_that_mean_off_are_off(path, fields, name, value):
+    task, _ = taken(path, **({"options": fields} if path.startswith("/api") else fields))
+    assert getattr(task if name == "stop" else task.params, name) == value
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+@pytest.mark.parametrize(("options", "name", "value"), OPTIONS)
+def test_options_of_ollama_s_clients(path, options, name, value):
+    assert getattr(taken(path, options=options)[0].params, name) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/chat/completions", "max_tokens"), ("/v1/chat/completions", "max_completion_tokens"),
+        ("/v1/completions", "max_tokens"), ("/v1/responses", "max_output_tokens"),
+    ],
+)  # fmt: skip
+def test_no_limit_is_the_end_of_the_context(path, name):
+    assert taken(path, **{name: -1})[0].params.max_tokens == 1024
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("path", PROMPTS)
+def test_what_is_asked_for_is_never_left_out(path, lenient):
+    for fields, name in [*ASKED, *ASKED_OF[path]]:
+        backend, response = ask(path, lenient, **fields)
+        assert response.status_code == 400 and not backend.tasks, fields
+        error = response.json()["error"]
+        assert name in error if isinstance(error, str) else error["param"] == name
+
+
+@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize(("turns", "text", "arguments"), HISTORIES)
+def test_a_chat_comes_back_as_it_was_kept(path, turns, text, arguments):
+    turn = taken(path, messages=turns)[0].prompt[1]
+    assert (turn.role, turn.content) == ("assistant", text)
+    assert [each.arguments for each in turn.tool_calls] == ([] if arguments is None else [arguments])
+
+
+def test_what_earlier_turns_have_besides_is_named_once():
+    turns = answered(reasoning_content="a", id="m1") * 300
+    assert taken(CHATS[0], messages=turns)[1] == "messages[].reasoning_content, messages[].id"
+
+
+@pytest.mark.parametrize(("items", "turns"), ITEMS)
+def test_items_come_back_as_they_were_kept(items, turns):
+    user = {"role": "user", "content": "Hi"}
+    prompt = taken("/v1/responses", input=[user, *items, user])[0].prompt
+    assert [(turn.role, turn.content) for turn in prompt[1:-1]] == turns
+
+
+@pytest.mark.parametrize("arguments", NO_ARGUMENTS, ids=range(len(NO_ARGUMENTS)))
+def test_a_fault_in_a_call_names_its_field(arguments):
+    where = "messages[1].tool_calls[0].function.arguments"
+    assert refusal(ask(CHATS[0], messages=called(arguments))[1])["param"] == where
+    assert where in ask(CHATS[1], messages=called(arguments))[1].json()["error"]
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    assert refusal(ask("/v1/responses", input=[item])[1])["param"] == "input[0].arguments"
+
+
+def test_choices_of_neighbouring_seeds_share_none():
+    drawn = []
+    for seed in range(5, 9):
+        backend, _ = ask(CHATS[0], seed=seed, n=4)
+        drawn += [task.params.seed for task in backend.tasks]
+    assert len(set(drawn)) == 16 and drawn[::4] == [5, 6, 7, 8]
+    again, _ = ask(CHATS[0], seed=5 + 2**64, n=4)
+    assert [task.params.seed for task in again.tasks] == drawn[:4]
+
+
+def test_figures_while_streaming_are_an_annotation():
+    options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": True}
+    _, response = ask(CHATS[0], stream=True, stream_options=options)
+    assert response.status_code == 200
+    named = response.headers[IGNORED_HEADER]
+    assert named == "stream_options.continuous_usage_stats, stream_options.include_obfuscation"
+    assert taken(CHATS[0], stream_options={"include_usage": True})[1] == "stream_options"
+
+
+def test_an_unknown_field_is_refused_with_the_way_out():
+    error = refusal(ask(CHATS[0], unheard_of=1)[1])
+    assert error["param"] == "unheard_of" and "--lenient" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"), ("/v1/v1/completions", "/v1/completions"),
+        ("/api/v1/responses", "/v1/responses"), ("/completions/", "/v1/completions"),
+        ("/v1/api/generate", "/api/generate"), ("/api/chat/completions", "/v1/chat/completions"),
+    ],
+)  # fmt: skip
+def test_a_wrong_base_url_is_told_the_right_path(path, meant):
+    response = call(FakeBackend(), path, {})
+    assert response.status_code == 404 and f"ask for {meant}" in json.dumps(response.json())
+
+
+@pytest.mark.parametrize("path", [*PROMPTS, "/api/tags", "/health"])
+def test_a_slash_too_many_leads_to_the_path(path):
+    head, _, tail = path.rpartition("/")
+    for spelled in (f"{path}/", f"{path}//", *([f"{head}//{tail}"] if head else [])):
+        response = call(FakeBackend(), spelled, {})
+        assert (response.status_code, response.headers["location"]) == (307, path), spelled
+        assert f"ask for {path}" in response.text
+
+
+def test_a_model_without_a_name_is_the_list():
+    assert "GET /v1/models" in call(FakeBackend(), "/v1/models/", method="GET").text
+
+
+def test_an_unknown_path_is_only_unknown():
+    assert "ask for" not in call(FakeBackend(), "/v2/nothing", {}).text
