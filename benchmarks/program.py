@@ -83,3 +83,22 @@ def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> It
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def write_page(folder: Path, name: str, document: Mapping[str, Any], body: str) -> None:
+    """NAME.json, and NAME.md: the title, where the figures come from, and `body`, which is Markdown."""
+    write_json(folder / f"{name}.json", document)
+    origin = document["provenance"]
+    machine, libraries = origin["machine"], origin["libraries"]
+    told = ", ".join(
+        f"{each} {libraries[each]}" for each in ("llama-cpp-python", "torch") if each in libraries
+    )
+    lines = [
+        f"# {document['title']}",
+        "",
+        f"*{document['label'].capitalize()}*: {machine['cpu']}, {machine['cores']} cores, load "
+        f"{machine['load_average'][0]} at the start; {told}; {origin['date'][:10]}, `{origin['command']}`.",
+        "",
+        body,
+    ]
+    (folder / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n")

@@ -6,7 +6,7 @@
 `opensled serve --http` with engine llamacpp and SmolLM2 in 16 bits. For each length the same chat is asked by one user
 and by eight at once, first when the cache has nothing of it, then again; and once more after other texts have filled
 the cache. Then chats of 64 tokens show what a full cache costs. The texts are compared with those of a server without
-the cache. It writes repeated_prompt.json.
+the cache. It writes repeated_prompt.json and repeated_prompt.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import httpx
 
 from benchmarks.peer_chats import Contender
 from benchmarks.peer_prompts import DOCUMENTS
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_json
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_page
 from benchmarks.serving import files
 from opensled.llama import LlamaModel
 from opensled_testbed.processes import Process, free_port
@@ -170,7 +170,7 @@ def run(arguments: Namespace) -> int:
         "provenance": origin,
     }
     if folder := folder_of(arguments):
-        write_json(folder / "repeated_prompt.json", document)
+        write_page(folder, "repeated_prompt", document, markdown(document))
     print(markdown(document))
     return 0
 

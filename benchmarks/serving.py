@@ -6,7 +6,7 @@ them, against llama.cpp's own server, and against plain llama_cpp and transforme
 
 All engines have the same weights: engine llamacpp, llama-server and llama_cpp the file in 16 bits that is served by
 default, engine torch and transformers the same in bfloat16. Contenders answer the same chats in turns, all of them idle
-but one; clients share the machine's cores with them. It writes serving.json.
+but one; clients share the machine's cores with them. It writes serving.json and serving.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.peer_chats import Contender
 from benchmarks.peer_prompts import SHORT, Chats
 from benchmarks.peer_server import running
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_json
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_page
 from benchmarks.serving_plain import PLAIN, PlainContender, plain
 from hw_profiles.detect import usable_cores
 from opensled.llama import LlamaModel
@@ -199,7 +199,7 @@ def run(arguments: Namespace) -> int:
         "provenance": origin,
     }
     if folder := folder_of(arguments):
-        write_json(folder / "serving.json", document)
+        write_page(folder, "serving", document, markdown(document))
     print(markdown(document))
     return 0
 

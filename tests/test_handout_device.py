@@ -171,10 +171,10 @@ def test_a_full_disk(monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shelf, "_place", full)
-    with pytest.raises(ModelError, match="no room"):
+    with pytest.raises(ModelError, match="its disk is full"):
         fetch(link=other(2))
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(ModelError, match="no room"):
+    with pytest.raises(ModelError, match="its disk is full"):
         fetch(link=other(2))
     assert weights() == WEIGHTS
 

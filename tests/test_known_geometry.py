@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from opensled import remembered
 from opensled.errors import SelfTestFailed
 from tests.tiny_models import random_model
 from verify_server.engine import geometry, known_geometry, loading, sdpa, selftest, short_model
@@ -168,11 +169,11 @@ def test_the_level_is_exact_where_nothing_can_be_kept(folder, tmp_path, monkeypa
 
 def test_few_results_are_kept(kept) -> None:
     known = known_geometry.Known(Geometry(**GOOD), 1)
-    for number in range(known_geometry.MOST_FILES + 3):
+    for number in range(remembered.MOST_FILES + 3):
         file = kept / f"{number}.json"
         known_geometry.Memory(file).keep(known)
         os.utime(file, (number, number))
-    assert len(list(kept.iterdir())) == known_geometry.MOST_FILES
+    assert len(list(kept.iterdir())) == remembered.MOST_FILES
     assert known_geometry.Memory(kept / f"{number}.json").recall() == known
     assert known_geometry.Memory(kept / "0.json").recall() is None
 

@@ -193,7 +193,7 @@ def test_an_edge_and_a_relay_wait_for_the_server_and_say_so_once(pipe, port, tmp
 
 
 def test_generate_waits_and_answers(pipe, port):
-    words = ["generate", "--server", f"127.0.0.1:{port}", "--prompt", "Hi", "--max-tokens", "4", "--json"]
+    words = ["generate", "--server", f"127.0.0.1:{port}", "Hi", "--max-tokens", "4", "--json"]
     with serving(pipe, port) as server:
         listens(port)
         asking = subprocess.Popen(

@@ -123,7 +123,7 @@ def test_rates_stand_on_what_is_known():
         stats = Stats(
             3,
             tokens,
-            rounds,
+            rounds=rounds,
             round_tokens=of_rounds,
             local_tokens=local,
             first_token=1.0,
