@@ -214,7 +214,9 @@ def test_files_beside_win(source, tmp_path):
         config = {"chat_template": "beside" if source == "text" else named, "eos_token": {"content": "E"}}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     text = GgufText(path)
-    assert text.tool_template == "beside" and text.chat_template == ("plain" if source == "named" else "beside")
+    assert text.tool_template == "beside" and text.chat_template == (
+        "plain" if source == "named" else "beside"
+    )
 
 
 # The file
