@@ -8,6 +8,7 @@ An object that names its properties and not `additionalProperties` is closed: a 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from opensled.schema_unions import are_apart, names_of
 
 Node = dict[str, Any]
 COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+ONE_KEY = re.compile(r"\^[A-Za-z0-9_-]+\$")  # a pattern that only one key matches
 MAX_DEPTH = 100  # of a schema; the compiler reads 127 levels of JSON
 MAX_NODES = 20_000  # schemas within a schema; the compiler takes seconds for so many. Chosen
 
@@ -202,10 +204,22 @@ class _Walk:
             kept["allOf"] = [each for each in kept["allOf"] if each not in (True, {})]
             if not kept["allOf"]:
                 del kept["allOf"]
-        if not joined and "additionalProperties" not in node and "object" in kept.get("type", "object"):
+        if self._loses_keys(node, kept):
+            kept.pop("additionalProperties", None)
+        elif not joined and "additionalProperties" not in node and "object" in kept.get("type", "object"):
             self._close(node, kept)
         self._count_keys(kept, path)
         return kept
+
+    def _loses_keys(self, node: Node, kept: Node) -> bool:
+        """Whether patterns of keys are left out, so that the object must stay open; a single key is named instead."""
+        patterns = node.get("patternProperties")
+        left = set(patterns if isinstance(patterns, dict) else ()) - kept.get("patternProperties", {}).keys()
+        single = {pattern for pattern in left if ONE_KEY.fullmatch(pattern)}
+        if single:
+            keys = dict.fromkeys((pattern[1:-1] for pattern in sorted(single)), True)
+            kept["properties"] = {**keys, **kept.get("properties", {})}
+        return bool(left - single)
 
     def _close(self, node: Node, kept: Node) -> None:
         """Leave an object only the keys that are named; what it merely refers to or may be closes itself."""

@@ -253,3 +253,15 @@ def test_calls_are_streamed_by_name_and_then_piece_by_piece():
         written[piece["index"]] += piece["function"]["arguments"]
     assert written == {0: ARGUMENTS, 1: "{}"}
     assert all(not choice["delta"].get("content") for choice in choices)
+
+
+def test_what_the_grammar_leaves_out_is_named_in_a_header_and_with_strict_refused():
+    unique = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
+    name = "tools[0].function.parameters.properties.tags.uniqueItems"
+    tool = {"name": "srv:ns/save.all", "parameters": unique}
+    answer = call(FakeBackend(), body=chat(tools=[{"type": "function", "function": tool}]))
+    assert (answer.status_code, answer.headers["OpenSLED-Not-In-Grammar"]) == (200, name)
+    refused = call(
+        FakeBackend(), body=chat(tools=[{"type": "function", "function": {**tool, "strict": True}}])
+    )
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)

@@ -85,6 +85,7 @@ CLOSED = [
     ({"type": "object", "oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}}]},
      '{"b": 1}', '{"a": 1, "b"'),
     ({"patternProperties": {"^a": {}}}, '{"ab": 1}', '{"b"'),
+    ({"patternProperties": {"^a$": {}}, "required": ["a"], "additionalProperties": False}, '{"a": 1}', '{"b"'),
 ]  # fmt: skip
 
 
@@ -102,6 +103,7 @@ def test_an_object_that_names_its_keys_has_no_others(schema, good, bad):
     [
         {"type": "object"},
         {"type": "object", "properties": {"a": {}}, "additionalProperties": True},
+        {"type": "object", "patternProperties": {"^(?!a)": {}}, "additionalProperties": False},
         {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "integer"}},
     ],
     ids=str,
