@@ -79,7 +79,7 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
             "OpenSLED-Ignored",
             "OpenSLED-Not-In-Grammar",
             "x-request-id",
-        ),  # fmt: skip
+        ),
     )
 
 
