@@ -58,9 +58,15 @@ def brief(body: Any) -> Any:
 
 
 def _relate_tools(body: dict[str, Any]) -> None:
-    tools = {_name(tool): tool for tool in body.get("tools") or ()}
-    if tools:
-        body["tools"] = list(tools.values())
+    functions, others = {}, []
+    for tool in body.get("tools") or ():
+        if name := _name(tool):
+            functions[name] = tool
+        else:
+            others.append(tool)  # no function: left out
+    tools = {name: tool for name, tool in functions.items() if tool.get("type", "function") == "function"}
+    if functions or others:
+        body["tools"] = [*functions.values(), *others]
     choice = body.get("tool_choice")
     name = _name(choice) if isinstance(choice, dict) else ""
     if (name and name not in tools) or (choice == "required" and not tools):
@@ -87,5 +93,5 @@ def _write_arguments(call: dict[str, Any]) -> None:
 
 
 def _name(function: dict[str, Any]) -> str:
-    """Of a tool or a choice, as a chat or a response has them."""
-    return function.get("function", function)["name"]
+    """Of a tool or a choice, as a chat or a response has them; "" where it has none."""
+    return str(function.get("function", function).get("name", ""))
