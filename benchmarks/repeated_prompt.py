@@ -58,10 +58,9 @@ class Texts:
     """Passages of this project's documents, no two of them alike."""
 
     def __init__(self, model: Path) -> None:
-        self._llama = LlamaModel(model, 0)
         pages = [path.read_text("utf-8") for path in sorted(DOCUMENTS.glob("*.md"))]
-        self._ids = self._llama.tokenize(" ".join(pages))
-        self._pieces, self._next = self._llama.pieces(), 0
+        self._ids = LlamaModel(model, 0).tokenize(" ".join(pages))
+        self._next = 0
 
     def take(self, tokens: int) -> list[int]:
         """The next ids; the documents begin anew, one id further, where they end."""

@@ -37,12 +37,12 @@ class Frame:
     content: bytes
 
 
-def whole_frame(data: bytes) -> Frame | None:
+def whole_frame(data: bytearray) -> Frame | None:
     """The frame that these bytes are; None if some are missing."""
     if len(data) < HEADER_BYTES:
         return None
     ticket, kind, length = struct.unpack_from(HEADER, data)
-    return Frame(ticket, kind, data[HEADER_BYTES:]) if len(data) - HEADER_BYTES == length else None
+    return Frame(ticket, kind, bytes(data[HEADER_BYTES:])) if len(data) - HEADER_BYTES == length else None
 
 
 def read_frame(pipe: int) -> Frame | None:

@@ -116,8 +116,7 @@ class Fork:
     question: bytes = b""  # under way
     ticket: int = 0  # of the question under way; 0 = none is
     deadline: float = math.inf  # of that, by time.monotonic
-    content: list[bytes] = field(default_factory=list)
-    size: int = 0
+    content: bytearray = field(default_factory=bytearray)  # of its answer so far
     ended: int = 0  # why it was ended: TIME, MEMORY or CANCEL
 
     def hang_up(self) -> None:
@@ -178,27 +177,25 @@ class ForkLoop:
         for fork in self.forks.values():
             if now >= fork.deadline:
                 self.end(fork, TIME)
-        return min(
-            3600.0, max(0.01, min((fork.deadline - now for fork in self.forks.values()), default=3600.0))
-        )
+        return max(0.01, min(3600.0, *(fork.deadline - now for fork in self.forks.values()), math.inf))
 
     def read(self, fork: Fork) -> None:
         """Take what a fork has written, and pass a whole answer on; an end without one is told by its status."""
         chunk = os.read(fork.pipe, CHUNK)
-        fork.size += len(chunk)
-        fork.content.append(chunk)
-        if fork.size > self._limits.memory:
+        fork.content += chunk
+        if len(fork.content) > self._limits.memory:
             self.end(fork, MEMORY)
         elif not chunk:
             self._over(fork)
-        elif frame := whole_frame(b"".join(fork.content)):
+        elif frame := whole_frame(fork.content):
             self._pass(fork, ANSWER, frame.content)
             if not fork.left:
                 fork.hang_up()
 
     def _pass(self, fork: Fork, kind: int, content: bytes = b"") -> None:
         write_frame(self._answers, fork.ticket, kind, content)
-        fork.ticket, fork.deadline, fork.content, fork.size = 0, math.inf, [], 0
+        fork.ticket, fork.deadline = 0, math.inf
+        fork.question, fork.content = b"", bytearray()
 
     def _over(self, fork: Fork) -> None:
         del self.forks[fork.pipe]

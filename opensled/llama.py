@@ -124,11 +124,6 @@ class LlamaModel:
         return int(llama_cpp.llama_model_n_layer(self.handle))
 
     @property
-    def heads(self) -> int:
-        """Attention heads of a layer, of the queries."""
-        return max(1, int(llama_cpp.llama_model_n_head(self.handle)))
-
-    @property
     def kv_width(self) -> int:
         """Numbers of the keys that one layer keeps for a token, and of the values; roughly: layers may differ."""
         heads, kv_heads, width = (
