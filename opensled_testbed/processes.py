@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
 from opensled.child_server import READY, clean_environment
 from opensled.errors import OpenSledError
 
+OWN_PORTS = (20_000, 30_000)  # below those that Linux (32,768), macOS and Windows (49,152) hand out
 QUIET = ("--log-level", "error")  # flags of a command under a display of its own
 
 
@@ -47,7 +49,7 @@ class Process:
         self._reader.start()
 
     def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        with self.log.open("ab") if self.log else nullcontext() as errors:
+        with self.log.open("ab") if self.log else contextlib.nullcontext() as errors:
             return subprocess.Popen(
                 self.arguments,
                 stdout=subprocess.PIPE,
@@ -96,10 +98,14 @@ class Process:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that is free now, for programs that cannot choose one themselves."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port of the loopback address that is free now, for programs that cannot choose one themselves.
+
+    No system gives such a number to a connection or to port 0 by itself, so it stays free until it is used.
+    """
+    while True:
+        port = random.randrange(*OWN_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def exit_on_signals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -175,7 +176,10 @@ def test_an_edge_and_a_relay_wait_for_the_server_and_say_so_once(pipe, port, tmp
     below = free_port()
     above = ("--upstream", f"127.0.0.1:{port}")
     device = ["edge", "--server", f"127.0.0.1:{below}", "--drafter", "lookup", "--http", "127.0.0.1:0"]
-    with serving(pipe, port) as server, serving(pipe, below, *above, verb=RELAY, log=logs[0]) as relay:
+    with contextlib.ExitStack() as started:
+        server = started.enter_context(serving(pipe, port))
+        listens(port)  # whoever asks before that is told that nothing listens there, and ends
+        relay = started.enter_context(serving(pipe, below, *above, verb=RELAY, log=logs[0]))
         listens(below)
         with Process(device, isolated=True, log=logs[1]) as edge:
             for log in logs:
