@@ -62,7 +62,7 @@ def pads(wanted: bool, info: ModelInfo) -> bool:
     return wanted or PADDING_REQUIRED in info.capabilities
 
 
-LISTS = ("eos_ids", "capabilities")
+LISTS = ("eos_ids", "capabilities", "aliases")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import EventStream, Told, attended, begun, merged, whole
 from http_api.failures import error_response, http_error_response
 from http_api.guard import Access
+from http_api.model_names import is_name, names_of
 from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
 from http_api.page.page_chat import PageReply, page_request
@@ -30,6 +31,7 @@ from http_api.page.views import PageView
 from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
+from http_api.token_routes import token_routes
 from opensled.errors import NotFound, OpenSledError, Unreachable
 from opensled.messages import ModelInfo
 from opensled.metrics import Metric, page_of, registry
@@ -68,6 +70,7 @@ def build_app(
             Route("/v1/responses", responses, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
+            *token_routes(backend, lenient),
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
             Route("/health", api.health),
@@ -131,19 +134,20 @@ class Api:
         return takes_alone(body, self._backend), read(body, self._backend.info)
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": list(self._cards().values())})
+        return _json({"object": "list", "data": self._cards()})
 
     async def model(self, request: Request) -> Response:
-        card = self._cards().get(request.path_params["model"])
-        if card is None:
-            raise NotFound(f"{self._backend.info.model_id!r} is served here; GET /v1/models", "model")
-        return _json(card)
+        asked = request.path_params["model"]
+        for card in self._cards():
+            if is_name(asked, card["id"]):
+                return _json(card)
+        raise NotFound(f"model {asked[:80]!r} not found; GET /v1/models lists what is served here", "model")
 
-    def _cards(self) -> dict[str, dict[str, Any]]:
-        """What can be asked, by name."""
+    def _cards(self) -> list[dict[str, Any]]:
+        """What can be asked."""
         info = self._backend.info
-        names = [info.model_id, *([alone_name(info)] if self._backend.writes_alone else [])]
-        return {name: model_card(name, info, self._created) for name in names}
+        names = [*names_of(info), *([alone_name(info)] if self._backend.writes_alone else [])]
+        return [model_card(name, info, self._created) for name in names]
 
     async def openapi(self, request: Request) -> Response:
         return _json(description(self._backend.info))

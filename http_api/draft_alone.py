@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from http_api.backend import Answer, Backend
+from http_api.model_names import is_name
 from opensled.answer import Origin
 from opensled.messages import ModelInfo
 
 PREFIXES: dict[Origin, str] = {"local": "draft-alone/", "relay": "relay-alone/"}
-LATEST = ":latest"  # which clients of Ollama may append
 
 
 def alone_name(info: ModelInfo, author: Origin = "local") -> str:
@@ -25,8 +25,8 @@ def alone_name(info: ModelInfo, author: Origin = "local") -> str:
 
 def takes_alone(body: dict[str, Any], backend: Backend) -> bool:
     """Whether a request names the draft model alone; it then names the target instead."""
-    name = body.get("model")
-    if not backend.writes_alone or name not in (alone_name(backend.info), alone_name(backend.info) + LATEST):
+    asked = body.get("model")
+    if not backend.writes_alone or not isinstance(asked, str) or not is_name(asked, alone_name(backend.info)):
         return False
     body["model"] = backend.info.model_id
     return True

@@ -4,6 +4,7 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 """
 
 from http_api import replies, schemas
+from http_api.model_names import names_of
 from http_api.replies import Schema, ref
 from http_api.response_api import output_schemas, response_schemas
 from opensled.messages import ModelInfo
@@ -57,7 +58,7 @@ def description(info: ModelInfo) -> Schema:
 
 
 def _paths(info: ModelInfo) -> Schema:
-    model_id = {"type": "string", "enum": [info.model_id]}
+    model_id = {"type": "string", "enum": [*names_of(info)]}
     return {
         "/v1/chat/completions": {
             "post": _post(
@@ -90,6 +91,10 @@ def _paths(info: ModelInfo) -> Schema:
                 "parameters": [{"name": "model", "in": "path", "required": True, "schema": model_id}],
             }
         },
+        "/tokenize": {"post": _told("tokenize", "The tokens of a text", ("TokenizeRequest", "Tokens"))},
+        "/detokenize": {
+            "post": _told("detokenize", "The text of tokens", ("DetokenizeRequest", "TokenText"))
+        },
         "/openapi.json": {"get": _get("describe", "This description", "Description")},
         "/status": {"get": _get("draftStatus", "How answers are drafted just now, and why", "Status")},
         "/health": {"get": {**_get("health", "Whether the process works", "Health"), "security": []}},
@@ -103,11 +108,15 @@ def _paths(info: ModelInfo) -> Schema:
 
 
 def _post(name: str, summary: str, kinds: tuple[str, str], events: Schema) -> Schema:
+    post = _told(name, summary, kinds)
+    post["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
+    return post
+
+
+def _told(name: str, summary: str, kinds: tuple[str, str]) -> Schema:
+    """An operation that has one answer, never a stream."""
     asked, whole = kinds
-    content = {
-        "application/json": {"schema": ref(whole)},
-        "text/event-stream": {"schema": events},
-    }
+    content = {"application/json": {"schema": ref(whole)}}
     return {
         "operationId": name,
         "summary": summary,

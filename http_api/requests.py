@@ -13,9 +13,10 @@ from http_api.chat_messages import read_prompts, read_turns
 from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import read_guide
+from http_api.model_names import asked_name
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from opensled.answer import Task
-from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
+from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
@@ -63,7 +64,7 @@ class Request:
 def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/chat/completions. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
-    check_model(fields, info)
+    asked_name(fields, info)
     prompt = read_turns(fields.take("messages"), info.images is not None)
     require_template(info, "messages")
     require_images(prompt, info.images, "messages")
@@ -80,7 +81,7 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     if body.get("logprobs") is False:  # as chats spell none
         body = {**body, "logprobs": None}
     fields = Fields(body)
-    check_model(fields, info)
+    asked_name(fields, info)
     prompts = read_prompts(fields.take("prompt"), info)
     limit, _ = token_limit(fields, info, "max_tokens")
     params = read_params(fields, info, limit or COMPLETION_TOKENS)
@@ -127,13 +128,6 @@ def _count(fields: Fields) -> int:
     if count is not None and not 1 <= count <= MAX_CHOICES:
         raise InvalidRequest(f"n is out of range: it must be from 1 to {MAX_CHOICES}", "n")
     return count or 1
-
-
-def check_model(fields: Fields, info: ModelInfo) -> None:
-    """Raises NotFound for any model but the one served."""
-    model = fields.text("model", info.model_id)
-    if model != info.model_id:
-        raise NotFound(f"{info.model_id!r} is served here, not {model[:80]!r}; GET /v1/models", "model")
 
 
 def require_template(info: ModelInfo, name: str) -> None:

@@ -6,10 +6,11 @@ V1 = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
+    "/v1/embeddings",
     "/v1/models",
 )  # longer ones before their ends
 OLLAMA = ("/api/chat", "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version")
-OTHERS = ("/openapi.json", "/status", "/health", "/ready")
+OTHERS = ("/tokenize", "/detokenize", "/openapi.json", "/status", "/health", "/ready")
 
 
 def squeezed(path: str) -> str:

@@ -4,9 +4,11 @@ from http_api.chat_messages import HELD, MAX_PROMPTS
 from http_api.content_parts import DETAILS, TEXTS, THOUGHTS
 from http_api.effects import ANNOTATIONS, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guide_schemas import guided
-from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, opened, optional, ref
+from http_api.model_names import names_of
+from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, opened, optional, or_null, ref
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
+from opensled.bounds import MAX_CHARACTERS
 from opensled.messages import (
     MAX_BIAS,
     MAX_BIASES,
@@ -36,7 +38,39 @@ def components(info: ModelInfo) -> Schema:
             {"prompt": _prompt(info), **_common(info), **_completion_only()}, "prompt"
         ),
         "Message": {"anyOf": _messages(info)},
+        **_tokens(info),
     }
+
+
+def _tokens(info: ModelInfo) -> Schema:
+    """Requests and answers of /tokenize and /detokenize."""
+    asked = {"model": _model(info), **without_effect()}
+    spelled = optional({"type": "boolean"}, "Whether the tokens are spelled out, too.")
+    special = optional({"type": "boolean"}, "Whether the model's special tokens, such as BOS, are added.")
+    text = {"type": "string", "maxLength": MAX_CHARACTERS * info.limits.context_length}
+    return {
+        "TokenizeRequest": closed(
+            {**asked, "prompt": text, "add_special_tokens": special, "return_token_strs": spelled}, "prompt"
+        ),
+        "Tokens": opened(
+            {
+                "count": {"type": "integer"},
+                "max_model_len": {"type": "integer"},
+                "tokens": items(_token(info)),
+                "token_strs": or_null(items({"type": "string"})),
+            },
+            "count",
+            "tokens",
+        ),
+        "DetokenizeRequest": closed({**asked, "tokens": items(_token(info))}, "tokens"),
+        "TokenText": opened({"prompt": {"type": "string"}, "content": {"type": "string"}}, "prompt"),
+    }
+
+
+def _model(info: ModelInfo) -> Schema:
+    return optional(
+        {"type": "string", "enum": [*names_of(info), "", None]}, "The model served here, by any name."
+    )
 
 
 def _token(info: ModelInfo) -> Schema:
@@ -55,7 +89,7 @@ def everywhere(info: ModelInfo) -> Schema:
     """The fields of every kind of request."""
     return {
         **without_effect(),
-        "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model served here."),
+        "model": _model(info),
         **_sampling(),
         **(_penalties() if PENALTIES in info.capabilities else _without_penalties()),
         "logit_bias": _logit_bias(info),

@@ -22,6 +22,8 @@ MAX_BLOCK = 1 << 10  # draft tokens
 MAX_NAMED = 1 << 16  # ids in all distributions of one draft
 MAX_STOP_IDS = 256  # as in http_api/sampling_fields.py: each Open carries them all
 MAX_NAME = 1 << 10  # characters of a rule, a role, a tool's name
+# Of a text, for each position of a context: hardly any token is longer. A longer prompt is not tokenized.
+MAX_CHARACTERS = 64
 MAX_MODEL = 1 << 12  # characters of a target's name, which may be a path
 MAX_TOKEN = 1 << 12  # bytes of a resume token: it holds the names of a tenant and a replica
 MAX_DESCRIPTION = 1 << 14  # characters of a tool's description

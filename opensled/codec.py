@@ -158,6 +158,7 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         capabilities=tuple(reply.capabilities),
         images=_decode_images(reply.images) if reply.HasField("images") else None,
         engine=reply.engine,
+        aliases=tuple(reply.aliases),
     )
 
 

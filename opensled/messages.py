@@ -333,6 +333,7 @@ class ModelInfo:
     capabilities: tuple[str, ...] = ()  # GUIDE, PENALTIES, and those of padding.py
     images: ImageFacts | None = None  # None: it reads text alone
     engine: str = ""  # how the target is computed, in words for people
+    aliases: tuple[str, ...] = ()  # further names by which HTTP APIs take it
 
     def serves(self, rule: str) -> bool:
         """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""

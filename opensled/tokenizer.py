@@ -94,9 +94,10 @@ class TargetTokenizer:
         """The spelling of one id; "" for an id without one."""
         return self._tokenizer.id_to_token(token) or ""
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of a whole sequence, special tokens left out."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], special: bool = False) -> str:
+        """The text of a whole sequence; special tokens are left out unless `special`."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=not special)
+        return text
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one id; of a special token the bytes of its name."""

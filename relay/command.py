@@ -81,6 +81,7 @@ def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> 
         numerics=above.numerics,
         capabilities=tuple([name for name in (GUIDE, PENALTIES) if name in above.capabilities]),
         images=None,
+        aliases=above.aliases,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opensled import bounds
+from opensled.bounds import MAX_CHARACTERS
 from opensled.messages import (
     MAX_BIASES,
     ChatMessage,
@@ -33,7 +34,6 @@ from tests.frames import (
     text,
 )
 from verify_server.client_limits import message_bytes
-from verify_server.input_processor import MAX_CHARACTERS
 from verify_server.pending_draft import MAX_CANDIDATES
 
 # What the server under test takes.

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from opensled.bounds import MAX_CHARACTERS
 from opensled.errors import InvalidRequest, NotFound, Overloaded, UsageError
 from opensled.messages import ChatMessage, Open, Prefill, SamplingParams
 from tests.fakes import FakeEngine, FakeText
@@ -13,7 +14,6 @@ from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
 from verify_server.command import _tenants
 from verify_server.config import ServeConfig
-from verify_server.input_processor import MAX_CHARACTERS
 from verify_server.security import TenantLimits, Tenants, read_tenants
 from verify_server.session_manager import SessionLimits
 

@@ -30,7 +30,7 @@ from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
-from verify_server.config import ServeConfig
+from verify_server.config import ServeConfig, model_names
 from verify_server.costs import measured
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
@@ -98,7 +98,8 @@ Load = Callable[[], Coroutine[Any, Any, Served]]
 def _load(config: ServeConfig, tenants: Tenants) -> Served:
     target = ENGINES.get(config.engine)(config)
     manager = make_manager(config, target, tenants)
-    return Served(manager, describe(manager, target, config.pad_frames), target)
+    names = model_names(config.served_model_name)
+    return Served(manager, describe(manager, target, config.pad_frames, names), target)
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
@@ -297,8 +298,10 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
     await server.stop(0)
 
 
-def describe(manager: SessionManager, target: Target, pads: bool = False) -> ModelInfo:
-    """What this server answers to `Describe`; `pads`: it serves padded streams only."""
+def describe(
+    manager: SessionManager, target: Target, pads: bool = False, aliases: tuple[str, ...] = ()
+) -> ModelInfo:
+    """What this server answers to `Describe`; `pads`: it serves padded streams only; `aliases`: see `ModelInfo`."""
     engine, text = target.engine, target.text
     return ModelInfo(
         model_id=target.model_id,
@@ -314,6 +317,7 @@ def describe(manager: SessionManager, target: Target, pads: bool = False) -> Mod
         capabilities=_capabilities(pads),
         images=engine.info.images,
         engine=engine.info.way,
+        aliases=aliases,
     )
 
 

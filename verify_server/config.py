@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from opensled.address import host_port, web_address, web_origins
 from opensled.config import option
+from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
@@ -15,6 +16,20 @@ from verify_server.engine.base import MAX_TREE
 from verify_server.gpu_config import GpuConfig
 from verify_server.handout.config import HandOutConfig
 from verify_server.kept.config import KeepConfig
+
+MOST_NAME = 128  # characters of a further name; chosen
+
+
+def model_names(listed: str) -> tuple[str, ...]:
+    """The names in a comma-separated list, each once; raises UsageError for one that no request could spell."""
+    names = tuple(dict.fromkeys(name.strip() for name in listed.split(","))) if listed else ()
+    for name in names:
+        if not name or len(name) > MOST_NAME or not name.isprintable() or any(map(str.isspace, name)):
+            raise UsageError(
+                f"{name[:MOST_NAME]!r} is not a name of a model; write up to {MOST_NAME} characters without blanks, "
+                "such as gpt-4o,my-model"
+            )
+    return names
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,12 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         "file with the keys of operators, one a line: who has one sees all devices and tenants on the page of --http; "
         "default: everybody on this machine, unless --tokens or --tls-client-ca is given",
         metavar="FILE",
+    )
+    served_model_name: str = option(
+        "",
+        "further names by which HTTP APIs, also those of devices, take the target; comma-separated",
+        metavar="NAMES",
+        check=model_names,
     )
     lenient: bool = option(
         False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"

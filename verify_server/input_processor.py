@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from opensled.bounds import too_long
+from opensled.bounds import MAX_CHARACTERS, too_long
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.images import expanded, require_none, starts_of
 from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
@@ -18,8 +18,6 @@ from verify_server.vision.image_store import ImageStore, PlacedRows
 
 # Characters of text per token: the usual rule of thumb for English.
 CHARACTERS = 4
-# Most characters of text per position of the context: hardly any token is longer. A longer prompt is not tokenized.
-MAX_CHARACTERS = 64
 # Threads for texts, and as many for chats; of these for one tenant; for grammars, one for a tenant. Chosen.
 THREADS, EACH, GRAMMAR_THREADS = 4, 2, 2
 

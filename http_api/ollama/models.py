@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime, timezone
 from typing import Any
 
-from http_api.ollama.ollama_requests import LATEST
+from http_api.model_names import LATEST
 from opensled.messages import GUIDE, ModelInfo
 
 FAMILY = "opensled"  # for clients, that looks like the architecture of a model; the real one is not told

@@ -13,9 +13,10 @@ from typing import Any
 
 from http_api import requests
 from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
+from http_api.model_names import asked_name
 from http_api.ollama.chat_turns import openai_turns, with_images
 from opensled.answer import Task
-from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
+from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.messages import ModelInfo
 
 # Of `options`: Ollama's name -> the name in the OpenAI API here
@@ -47,7 +48,6 @@ IGNORED = (
 # Of no token: what a penalty counts is none with `repeat_last_n` 0. Any other number means the whole answer here.
 NO_PENALTY = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 OFF: dict[str, tuple[object, ...]] = {"vocab_only": (False,), "embedding_only": (False,)}
-LATEST = ":latest"  # the tag of a name without one
 NO_TIME = re.compile(r"[+-]?0+(\.0*)?(ms|s|m|h)?")  # a duration of nothing: "0", "0s", "0.0"
 # Fields of the OpenAI API that have another name here.
 RENAMED = {
@@ -126,21 +126,11 @@ def respelled(error: RequestError, names: Mapping[str, str]) -> RequestError:
     return type(error)(text if name in text else f"{name}: {text}", name, error.retry_after)
 
 
-def served_name(fields: Fields, name: str, info: ModelInfo) -> str:
-    """The model in the field `name`, as the client spells it; raises NotFound for any but the one served."""
-    model = fields.text(name, info.model_id)
-    if model not in (info.model_id, info.model_id + LATEST):
-        raise NotFound(
-            f"model {model[:80]!r} not found: {info.model_id!r} is served here; GET /api/tags", name
-        )
-    return model
-
-
 def _request(
     fields: Fields, info: ModelInfo, asked: dict[str, Any] | None, read: Reader, is_chat: bool
 ) -> OllamaRequest:
     """The other fields, which both kinds of requests share; `asked`: what `read` is to read besides, None = nothing."""
-    model = served_name(fields, "model", info)
+    model = asked_name(fields, info)
     shared = _shared(fields, model)
     unloads = _no_time(fields.take("keep_alive"))
     stream = fields.flag("stream", True)

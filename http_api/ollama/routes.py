@@ -17,18 +17,21 @@ from http_api.bodies import JSON, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import attended, begun, merged, whole
 from http_api.fields import Fields
+from http_api.model_names import asked_name, names_of
 from http_api.ollama import models
 from http_api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
 from http_api.ollama.error_words import HANDLERS, PREFIX
-from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request, served_name
+from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request
 from http_api.responses import to_json
+from http_api.token_routes import embeddings
 from opensled.errors import Unsupported
 from opensled.messages import ModelInfo
 
 # The Ollama whose requests are read here: the first one with log-probabilities. Clients compare it with what they need.
 VERSION = "0.12.11"
 RUNNING = "Ollama is running"  # the words that clients look for
-UNSERVED = ("push", "create", "copy", "delete", "embed", "embeddings")
+UNSERVED = ("push", "create", "copy", "delete")
+EMBEDDINGS = ("embed", "embeddings")
 
 Read = Callable[[dict[str, Any], ModelInfo], OllamaRequest]
 
@@ -47,6 +50,7 @@ def ollama_routes(
         Route("/ps", api.ps),
         Route("/version", api.version),
         *(Route(f"/{name}", unserved, methods=["POST", "DELETE"]) for name in UNSERVED),
+        *(Route(f"/{name}", embeddings, methods=["POST"]) for name in EMBEDDINGS),
     ]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
     app.router.redirect_slashes = False
@@ -105,7 +109,7 @@ class OllamaApi:
         takes_alone(body, self._backend)
         fields = Fields(body)
         for name in ("model", "name"):
-            served_name(fields, name, self._backend.info)
+            asked_name(fields, self._backend.info, name)
         fields.flag("insecure", False)
         streams = fields.flag("stream", True)
         fields.finish()
@@ -118,8 +122,8 @@ class OllamaApi:
     def _shown(self, body: dict[str, Any]) -> None:
         takes_alone(body, self._backend)
         fields = Fields(body)
-        served_name(fields, "model", self._backend.info)
-        served_name(fields, "name", self._backend.info)  # what `model` was called before
+        asked_name(fields, self._backend.info)
+        asked_name(fields, self._backend.info, "name")  # what `model` was called before
         fields.flag("verbose", False)
         fields.finish()
 
@@ -131,7 +135,7 @@ class OllamaApi:
     def _names(self) -> list[str]:
         """What can be asked."""
         info = self._backend.info
-        return [info.model_id, *([alone_name(info)] if self._backend.writes_alone else [])]
+        return [*names_of(info), *([alone_name(info)] if self._backend.writes_alone else [])]
 
     async def ps(self, request: Request) -> Response:
         return _json({"models": [models.loaded(self._backend.info, self._since)]})
@@ -146,9 +150,7 @@ async def running(request: Request) -> Response:
 
 
 async def unserved(request: Request) -> Response:
-    raise Unsupported(
-        f"{request.url.path} is not served: there is the one model of the server, and no embeddings"
-    )
+    raise Unsupported(f"{request.url.path} is not served: there is the one model of the server")
 
 
 def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:

@@ -21,10 +21,10 @@ from http_api.guides import (
     read_schema,
     read_spaces,
 )
+from http_api.model_names import asked_name
 from http_api.requests import (
     CLIENT_NAMES,
     Request,
-    check_model,
     require_template,
     shared,
     within,
@@ -68,7 +68,7 @@ NAMES = {
 def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/responses. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
-    check_model(fields, info)
+    asked_name(fields, info)
     for name, remedy in ELSEWHERE.items():
         if fields.take(name) is not None:
             raise Unsupported(f"{name} is not supported: {remedy}", name)

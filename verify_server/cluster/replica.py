@@ -18,7 +18,7 @@ from scheduler.cluster.placement import Heartbeat
 from verify_server import service
 from verify_server.client_limits import ClientLimits
 from verify_server.command import LAST_MESSAGES_SECONDS, client_limits, clients, describe, make_manager, run
-from verify_server.config import ServeConfig
+from verify_server.config import ServeConfig, model_names
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager
@@ -63,7 +63,8 @@ class ReplicaServer:
         target = ENGINES.get(config.engine)(config)
         signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
         self._manager = make_manager(config, target, tenants, signer, derived(key, "prefix"))
-        self._info, self._text = describe(self._manager, target, config.pad_frames), target.text
+        names = model_names(config.served_model_name)
+        self._info, self._text = describe(self._manager, target, config.pad_frames, names), target.text
         self._readiness, self._servers = service.Readiness(), list[service.Server]()
         self._started: Future[tuple[asyncio.AbstractEventLoop, ReplicaAddresses]] = Future()
         threading.Thread(target=self._thread, args=(public, tls, tenants), name="server", daemon=True).start()

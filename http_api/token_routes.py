@@ -1,0 +1,109 @@
+"""POST /tokenize and /detokenize: the served model's tokens, for clients that count or cut texts by themselves.
+
+The fields are vLLM's (`prompt`, `tokens`) or llama.cpp's (`content`, `tokens`). Nothing is asked of the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from http_api.backend import SPENT, Backend
+from http_api.bodies import JSON, read_body
+from http_api.chat_messages import token_ids
+from http_api.fields import Fields, require_text
+from http_api.model_names import asked_name
+from http_api.responses import to_json
+from opensled.bounds import MAX_CHARACTERS
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import ModelInfo
+from opensled.tokenizer import TargetTokenizer
+
+NO_EMBEDDINGS = (
+    "embeddings are not served: the target writes text and gives none; run a server with an embedding model beside it, "
+    "such as llama-server --embeddings, and give clients its address for embeddings"
+)
+
+T = TypeVar("T")
+
+
+def token_routes(backend: Backend, is_lenient: bool) -> list[BaseRoute]:
+    """The routes of one backend; `is_lenient` as of `read_body`."""
+
+    async def tokenize(request: Request) -> Response:
+        (text, special, spelled), headers = await read_body(
+            request, partial(_text, info=backend.info), is_lenient
+        )
+        encode = backend.tokenizer.encode if special else backend.tokenizer.encode_rendered
+        ids = await _in_thread(request, partial(encode, text))
+        told = {"count": len(ids), "max_model_len": backend.info.limits.context_length, "tokens": ids}
+        pieces = [backend.tokenizer.piece(token) for token in ids] if spelled else None
+        return Response(to_json({**told, "token_strs": pieces}), headers=headers, media_type=JSON)
+
+    async def detokenize(request: Request) -> Response:
+        ids, headers = await read_body(request, partial(_ids, info=backend.info), is_lenient)
+        text = await _in_thread(request, partial(_spelled, backend.tokenizer, ids))
+        return Response(to_json({"prompt": text, "content": text}), headers=headers, media_type=JSON)
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
+    ]
+
+
+def _text(body: dict[str, Any], info: ModelInfo) -> tuple[str, bool, bool]:
+    """A text, whether the model's special tokens (such as BOS) are added, and whether the tokens are spelled out."""
+    fields = Fields(body)
+    asked_name(fields, info)
+    by_llama = "content" in body
+    field, add = ("content", "add_special") if by_llama else ("prompt", "add_special_tokens")
+    if field not in body and "messages" in body:
+        raise Unsupported(
+            "messages are not read here: send prompt; the usage of an answer counts the tokens of a chat",
+            "messages",
+        )
+    text, special = require_text(fields.take(field), field), fields.flag(add, not by_llama)
+    spelled = fields.flag("return_token_strs", False)
+    fields.finish()
+    most = MAX_CHARACTERS * info.limits.context_length
+    if len(text) > most:
+        raise InvalidRequest(f"{field} has {len(text)} characters; send {most} at a time at most", field)
+    return text, special, spelled
+
+
+def _ids(body: dict[str, Any], info: ModelInfo) -> tuple[int, ...]:
+    fields = Fields(body)
+    asked_name(fields, info)
+    ids = token_ids(fields.take("tokens"), "tokens", info)
+    fields.finish()
+    return ids
+
+
+def _spelled(tokenizer: TargetTokenizer, ids: tuple[int, ...]) -> str:
+    return tokenizer.decode(ids, special=True)
+
+
+async def _in_thread(request: Request, work: Callable[[], T]) -> T:
+    """Megabytes take a second: not on the event loop. Their time counts as spent for the client."""
+    result, seconds = await asyncio.to_thread(_timed, work)
+    if spent := request.scope.get(SPENT):
+        spent(seconds)
+    return result
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    started = time.thread_time()
+    return work(), time.thread_time() - started
+
+
+async def embeddings(request: Request) -> Response:
+    """Refused, with the reason and the way."""
+    raise Unsupported(NO_EMBEDDINGS)
