@@ -50,7 +50,7 @@ def test_refuses_by_name(field, value):
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user", "content": "\ud800"}, "messages[0].content"),
         ({"role": "function", "content": "a"}, "messages[0].role"),
-        ({"role": "tool", "content": "a"}, "messages[0].tool_call_id"),
+        ({"role": "tool", "content": "a", "tool_call_id": 1}, "messages[0].tool_call_id"),
         ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
         ({"role": "user", "content": "a", "images": ["aGk="]}, "messages[0].images"),
         ({"content": "a"}, "messages[0].role"),
@@ -62,7 +62,7 @@ def test_refuses_by_name(field, value):
         ),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
         ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0].type"),
-        ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "messages[0].tool_calls[0].id"),
+        ({"role": "assistant", "tool_calls": [{"id": 1}]}, "messages[0].tool_calls[0].id"),
         (
             {"role": "assistant", "tool_calls": [{"type": "function", "id": "a"}]},
             "messages[0].tool_calls[0].function",
