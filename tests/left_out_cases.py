@@ -150,7 +150,6 @@ ITEMS: list[tuple[list[dict[str, Any]], list[tuple[str, str]]]] = [
 ]  # fmt: skip
 
 
-
 def _made(name: str, call_id: str | None = None) -> dict[str, Any]:
     """A turn with one call."""
     given = {} if call_id is None else {"id": call_id}

@@ -163,6 +163,9 @@ def test_a_body_has_a_size_and_a_kind():
     assert refusal(call(FakeBackend(), content=b" " * (MAX_BODY + 1)), 413)["code"] == "request_too_large"
     response = call(FakeBackend(), content=b"<a/>", headers={"Content-Type": "application/xml; q=1"})
     assert "application/xml" in refusal(response, 415)["message"]
+    packed = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
+    message = refusal(call(FakeBackend(), content=b"(\xb5/\xfd", headers=packed), 415)["message"]
+    assert "no bodies in zstd: send it without Content-Encoding" in message
     kind = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert call(FakeBackend(), content=json.dumps(chat()).encode(), headers=kind).status_code == 200
 

@@ -25,7 +25,8 @@ from http_api.responses import to_json
 from opensled.errors import Unsupported
 from opensled.messages import ModelInfo
 
-# The Ollama whose requests are read here: the first one whose responses Codex takes. Clients compare it with their needs.
+# The Ollama whose requests are read here: the first one whose responses Codex takes. Clients compare it with what they
+# need.
 VERSION = "0.13.4"
 RUNNING = "Ollama is running"  # the words that clients look for
 UNSERVED = ("push", "create", "copy", "delete", "embed", "embeddings")
