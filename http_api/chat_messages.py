@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from http_api.call_ids import with_ids
 from http_api.content_parts import read_content
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
@@ -62,7 +63,7 @@ def read_turns(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
     """The field `messages`; `sees`: whether the target reads pictures."""
     if not isinstance(value, list) or not value:
         raise InvalidRequest("messages must be a list with at least one message", "messages")
-    return tuple(_turn(message, f"messages[{index}]", sees) for index, message in enumerate(value))
+    return with_ids([_turn(message, f"messages[{index}]", sees) for index, message in enumerate(value)])
 
 
 def _turn(value: object, where: str, sees: bool) -> ChatMessage:
@@ -103,8 +104,8 @@ def _assistant(fields: Fields, role: str) -> ChatMessage:
 
 
 def _tool(fields: Fields, role: str) -> ChatMessage:
-    call_id = require_text(fields.take("tool_call_id"), fields.path("tool_call_id"))
-    return ChatMessage(role, _said(fields), tool_call_id=call_id, name=fields.text("name", ""))
+    call_id, name = fields.text("tool_call_id", ""), fields.text("name", "")
+    return ChatMessage(role, _said(fields), tool_call_id=call_id, name=name)
 
 
 ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
@@ -120,7 +121,7 @@ def _call(value: object, where: str) -> ToolCall:
     fields = fields_of(value, where)
     if fields.text("type", "function") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
-    call_id = require_text(fields.take("id"), f"{where}.id")
+    call_id = fields.text("id", "")
     inner = fields.inside("function")
     name = require_text(inner.take("name"), inner.path("name"))
     arguments = call_arguments(inner.take("arguments"), inner.path("arguments"))

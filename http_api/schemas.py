@@ -263,7 +263,7 @@ def _messages(info: ModelInfo) -> list[Schema]:
     empty = {held: one_of("", [], {}, None) for held in HELD}
     called = opened({"name": TEXT, "arguments": arguments()}, "name")
     kind = {"type": one_of("function", None)}
-    call = opened({"id": TEXT, **kind, "function": called}, "id", "function")
+    call = opened({"id": optional(TEXT, CALL_ID), **kind, "function": called}, "function")
     assistant = {
         "role": one_of("assistant"),
         **name,
@@ -278,10 +278,20 @@ def _messages(info: ModelInfo) -> list[Schema]:
         opened({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),
         opened(assistant, "role"),
         opened(
-            {"role": one_of("tool"), "content": optional(content(), ""), "tool_call_id": TEXT, **name, **empty},
-            "role", "tool_call_id",
+            {
+                "role": one_of("tool"),
+                "content": optional(content(), ""),
+                "tool_call_id": optional(TEXT, RESULT_ID),
+                **name,
+                **empty,
+            },
+            "role",
         ),
     ]  # fmt: skip
+
+
+CALL_ID = "Without one the call is numbered."
+RESULT_ID = "The call it answers; without one the next call that waits, of the same name if it has one."
 
 
 def arguments() -> Schema:

@@ -149,6 +149,41 @@ ITEMS: list[tuple[list[dict[str, Any]], list[tuple[str, str]]]] = [
     ([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}], "name": "b"}], [("user", "a")]),
 ]  # fmt: skip
 
+
+def _made(name: str, call_id: str | None = None) -> dict[str, Any]:
+    """A turn with one call."""
+    given = {} if call_id is None else {"id": call_id}
+    return {"role": "assistant", "tool_calls": [{**given, "function": {"name": name, "arguments": {}}}]}
+
+
+def _result(call_id: str | None = None, name: str | None = None) -> dict[str, Any]:
+    return {"role": "tool", "content": "ok", "tool_call_id": call_id, "name": name}
+
+
+def as_item(turn: dict[str, Any]) -> dict[str, Any]:
+    """The same as an item of a response."""
+    if turn["role"] == "user":
+        return turn
+    if turn["role"] == "tool":
+        named = {"call_id": turn["tool_call_id"], "name": turn["name"]}
+        return {"type": "function_call_output", "output": turn["content"], **named}
+    (call,) = turn["tool_calls"]
+    return {"type": "function_call", "call_id": call.get("id"), **call["function"]}
+
+
+AGAIN = {"role": "user", "content": "Again"}
+# Turns whose calls or results lack an id: the ids of the calls, and those of the results' calls.
+WITHOUT_IDS: list[tuple[list[dict[str, Any]], list[str], list[str]]] = [
+    ([_made("f"), _result()], ["call_1"], ["call_1"]), ([_made("f", ""), _result("")], ["call_1"], ["call_1"]),
+    ([_made("f", "a"), _result()], ["a"], ["a"]), ([_made("f", "a"), _result(None, "f")], ["a"], ["a"]),
+    ([_made("f", "a"), _result("a"), _result(None, "goal")], ["a"], ["a", ""]),
+    ([_made("f", "a"), _result(None, "goal"), _result("a")], ["a"], ["", "a"]),
+    ([_made("f", "a"), _result("b")], ["a"], ["b"]), ([_result(None, "goal")], [], [""]), ([_result()], [], [""]),
+    ([_made("f"), AGAIN, _made("g"), _result()], ["call_1", "call_2"], ["call_2"]),
+    ([_made("f"), _result(), AGAIN, _made("f"), _result(), _result()], ["call_1", "call_2"],
+     ["call_1", "call_2", ""]),
+]  # fmt: skip
+
 # No arguments: refused with the call's own field.
 NO_ARGUMENTS = [
     '"kitchen"',

@@ -50,7 +50,7 @@ def test_refuses_by_name(field, value):
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user", "content": "\ud800"}, "messages[0].content"),
         ({"role": "function", "content": "a"}, "messages[0].role"),
-        ({"role": "tool", "content": "a"}, "messages[0].tool_call_id"),
+        ({"role": "tool", "content": "a", "tool_call_id": 1}, "messages[0].tool_call_id"),
         ({"role": "user", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
         ({"role": "user", "content": "a", "images": ["aGk="]}, "messages[0].images"),
         ({"content": "a"}, "messages[0].role"),
@@ -62,7 +62,7 @@ def test_refuses_by_name(field, value):
         ),
         ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
         ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0].type"),
-        ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "messages[0].tool_calls[0].id"),
+        ({"role": "assistant", "tool_calls": [{"id": 1}]}, "messages[0].tool_calls[0].id"),
         (
             {"role": "assistant", "tool_calls": [{"type": "function", "id": "a"}]},
             "messages[0].tool_calls[0].function",
@@ -163,6 +163,9 @@ def test_a_body_has_a_size_and_a_kind():
     assert refusal(call(FakeBackend(), content=b" " * (MAX_BODY + 1)), 413)["code"] == "request_too_large"
     response = call(FakeBackend(), content=b"<a/>", headers={"Content-Type": "application/xml; q=1"})
     assert "application/xml" in refusal(response, 415)["message"]
+    packed = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
+    message = refusal(call(FakeBackend(), content=b"(\xb5/\xfd", headers=packed), 415)["message"]
+    assert "no bodies in zstd: send it without Content-Encoding" in message
     kind = {"Content-Type": "Application/JSON; charset=utf-8"}
     assert call(FakeBackend(), content=json.dumps(chat()).encode(), headers=kind).status_code == 200
 

@@ -106,7 +106,7 @@ def test_no_order_of_turns_is_a_dead_end(template):
     rng, chats = random.Random(5), Chats(Templates(template, template), {}, "here")
     for _ in range(60):
         messages = [
-            said(kind, number) for number, kind in enumerate(rng.choices("ssuuuaact", k=rng.randint(1, 9)))
+            said(kind, number) for number, kind in enumerate(rng.choices("ssuuuaactr", k=rng.randint(1, 9)))
         ]
         text = chats.render(messages, (TOOL,) if rng.random() < 0.5 else ())
         for message in messages:
@@ -115,12 +115,15 @@ def test_no_order_of_turns_is_a_dead_end(template):
 
 
 def said(kind: str, number: int) -> ChatMessage:
-    """A turn with a word of its own: of the system, the user, the assistant, with a call ("c"), or a result ("t")."""
+    """A turn with a word of its own: of the system, the user, the assistant, with a call ("c"), a result ("t"), or the
+    result of no call ("r")."""
     word = f"word{number}."
     if kind == "c":
         return ChatMessage("assistant", "", (ToolCall(f"call_{number}", "light", f'{{"on": "{word}"}}'),))
     if kind == "t":
         return ChatMessage("tool", word, tool_call_id=f"call_{number - 1}")
+    if kind == "r":
+        return ChatMessage("tool", word, name="goal")
     return ChatMessage({"s": "system", "u": "user", "a": "assistant"}[kind], word)
 
 

@@ -19,7 +19,9 @@ from tests.left_out_cases import (
     OPTIONS,
     PROMPTS,
     SAMPLING,
+    WITHOUT_IDS,
     answered,
+    as_item,
     called,
 )
 
@@ -116,6 +118,15 @@ def test_a_fault_in_a_call_names_its_field(arguments):
     assert where in ask(CHATS[1], messages=called(arguments))[1].json()["error"]
     item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
     assert refusal(ask("/v1/responses", input=[item])[1])["param"] == "input[0].arguments"
+
+
+@pytest.mark.parametrize(("turns", "calls", "results"), WITHOUT_IDS)
+def test_calls_without_ids_are_numbered_and_results_find_them(turns, calls, results):
+    for path, field in ((CHATS[0], "messages"), (CHATS[1], "messages"), ("/v1/responses", "input")):
+        given = [as_item(turn) for turn in turns] if field == "input" else turns
+        prompt = taken(path, **{field: [{"role": "user", "content": "Hi"}, *given]})[0].prompt
+        assert [call.id for turn in prompt for call in turn.tool_calls] == calls
+        assert [turn.tool_call_id for turn in prompt if turn.role == "tool"] == results
 
 
 def test_choices_of_neighbouring_seeds_share_none():

@@ -27,8 +27,9 @@ from http_api.token_routes import embeddings
 from opensled.errors import Unsupported
 from opensled.messages import ModelInfo
 
-# The Ollama whose requests are read here: the first one with log-probabilities. Clients compare it with what they need.
-VERSION = "0.12.11"
+# The Ollama whose requests are read here: the first one whose responses Codex takes. Clients compare it with what they
+# need.
+VERSION = "0.13.4"
 RUNNING = "Ollama is running"  # the words that clients look for
 UNSERVED = ("push", "create", "copy", "delete")
 EMBEDDINGS = ("embed", "embeddings")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+from http_api.call_ids import with_ids
 from http_api.content_parts import read_content
 from http_api.fields import Fields, call_arguments, fields_of, leave_out, require_text
 from opensled.errors import InvalidRequest, Unsupported
@@ -35,7 +36,7 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
             turns.append(turn)
     if not turns:
         raise InvalidRequest("input must have a message: its items hold nothing that is read", "input")
-    return tuple(turns)
+    return with_ids(turns)
 
 
 def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
@@ -75,22 +76,27 @@ def _message(fields: Fields, sees: bool) -> ChatMessage:
 
 
 def _call(fields: Fields) -> ChatMessage:
-    call_id, name = (_required(fields, each) for each in ("call_id", "name"))
+    call_id, name = fields.text("call_id", ""), _required(fields, "name")
     call = ToolCall(call_id, name, call_arguments(fields.take("arguments"), fields.path("arguments")))
     return ChatMessage("assistant", "", (call,))
 
 
 def _custom_call(fields: Fields) -> ChatMessage:
     """A call with a text in place of arguments."""
-    call_id, name, text = (_required(fields, each) for each in ("call_id", "name", "input"))
+    call_id = fields.text("call_id", "")
+    name, text = (_required(fields, each) for each in ("name", "input"))
     return ChatMessage("assistant", "", (ToolCall(call_id, name, json.dumps({"input": text})),))
 
 
 def _output(fields: Fields) -> ChatMessage:
-    """A string, or the texts of a list of parts; none is an empty one."""
+    """A string, or the texts of a list of parts; none is an empty one.
+
+    Some clients tell by one without an id what no call asked for.
+    """
     output = fields.take("output")
     text = "" if output is None else read_content(output, fields.path("output")).text
-    return ChatMessage("tool", text, tool_call_id=_required(fields, "call_id"))
+    call_id, name = fields.text("call_id", ""), fields.text("name", "")
+    return ChatMessage("tool", text, tool_call_id=call_id, name=name)
 
 
 READERS: dict[str, Callable[[Fields], ChatMessage]] = {

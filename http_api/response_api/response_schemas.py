@@ -4,7 +4,7 @@ from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schem
 from http_api.replies import COUNT, TEXT, Schema, closed, items, one_of, opened, optional, ref
 from http_api.response_api.input_items import LEFT_OUT, ROLES
 from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
-from http_api.schemas import arguments, content, everywhere, picture, without_effect
+from http_api.schemas import CALL_ID, RESULT_ID, arguments, content, everywhere, picture, without_effect
 from opensled.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
 
 FUNCTION = one_of("function")
@@ -89,13 +89,14 @@ def _left_out() -> Schema:
 
 
 def _calls() -> list[Schema]:
-    texts = {"call_id": TEXT, "name": TEXT}
-    call = {"type": one_of("function_call"), **texts, "arguments": arguments()}
-    custom = {"type": one_of("custom_tool_call"), **texts, "input": TEXT}
-    return [opened(call, "type", *texts), opened(custom, "type", *texts, "input")]
+    named = {"call_id": optional(TEXT, CALL_ID), "name": TEXT}
+    call = {"type": one_of("function_call"), **named, "arguments": arguments()}
+    custom = {"type": one_of("custom_tool_call"), **named, "input": TEXT}
+    return [opened(call, "type", "name"), opened(custom, "type", "name", "input")]
 
 
 def _output() -> Schema:
     kind = one_of("function_call_output", "custom_tool_call_output")
-    fields = {"type": kind, "call_id": TEXT, "output": optional(content(), "None is an empty text.")}
-    return opened(fields, "type", "call_id")
+    output, name = optional(content(), "None is an empty text."), optional(TEXT, "")
+    fields = {"type": kind, "call_id": optional(TEXT, RESULT_ID), "name": name, "output": output}
+    return opened(fields, "type")
