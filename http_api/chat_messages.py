@@ -1,9 +1,9 @@
 """The turns of a chat, from JSON: texts, tool calls and the results of tools."""
 
-from collections.abc import Callable
+from collections import deque
 from typing import Any
 
-from http_api.content_parts import read_content
+from http_api.content_parts import TurnContent, read_content
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
@@ -44,6 +44,14 @@ def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
     return known
 
 
+ROLES = (
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+)  # "function": results of older clients
 # Of a turn that no answer was: what must not be missed in silence.
 HELD = (
     "tool_calls",
@@ -62,74 +70,89 @@ def read_turns(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
     """The field `messages`; `sees`: whether the target reads pictures."""
     if not isinstance(value, list) or not value:
         raise InvalidRequest("messages must be a list with at least one message", "messages")
-    return tuple(_turn(message, f"messages[{index}]", sees) for index, message in enumerate(value))
+    calls = CallIds()
+    return tuple(_turn(message, f"messages[{index}]", calls, sees) for index, message in enumerate(value))
 
 
-def _turn(value: object, where: str, sees: bool) -> ChatMessage:
+class CallIds:
+    """The ids of calls: those of the client, else the next free number."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._unanswered: deque[str] = deque()  # calls of the latest turn that has any
+
+    def begin(self) -> None:
+        """A further turn with calls."""
+        self._unanswered.clear()
+
+    def new(self, given: str) -> str:
+        self._count += 1
+        id = given or f"call_{self._count}"
+        self._unanswered.append(id)
+        return id
+
+    def answered(self, given: str) -> str:
+        """The call that a result belongs to: without an id they come in the order of the calls. "" = none is left."""
+        if given in self._unanswered:
+            self._unanswered.remove(given)
+        return given or (self._unanswered.popleft() if self._unanswered else "")
+
+
+def _turn(value: object, where: str, calls: CallIds, sees: bool) -> ChatMessage:
     fields = fields_of(value, where)
     role = fields.text("role", "")
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
-    message = (_seen if sees and role == "user" else ROLES[role])(fields, role)
-    fields.leave_rest(*(["function_call"] if role == "assistant" else HELD))
+    if role in ("system", "developer", "user") and isinstance(value, dict) and "content" not in value:
+        raise InvalidRequest(f"{where}.content is missing: a text, or a list of parts", f"{where}.content")
+    if role == "assistant":
+        message = _assistant(fields, calls)
+        fields.leave_rest()
+        return message
+    content = _content(fields, "image_url" if sees and role == "user" else "")
+    name = fields.text("name", "")
+    if role in ("tool", "function"):
+        call_id = calls.answered(fields.text("tool_call_id", ""))
+        message = ChatMessage("tool", content.text, tool_call_id=call_id, name=name)
+    else:  # "developer" is OpenAI's newer name of the role "system", which chat templates know
+        role = "system" if role == "developer" else role
+        message = ChatMessage(role, content.text, name=name, images=content.images)
+    fields.leave_rest(*HELD)
     return message
 
 
-def _plain(fields: Fields, role: str) -> ChatMessage:
-    text = read_content(fields.take("content"), fields.path("content")).text
-    return ChatMessage(role, text, name=fields.text("name", ""))
+def _content(fields: Fields, pictures: str = "", thoughts: bool = False) -> TurnContent:
+    return read_content(fields.take("content"), fields.path("content"), pictures, thoughts)
 
 
-def _seen(fields: Fields, role: str) -> ChatMessage:
-    """A user's turn, the only one that may show pictures."""
-    content = read_content(fields.take("content"), fields.path("content"), "image_url")
-    return ChatMessage(role, content.text, name=fields.text("name", ""), images=content.images)
-
-
-def _developer(fields: Fields, role: str) -> ChatMessage:
-    """OpenAI's newer name of the role "system", which chat templates know."""
-    return _plain(fields, "system")
-
-
-def _assistant(fields: Fields, role: str) -> ChatMessage:
+def _assistant(fields: Fields, calls: CallIds) -> ChatMessage:
     """A turn of text, of calls, of both, or of nothing: an answer that ended at once."""
-    calls = fields.take("tool_calls")
-    calls = [] if calls is None else calls
-    if not isinstance(calls, list):
+    made: Any = fields.take("tool_calls") or []
+    if not isinstance(made, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
-    read = tuple(_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(calls))
+    only = None if made else fields.take("function_call")  # as older clients remember a call
+    if made or only:
+        calls.begin()
+    read = [_call(call, fields.path(f"tool_calls[{index}]"), calls) for index, call in enumerate(made)]
+    if only:
+        read.append(_called(fields_of(only, fields.path("function_call")), calls.new("")))
     refusal = fields.text("refusal", "")
-    return ChatMessage(role, _said(fields, thoughts=True) or refusal, read, name=fields.text("name", ""))
+    text = _content(fields, thoughts=True).text or refusal
+    return ChatMessage("assistant", text, tuple(read), name=fields.text("name", ""))
 
 
-def _tool(fields: Fields, role: str) -> ChatMessage:
-    call_id = require_text(fields.take("tool_call_id"), fields.path("tool_call_id"))
-    return ChatMessage(role, _said(fields), tool_call_id=call_id, name=fields.text("name", ""))
-
-
-ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
-    "system": _plain,
-    "developer": _developer,
-    "user": _plain,
-    "assistant": _assistant,
-    "tool": _tool,
-}
-
-
-def _call(value: object, where: str) -> ToolCall:
+def _call(value: object, where: str, calls: CallIds) -> ToolCall:
     fields = fields_of(value, where)
     if fields.text("type", "function") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
-    call_id = require_text(fields.take("id"), f"{where}.id")
-    inner = fields.inside("function")
-    name = require_text(inner.take("name"), inner.path("name"))
-    arguments = call_arguments(inner.take("arguments"), inner.path("arguments"))
-    inner.leave_rest()
+    id = calls.new(fields.text("id", ""))
+    call = _called(fields.inside("function"), id)
     fields.leave_rest()
-    return ToolCall(call_id, name, arguments)
+    return call
 
 
-def _said(fields: Fields, thoughts: bool = False) -> str:
-    """The content of an answer or of a result, which may have none; `thoughts`: as in `read_content`."""
-    value: Any = fields.take("content")
-    return "" if value is None else read_content(value, fields.path("content"), thoughts=thoughts).text
+def _called(fields: Fields, id: str) -> ToolCall:
+    name = require_text(fields.take("name"), fields.path("name"))
+    arguments = call_arguments(fields.take("arguments"), fields.path("arguments"))
+    fields.leave_rest()
+    return ToolCall(id, name, arguments)

@@ -1,16 +1,11 @@
-"""The turns of a chat, from Ollama's form to OpenAI's; http_api/chat_messages.py then reads and checks them.
+"""The turns of a chat, from Ollama's form to OpenAI's; http_api/chat_messages.py then reads and checks them."""
 
-Ollama's calls of tools need no id, and the result of a tool need not say which call it
-answers.
-"""
-
-from collections import deque
 from typing import Any
 
-from http_api.fields import Fields, fields_of, require_object
+from http_api.fields import Fields
 from opensled.errors import InvalidRequest, Unsupported
 
-OWN = ("content", "images", "tool_calls", "tool_name")  # read here; the rest has OpenAI's form
+OWN = ("content", "images", "tool_name")  # read here; the rest has OpenAI's form
 
 
 def openai_turns(value: object, sees: bool = False) -> object:
@@ -20,45 +15,17 @@ def openai_turns(value: object, sees: bool = False) -> object:
     """
     if not isinstance(value, list):
         return value
-    calls = CallIds()
-    return [_turn(turn, f"messages[{index}]", calls, sees) for index, turn in enumerate(value)]
+    return [_turn(turn, f"messages[{index}]", sees) for index, turn in enumerate(value)]
 
 
-class CallIds:
-    """The ids of calls: those of the client, else the next free number."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._unanswered: deque[str] = deque()  # calls of the latest turn that has any
-
-    def begin(self) -> None:
-        """A further turn with calls."""
-        self._unanswered.clear()
-
-    def new(self, given: str) -> str:
-        self._count += 1
-        id = given or f"call_{self._count}"
-        self._unanswered.append(id)
-        return id
-
-    def answered(self) -> str:
-        """The call that the next result belongs to: results come in the order of their calls. "" = none is left."""
-        return self._unanswered.popleft() if self._unanswered else ""
-
-
-def _turn(value: object, where: str, calls: CallIds, sees: bool) -> object:
+def _turn(value: object, where: str, sees: bool) -> object:
     if not isinstance(value, dict):
         return value
     fields = Fields({name: value[name] for name in OWN if name in value}, f"{where}.")
-    turn = {name: field for name, field in value.items() if name not in OWN}
-    content = fields.take("content")
-    turn["content"] = with_images("" if content is None else content, fields, sees)
-    if (made := fields.take("tool_calls")) is not None:
-        turn["tool_calls"] = _calls(made, fields.path("tool_calls"), calls)
+    turn: dict[str, Any] = {name: field for name, field in value.items() if name not in OWN}
+    turn["content"] = with_images(fields.take("content"), fields, sees)
     if name := fields.text("tool_name", ""):
         turn["name"] = name
-    if turn.get("role") == "tool" and turn.get("tool_call_id") is None:
-        turn["tool_call_id"] = calls.answered()
     return turn
 
 
@@ -68,7 +35,7 @@ def with_images(content: object, fields: Fields, sees: bool) -> object:
     `sees`: whether the target reads pictures; else there may be none.
     """
     images = fields.take("images")
-    if images in (None, []):
+    if images is None:
         return content
     if not sees:
         path = fields.path("images")
@@ -85,15 +52,3 @@ def with_images(content: object, fields: Fields, sees: bool) -> object:
 def _data_url(image: str) -> str:
     """A picture in base64; some clients send it as a data URL already, or a URL, which the reader refuses."""
     return image if ":" in image[:100] else f"data:image;base64,{image}"
-
-
-def _calls(value: object, where: str, calls: CallIds) -> object:
-    if not isinstance(value, list) or not value:
-        return value
-    calls.begin()
-    return [_call(call, f"{where}[{index}]", calls) for index, call in enumerate(value)]
-
-
-def _call(value: object, where: str, calls: CallIds) -> dict[str, Any]:
-    call = require_object(value, where)
-    return {**call, "id": calls.new(fields_of(call, where).text("id", ""))}

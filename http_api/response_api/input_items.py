@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+from http_api.chat_messages import CallIds
 from http_api.content_parts import read_content
 from http_api.fields import Fields, call_arguments, fields_of, leave_out, require_text
 from opensled.errors import InvalidRequest, Unsupported
@@ -25,8 +26,9 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
     if not isinstance(value, list) or not value:
         raise InvalidRequest("input must be a string, or a list with at least one item", "input")
     turns: list[ChatMessage] = []
+    calls = CallIds()
     for index, item in enumerate(value):
-        turn = _turn(item, f"input[{index}]", sees)
+        turn = _turn(item, f"input[{index}]", calls, sees)
         if turn is None:
             continue
         if turn.tool_calls and turns and turns[-1].role == "assistant":
@@ -38,7 +40,7 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
     return tuple(turns)
 
 
-def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
+def _turn(value: object, where: str, calls: CallIds, sees: bool) -> ChatMessage | None:
     """None: an item that is left out."""
     fields = fields_of(value, where)
     kind = fields.text("type", "message")
@@ -57,43 +59,47 @@ def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
             "said",
             f"{where}.type",
         )
-    turn = _message(fields, sees) if kind == "message" else READERS[kind](fields)
+    has_content = isinstance(value, dict) and "content" in value
+    turn = _message(fields, sees, has_content) if kind == "message" else READERS[kind](fields, calls)
     fields.leave_rest()
     return turn
 
 
-def _message(fields: Fields, sees: bool) -> ChatMessage:
+def _message(fields: Fields, sees: bool, has_content: bool) -> ChatMessage:
     role, where = fields.text("role", ""), fields.path("role")
     if role not in ROLES:
         raise InvalidRequest(f"{where} must be one of {', '.join(ROLES)}", where)
+    if not has_content and role != "assistant":
+        where = fields.path("content")
+        raise InvalidRequest(f"{where} is missing: a text, or a list of parts", where)
     pictures = "input_image" if sees and role == "user" else ""
-    content = fields.take("content")
-    if content is None and role == "assistant":
-        return ChatMessage(role, "")
-    read = read_content(content, fields.path("content"), pictures, thoughts=role == "assistant")
+    read = read_content(
+        fields.take("content"), fields.path("content"), pictures, thoughts=role == "assistant"
+    )
     return ChatMessage(ROLES[role], read.text, images=read.images)
 
 
-def _call(fields: Fields) -> ChatMessage:
-    call_id, name = (_required(fields, each) for each in ("call_id", "name"))
-    call = ToolCall(call_id, name, call_arguments(fields.take("arguments"), fields.path("arguments")))
-    return ChatMessage("assistant", "", (call,))
+def _call(fields: Fields, calls: CallIds) -> ChatMessage:
+    name, arguments = (
+        _required(fields, "name"),
+        call_arguments(fields.take("arguments"), fields.path("arguments")),
+    )
+    return ChatMessage("assistant", "", (ToolCall(calls.new(fields.text("call_id", "")), name, arguments),))
 
 
-def _custom_call(fields: Fields) -> ChatMessage:
+def _custom_call(fields: Fields, calls: CallIds) -> ChatMessage:
     """A call with a text in place of arguments."""
-    call_id, name, text = (_required(fields, each) for each in ("call_id", "name", "input"))
-    return ChatMessage("assistant", "", (ToolCall(call_id, name, json.dumps({"input": text})),))
+    name, arguments = _required(fields, "name"), json.dumps({"input": fields.text("input", "")})
+    return ChatMessage("assistant", "", (ToolCall(calls.new(fields.text("call_id", "")), name, arguments),))
 
 
-def _output(fields: Fields) -> ChatMessage:
+def _output(fields: Fields, calls: CallIds) -> ChatMessage:
     """A string, or the texts of a list of parts; none is an empty one."""
-    output = fields.take("output")
-    text = "" if output is None else read_content(output, fields.path("output")).text
-    return ChatMessage("tool", text, tool_call_id=_required(fields, "call_id"))
+    text = read_content(fields.take("output"), fields.path("output")).text
+    return ChatMessage("tool", text, tool_call_id=calls.answered(fields.text("call_id", "")))
 
 
-READERS: dict[str, Callable[[Fields], ChatMessage]] = {
+READERS: dict[str, Callable[[Fields, CallIds], ChatMessage]] = {
     "function_call": _call,
     "function_call_output": _output,
     "custom_tool_call": _custom_call,
