@@ -152,7 +152,7 @@ def _call(value: object, where: str, calls: CallIds) -> ToolCall:
 
 
 def _called(fields: Fields, id: str) -> ToolCall:
-    name = require_text(fields.take("name"), fields.path("name"))
+    name = require_text(fields.raw("name"), fields.path("name"))
     arguments = call_arguments(fields.take("arguments"), fields.path("arguments"))
     fields.leave_rest()
     return ToolCall(id, name, arguments)

@@ -197,7 +197,7 @@ def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields],
 
 def read_name(fields: Fields) -> str:
     """The name of a tool or a schema."""
-    name = require_text(fields.take("name"), fields.path("name"))
+    name = require_text(fields.raw("name"), fields.path("name"))
     if not re.fullmatch(NAME, name):
         raise InvalidRequest(f"{fields.path('name')} must match {NAME}", fields.path("name"))
     return name

@@ -120,6 +120,7 @@ def test_a_tool_that_cannot_be_compiled_takes_no_closeness_from_another():
         for name, value in (("slow", slow), ("good", {"type": "integer"}))
     )
     guide = Guide(tools=tools, tool_choice="required")
+    assert tiny().start(guide, ()).coarse_tools == ("slow",)
     assert completes(tiny(), guide, '{"name": "slow", "arguments": {"v": "q"}}')
     assert completes(tiny(), guide, '{"name": "good", "arguments": {"v": 5}}')
     with pytest.raises(AssertionError):

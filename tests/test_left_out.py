@@ -223,6 +223,16 @@ def test_what_no_grammar_holds_is_named_as_the_client_spells_it(path, fields, na
     assert ask(path, **fields)[1].headers[HEADER] == name
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "fields", "name"), SPELLED)
+def test_tools_that_only_the_server_finds_too_slow_are_named_too(path, fields, name, stream):
+    backend = FakeBackend()
+    backend.coarse_tools = ("slow", "a\r\nSet-Cookie: b")
+    many = {"n": 2} if path == "/v1/chat/completions" else {}
+    response = call(backend, path, {**PROMPTS[path], **fields, **many, "stream": stream})
+    assert response.headers[HEADER] == f"{name}, tools (slow), tools (a??Set-Cookie: b)"
+
+
 def test_choices_of_neighbouring_seeds_share_none():
     drawn = []
     for seed in range(5, 9):

@@ -108,4 +108,4 @@ READERS: dict[str, Callable[[Fields, CallIds], ChatMessage]] = {
 
 
 def _required(fields: Fields, name: str) -> str:
-    return require_text(fields.take(name), fields.path(name))
+    return require_text(fields.raw(name), fields.path(name))
