@@ -18,6 +18,7 @@ JSON = "application/json"
 # Some clients send their JSON as bytes. A page may send neither type to a foreign API unasked.
 JSON_TYPES = (JSON, "application/octet-stream")
 FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
+LARGE = 64 << 10  # bytes; chosen: one of 3 MB takes half a second to read, one of these some milliseconds
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
 IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
@@ -36,9 +37,12 @@ async def read_body(
     an error otherwise. They also name what the grammar of the answer leaves out of a schema.
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
-    with reading(request.scope), lenient(is_lenient) as ignored, leaving_out() as left_out:
-        found = read(parse_object(body))
-    return found, named(IGNORED_HEADER, ignored) | named(HEADER, left_out)
+
+    def found() -> tuple[T, dict[str, str]]:
+        with lenient(is_lenient) as ignored, leaving_out() as left_out:
+            return read(parse_object(body)), named(IGNORED_HEADER, ignored) | named(HEADER, left_out)
+
+    return await reading(request.scope, found, len(body) > LARGE)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:

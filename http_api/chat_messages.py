@@ -1,6 +1,6 @@
 """The turns of a chat, from JSON: texts, tool calls and the results of tools."""
 
-from collections import deque
+from collections import OrderedDict
 from typing import Any
 
 from http_api.content_parts import TurnContent, read_content
@@ -79,7 +79,7 @@ class CallIds:
 
     def __init__(self) -> None:
         self._count = 0
-        self._unanswered: deque[str] = deque()  # calls of the latest turn that has any
+        self._unanswered = OrderedDict[str, None]()  # calls of the latest turn that has any
 
     def begin(self) -> None:
         """A further turn with calls."""
@@ -88,14 +88,15 @@ class CallIds:
     def new(self, given: str) -> str:
         self._count += 1
         id = given or f"call_{self._count}"
-        self._unanswered.append(id)
+        self._unanswered[id] = None
         return id
 
     def answered(self, given: str) -> str:
         """The call that a result belongs to: without an id they come in the order of the calls. "" = none is left."""
-        if given in self._unanswered:
-            self._unanswered.remove(given)
-        return given or (self._unanswered.popleft() if self._unanswered else "")
+        if given or not self._unanswered:
+            self._unanswered.pop(given, None)
+            return given
+        return self._unanswered.popitem(last=False)[0]
 
 
 def _turn(value: object, where: str, calls: CallIds, sees: bool) -> ChatMessage:

@@ -132,7 +132,7 @@ def off_values(name: str) -> tuple[object, ...]:
 
 def is_nothing(value: object) -> bool:
     """Whether this value of a text, a list or an object is as good as none."""
-    return value is False or is_any_of(value, EMPTY)
+    return value is None or value is False or (not value and isinstance(value, str | list | dict))
 
 
 def is_any_of(value: object, allowed: tuple[object, ...]) -> bool:
