@@ -93,6 +93,11 @@ def schemas() -> Iterator[tuple[str, Any]]:
         "a product of anyOf",
         {"allOf": [{"anyOf": [{"required": [f"k{i}{j}"]} for j in range(20)]} for i in range(20)]},
     )
+    yield from _values()
+
+
+def _values() -> Iterator[tuple[str, Any]]:
+    """What is not large by its number of schemas."""
     yield "oneOf of 2,000", {"oneOf": [{"const": str(i)} for i in range(2000)]}
     yield (
         "patterns that explode",
