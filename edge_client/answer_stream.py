@@ -54,6 +54,9 @@ class AnswerStream:
 
     async def next(self) -> Chunk:
         """The next chunk; the last one carries the finish reason and the statistics."""
+        if coarse := self._session.coarse_tools:
+            self._session.coarse_tools = ()
+            return Chunk("", (), coarse_tools=coarse)
         event = await self._event()
         if isinstance(event, float):
             return Chunk("", (), waiting=event, provisional=self._guess())

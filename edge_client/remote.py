@@ -84,6 +84,7 @@ class RemoteSession:
     limits: Limits
     turn: Turn
     rule: str = ""  # of the server, with all its options; "" = no server has opened it
+    coarse_tools: tuple[str, ...] = ()  # see `Opened`; told once
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class RemoteSession:
         self.truth = Truth(opened.prompt_ids, self._request.committed)
         self.noise_key = opened.noise_key
         self.limits, self.turn, self.draft_probs = opened.limits, Turn(opened.hint), opened.draft_probs
-        self.rule = opened.rule
+        self.rule, self.coarse_tools = opened.rule, opened.coarse_tools
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
 
     async def submit(self, draft: Draft) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Callable, MutableMapping
+from typing import Any, Protocol, TypeVar
 
 from opensled.answer import Chunk, Task
 from opensled.drafting.status import DraftStatus
@@ -16,6 +16,7 @@ HEARTBEAT = 5.0  # seconds between the comments in a stream; proxies give up aft
 
 SPENT = "opensled.spent"  # in an ASGI scope: told the seconds of processor time that reading a request took
 
+T = TypeVar("T")
 # One answer, in chunks; the last one carries the finish reason and the statistics. Closing it ends the work
 Answer = Callable[[Task], AsyncGenerator[Chunk, None]]
 
@@ -59,13 +60,23 @@ class Backend(Protocol):
         """How tasks of one request, which came with this ASGI scope, are answered."""
 
 
-@contextmanager
-def reading(scope: MutableMapping[str, Any]) -> Iterator[None]:
-    """Counts the processor time inside as spent for the client of this request, if the server counts it."""
-    spent: Callable[[float], object] | None = scope.get(SPENT)
-    started = time.thread_time()
+async def reading(scope: MutableMapping[str, Any], work: Callable[[], T], is_large: bool) -> T:
+    """What `work` returns; if that is large, other answers go on meanwhile.
+
+    Counts its processor time as spent for the client of this request, if the server counts it.
+    """
+    seconds = 0.0
+
+    def timed() -> T:
+        nonlocal seconds
+        started = time.thread_time()
+        try:
+            return work()
+        finally:
+            seconds = time.thread_time() - started
+
     try:
-        yield
+        return await asyncio.to_thread(timed) if is_large else timed()
     finally:
-        if spent is not None:
-            spent(time.thread_time() - started)
+        if spent := scope.get(SPENT):
+            spent(seconds)

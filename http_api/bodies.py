@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from http_api.backend import reading
 from http_api.fields import lenient, parse_object
-from http_api.left_out import HEADER, leaving_out
+from http_api.left_out import HEADER, leaving_out, named
 from http_api.ollama.error_words import PREFIX
 from opensled.images import MAX_PROMPT_IMAGE_BYTES
 
@@ -18,10 +18,10 @@ JSON = "application/json"
 # Some clients send their JSON as bytes. A page may send neither type to a foreign API unasked.
 JSON_TYPES = (JSON, "application/octet-stream")
 FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
+LARGE = 64 << 10  # bytes; chosen: one of 3 MB takes half a second to read, one of these some milliseconds
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
 IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
-MOST_NAMES = 16  # in that header
 
 T = TypeVar("T")
 
@@ -37,9 +37,12 @@ async def read_body(
     an error otherwise. They also name what the grammar of the answer leaves out of a schema.
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
-    with reading(request.scope), lenient(is_lenient) as ignored, leaving_out() as left_out:
-        found = read(parse_object(body))
-    return found, _named(IGNORED_HEADER, ignored) | _named(HEADER, left_out)
+
+    def found() -> tuple[T, dict[str, str]]:
+        with lenient(is_lenient) as ignored, leaving_out() as left_out:
+            return read(parse_object(body)), named(IGNORED_HEADER, ignored) | named(HEADER, left_out)
+
+    return await reading(request.scope, found, len(body) > LARGE)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
@@ -65,10 +68,3 @@ def _by_curl(request: Request) -> bool:
     """Whether a program, no browser, asks by Ollama's API, whose own examples are `curl -d` without a type."""
     told = any(name in request.headers for name in ("origin", "sec-fetch-site"))
     return request.url.path.startswith(f"{PREFIX}/") and not told
-
-
-def _named(header: str, found: Iterable[str]) -> dict[str, str]:
-    """A header of these names, which are printable and short; none without names."""
-    names = list(dict.fromkeys(found))
-    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return {header: ", ".join(names[:MOST_NAMES] + more)} if names else {}

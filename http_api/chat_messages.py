@@ -1,10 +1,9 @@
 """The turns of a chat, from JSON: texts, tool calls and the results of tools."""
 
-from collections.abc import Callable
 from typing import Any
 
 from http_api.call_ids import with_ids
-from http_api.content_parts import read_content
+from http_api.content_parts import TurnContent, read_content
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
@@ -45,6 +44,14 @@ def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
     return known
 
 
+ROLES = (
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+)  # "function": results of older clients
 # Of a turn that no answer was: what must not be missed in silence.
 HELD = (
     "tool_calls",
@@ -71,66 +78,54 @@ def _turn(value: object, where: str, sees: bool) -> ChatMessage:
     role = fields.text("role", "")
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
-    message = (_seen if sees and role == "user" else ROLES[role])(fields, role)
-    fields.leave_rest(*(["function_call"] if role == "assistant" else HELD))
+    if role in ("system", "developer", "user") and isinstance(value, dict) and "content" not in value:
+        raise InvalidRequest(f"{where}.content is missing: a text, or a list of parts", f"{where}.content")
+    if role == "assistant":
+        message = _assistant(fields)
+        fields.leave_rest()
+        return message
+    content = _content(fields, "image_url" if sees and role == "user" else "")
+    name = fields.text("name", "")
+    if role in ("tool", "function"):
+        call_id = fields.text("tool_call_id", "")
+        message = ChatMessage("tool", content.text, tool_call_id=call_id, name=name)
+    else:  # "developer" is OpenAI's newer name of the role "system", which chat templates know
+        role = "system" if role == "developer" else role
+        message = ChatMessage(role, content.text, name=name, images=content.images)
+    fields.leave_rest(*HELD)
     return message
 
 
-def _plain(fields: Fields, role: str) -> ChatMessage:
-    text = read_content(fields.take("content"), fields.path("content")).text
-    return ChatMessage(role, text, name=fields.text("name", ""))
+def _content(fields: Fields, pictures: str = "", thoughts: bool = False) -> TurnContent:
+    return read_content(fields.take("content"), fields.path("content"), pictures, thoughts)
 
 
-def _seen(fields: Fields, role: str) -> ChatMessage:
-    """A user's turn, the only one that may show pictures."""
-    content = read_content(fields.take("content"), fields.path("content"), "image_url")
-    return ChatMessage(role, content.text, name=fields.text("name", ""), images=content.images)
-
-
-def _developer(fields: Fields, role: str) -> ChatMessage:
-    """OpenAI's newer name of the role "system", which chat templates know."""
-    return _plain(fields, "system")
-
-
-def _assistant(fields: Fields, role: str) -> ChatMessage:
+def _assistant(fields: Fields) -> ChatMessage:
     """A turn of text, of calls, of both, or of nothing: an answer that ended at once."""
-    calls = fields.take("tool_calls")
-    calls = [] if calls is None else calls
-    if not isinstance(calls, list):
+    made: Any = fields.take("tool_calls") or []
+    if not isinstance(made, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
-    read = tuple(_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(calls))
+    only = None if made else fields.take("function_call")  # as older clients remember a call
+    read = [_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(made)]
+    if only:
+        read.append(_called(fields_of(only, fields.path("function_call")), ""))
     refusal = fields.text("refusal", "")
-    return ChatMessage(role, _said(fields, thoughts=True) or refusal, read, name=fields.text("name", ""))
-
-
-def _tool(fields: Fields, role: str) -> ChatMessage:
-    call_id, name = fields.text("tool_call_id", ""), fields.text("name", "")
-    return ChatMessage(role, _said(fields), tool_call_id=call_id, name=name)
-
-
-ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
-    "system": _plain,
-    "developer": _developer,
-    "user": _plain,
-    "assistant": _assistant,
-    "tool": _tool,
-}
+    text = _content(fields, thoughts=True).text or refusal
+    return ChatMessage("assistant", text, tuple(read), name=fields.text("name", ""))
 
 
 def _call(value: object, where: str) -> ToolCall:
     fields = fields_of(value, where)
     if fields.text("type", "function") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
-    call_id = fields.text("id", "")
-    inner = fields.inside("function")
-    name = require_text(inner.take("name"), inner.path("name"))
-    arguments = call_arguments(inner.take("arguments"), inner.path("arguments"))
-    inner.leave_rest()
+    id = fields.text("id", "")
+    call = _called(fields.inside("function"), id)
     fields.leave_rest()
-    return ToolCall(call_id, name, arguments)
+    return call
 
 
-def _said(fields: Fields, thoughts: bool = False) -> str:
-    """The content of an answer or of a result, which may have none; `thoughts`: as in `read_content`."""
-    value: Any = fields.take("content")
-    return "" if value is None else read_content(value, fields.path("content"), thoughts=thoughts).text
+def _called(fields: Fields, id: str) -> ToolCall:
+    name = require_text(fields.raw("name"), fields.path("name"))
+    arguments = call_arguments(fields.take("arguments"), fields.path("arguments"))
+    fields.leave_rest()
+    return ToolCall(id, name, arguments)

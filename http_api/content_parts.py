@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.images import ImageFacts, TurnImage, image_url
@@ -27,22 +28,29 @@ class TurnContent(NamedTuple):
 
 
 def read_content(value: Any, where: str, pictures: str = "", thoughts: bool = False) -> TurnContent:
-    """A string, or a list of parts: texts, and pictures of the type `pictures`, if there are any.
+    """A string, or a list of parts: texts, and pictures of the type `pictures`, if there are any. None is an empty one.
 
     `thoughts`: whether parts with an earlier answer's thoughts are left out. Raises InvalidRequest or Unsupported with
     the path of the part.
     """
+    if is_nothing(value):
+        return TurnContent("")
     if not isinstance(value, list):
         return TurnContent(require_text(value, where))
     text, images = "", list[TurnImage]()
     for index, part in enumerate(value):
+        if is_nothing(part):
+            continue
+        if isinstance(part, str):
+            text += require_text(part, f"{where}[{index}]")
+            continue
         fields = fields_of(part, f"{where}[{index}]")
         kind = fields.take("type")
         if pictures and kind == pictures:
             images.append(TurnImage(len(text), image_url(*_url(fields))))
         elif kind in TEXTS:
             name = "refusal" if kind == "refusal" else "text"
-            text += require_text(fields.take(name), fields.path(name))
+            text += said(part, fields, name)
         elif not (thoughts and kind in THOUGHTS):
             known = " or ".join(["a text", *([pictures] if pictures else [])])
             raise Unsupported(
@@ -50,6 +58,11 @@ def read_content(value: Any, where: str, pictures: str = "", thoughts: bool = Fa
             )
         fields.leave_rest()
     return TurnContent(text, tuple(images))
+
+
+def said(value: Any, fields: Fields, name: str) -> str:
+    """The text in the field `name` of the object `value`: it may be empty, but not be missing, or have another name."""
+    return fields.text(name, "") if name in value else require_text(None, fields.path(name))
 
 
 def _url(fields: Fields) -> tuple[str, str]:

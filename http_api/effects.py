@@ -15,7 +15,10 @@ ANNOTATIONS = frozenset(
         "prompt_cache_retention", "prompt_cache_options", "keep_alive", "id_slot", "prediction", "truncation",
         "max_tool_calls", "guided_decoding_backend",
         # hints to models that reason or tell less on demand
-        "reasoning", "reasoning_effort", "verbosity",
+        "reasoning", "reasoning_effort", "verbosity", "include_reasoning", "separate_reasoning", "reasoning_format",
+        # belongs to sampling that is off, or to a context that is never shortened
+        "mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+        "xtc_threshold", "dynatemp_exponent", "length_penalty", "early_stopping", "num_ctx", "n_ctx", "n_keep",
         # figures and padding beside the text
         "usage", "continuous_usage_stats", "include_obfuscation", "timings_per_token", "return_progress",
     )
@@ -25,18 +28,18 @@ ANNOTATIONS = frozenset(
 OFF: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "function_call": ("none", "auto"),
-    "suffix": ("",),
+    "suffix": (),
     "echo": (False,),
     "best_of": (1,),
     "use_beam_search": (False,),
-    "length_penalty": (1,),
-    "early_stopping": (False,),
     "min_tokens": (0,),
     "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "detokenize": (True,),
     "include_stop_str_in_output": (False,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
-    "documents": ([],),
+    "documents": (),
     "repeat_penalty": (1,),
     "typical_p": (1,),
     "tfs_z": (1,),
@@ -45,19 +48,38 @@ OFF: dict[str, tuple[object, ...]] = {
     "dry_multiplier": (0,),
     "xtc_probability": (0,),
     "dynatemp_range": (0,),
-    "audio": ({},),
+    "top_n_sigma": (0, -1),
+    "n_probs": (0,),
+    "t_max_predict_ms": (0, -1),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "audio": (),
     # of paths that do not have them, or of older clients
-    "functions": ([],),
+    "functions": (),
     "n": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
+    "response_format": ({"type": "text"}, {"type": None}),
+    "tools": (),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
 }
+LISTED = (
+    "audio",
+    "documents",
+    "tools",
+    "tool_choice",
+    "modalities",
+    "suffix",
+)  # no flags, so false asks for nothing
 # The same, but at other values the effect depends on the model: --lenient leaves them out.
-OFF_OR_UNKNOWN: dict[str, tuple[object, ...]] = {"chat_template_kwargs": ({},)}
+OFF_OR_UNKNOWN: dict[str, tuple[object, ...]] = {
+    "chat_template_kwargs": ({"enable_thinking": False}, {"thinking": False}),
+    "enable_thinking": (False,),
+    "think": (False,),
+    "thinking": (False, {"type": "disabled"}),
+    "thinking_budget": (0,),
+}
 
 _FORM = (
     "it asks for a form of the answer: ask by response_format with a JSON schema (text.format in a response, format "
@@ -90,6 +112,9 @@ ASKED: dict[str, str] = {
 }  # fmt: skip
 ASKED_PREFIX = "guided_"  # vLLM's names of forms
 FULL_WHEN_EMPTY = ("guided_json", "json_schema", "schema", "web_search_options")  # {} asks for something
+# A field that is empty is absent, whatever its type: some languages write an empty object as [], and a text of a form
+# that nobody filled in is "". So is false, in place of a text, a list or an object.
+EMPTY: tuple[object, ...] = (None, "", [], {})
 
 
 def asked(name: str) -> str:
@@ -99,8 +124,15 @@ def asked(name: str) -> str:
 
 def off_values(name: str) -> tuple[object, ...]:
     """The values at which the field asks for nothing, as far as is known here."""
-    empty: list[object] = ["", [], *([] if name in FULL_WHEN_EMPTY else [{}])]
-    return (*(empty if asked(name) else ()), *OFF.get(name, ()), *OFF_OR_UNKNOWN.get(name, ()))
+    empty = [value for value in EMPTY if value != {} or name not in FULL_WHEN_EMPTY]
+    known = (*OFF.get(name, ()), *OFF_OR_UNKNOWN.get(name, ()))
+    off = [0, False] if is_any_of(0, known) or is_any_of(False, known) else []
+    return (*empty, *([False] if asked(name) or name in LISTED else []), *known, *off)
+
+
+def is_nothing(value: object) -> bool:
+    """Whether this value of a text, a list or an object is as good as none."""
+    return value is None or value is False or (not value and isinstance(value, str | list | dict))
 
 
 def is_any_of(value: object, allowed: tuple[object, ...]) -> bool:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from http_api.backend import Answer
 from http_api.failures import error_object
+from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
 from opensled.answer import LOCAL_ONLY, Chunk, Task, unverified
 from opensled.errors import EngineError, OpenSledError, Overloaded, Unreachable
@@ -159,6 +160,8 @@ async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Told) ->
     async with aclosing(chunks):
         async for number, chunk in chunks:
             reply.push(number, chunk)
+            if number == 0:
+                name_coarse(reply.headers, chunk.coarse_tools)
     return reply.whole()
 
 
@@ -190,6 +193,9 @@ class EventStream(Response):
     ) -> None:
         local = any(unverified(chunk.origins) for _, chunk in first)
         headers = {**reply.headers, **({LOCAL_HEADER: LOCAL_ONLY} if local else {})}
+        for number, chunk in first:
+            if number == 0:  # what one answer has, the others have
+                name_coarse(headers, chunk.coarse_tools)
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._rest, self._reply = first, rest, reply

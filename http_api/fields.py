@@ -1,7 +1,7 @@
 """Reads a JSON object field by field, so that no field is ignored in silence.
 
 Each field is either read with its type, or left out by name where it cannot change the answer (http_api/effects.py), or
-refused by name. null counts as absent. Inside of `lenient` fields of unknown effect are left out too.
+refused by name. What is empty counts as absent. Inside of `lenient` fields of unknown effect are left out too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
-from http_api.effects import ANNOTATIONS, OFF, asked, is_any_of, off_values
+from http_api.effects import ANNOTATIONS, EMPTY, OFF, asked, is_any_of, is_nothing, off_values
 from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
 
@@ -75,22 +75,26 @@ class Fields:
     def path(self, name: str) -> str:
         return self._where + name
 
-    def take(self, name: str) -> Any:
-        """The raw value; None if absent."""
+    def raw(self, name: str) -> Any:
+        """The value as it is; None if absent."""
         return self._values.pop(name, None)
+
+    def take(self, name: str) -> Any:
+        """The value of a text, a list or an object; None if absent or empty."""
+        value = self.raw(name)
+        return None if is_nothing(value) else value
 
     def inside(self, name: str) -> Fields:
         """The fields of an object that is a field of this one."""
-        return fields_of(self.take(name), self.path(name))
+        return fields_of(self.raw(name), self.path(name))
 
     def text(self, name: str, default: str) -> str:
         value = self.take(name)
         return default if value is None else require_text(value, self.path(name))
 
     def flag(self, name: str, default: Default) -> bool | Default:
-        return self._read(
-            name, default, lambda value: value if isinstance(value, bool) else None, "true or false"
-        )
+        """0 is false, as some languages write it."""
+        return self._read(name, default, as_flag, "true or false")
 
     def integer(self, name: str) -> int | None:
         return self._read(name, None, as_integer, "an integer")
@@ -104,8 +108,8 @@ class Fields:
         self, name: str, default: Default, convert: Callable[[object], Value | None], kind: str
     ) -> Value | Default:
         """The converted value; raises InvalidRequest where `convert` gives None."""
-        value = self.take(name)
-        if value is None:
+        value = self.raw(name)
+        if is_any_of(value, EMPTY):
             return default
         converted = convert(value)
         if converted is None:
@@ -114,8 +118,8 @@ class Fields:
 
     def only(self, name: str, *allowed: object) -> None:
         """Accept the field at values that change nothing; refuse it at any other."""
-        value = self.take(name)
-        if value is not None and not is_any_of(value, allowed):
+        value = self.raw(name)
+        if not is_any_of(value, (*EMPTY, *allowed)):
             path = self.path(name)
             raise Unsupported(f"{path} is not supported here: leave it out", path)
 
@@ -142,10 +146,11 @@ class Fields:
     def leave_rest(self, *but: str) -> None:
         """Leave out everything that is not read yet, known or not; refuse the fields `but`, unless they are empty."""
         for name, value in self._values.items():
-            if name in but and value not in ("", [], {}):
+            if is_nothing(value):
+                continue
+            if name in but:
                 self._must_not_miss(name)
-            if value not in ("", [], {}):
-                leave_out(re.sub(r"\[\d+\]", "[]", self.path(name)))
+            leave_out(re.sub(r"\[\d+\]", "[]", self.path(name)))
 
     def _must_not_miss(self, name: str) -> NoReturn:
         path = self.path(name)
@@ -193,7 +198,7 @@ def call_arguments(value: object, where: str) -> str:
     Raises InvalidRequest for `where`.
     """
     text = require_text(value if isinstance(value, str) else _written(value, where), where)
-    if text.strip() in ("", "null"):
+    if text.strip() in ("", "null", "[]"):
         return "{}"
     try:
         read = json.loads(text, parse_constant=_no_json)
@@ -219,6 +224,11 @@ def _written(value: object, where: str) -> str:
 
 def _no_json(constant: str) -> NoReturn:
     raise ValueError(f"it has {constant}")
+
+
+def as_flag(value: object) -> bool | None:
+    """The flag that a JSON value is; None for anything else."""
+    return bool(value) if isinstance(value, bool) or is_any_of(value, (0,)) else None
 
 
 def as_integer(value: object) -> int | None:

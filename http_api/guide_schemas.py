@@ -1,7 +1,8 @@
 """The JSON schemas of the fields about the form of an answer, which guides.py reads."""
 
+from http_api.effects import EMPTY
 from http_api.guides import CHOICES, NAME
-from http_api.replies import FLAG, TEXT, Schema, closed, items, one_of, optional
+from http_api.replies import TEXT, Schema, items, one_of, optional, requested, switch
 from opensled.bounds import MAX_TOOLS
 from opensled.messages import GUIDE, ModelInfo
 
@@ -16,7 +17,7 @@ STRICT = (
     "true: refuse a schema that the grammar cannot hold wholly. Else what it cannot hold is left out of the grammar, "
     "and named in the header OpenSLED-Not-In-Grammar."
 )
-ONLY_TEXT = closed({"type": one_of("text")}, "type")
+ONLY_TEXT = requested({"type": one_of("text", *EMPTY, False)})
 
 
 def guided(info: ModelInfo) -> Schema:
@@ -25,13 +26,14 @@ def guided(info: ModelInfo) -> Schema:
 
 
 def _guided() -> Schema:
-    named = closed({"name": NAMED}, "name")
+    named = requested({"name": NAMED}, "name")
     format_kinds = [
-        closed({"type": one_of("text", "json_object")}, "type"),
-        closed({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
+        requested({"type": one_of("json_object")}, "type"),
+        ONLY_TEXT,
+        requested({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
     ]
-    chosen = closed({"type": one_of("function"), "function": named}, "type", "function")
-    tool = closed({"type": one_of("function"), "function": function()}, "type", "function")
+    chosen = requested({"type": one_of("function"), "function": named}, "type", "function")
+    tool = requested({"type": one_of("function"), "function": function()}, "type", "function")
     return {
         "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar."),
         **tools(tool, chosen),
@@ -47,7 +49,7 @@ def tools(tool: Schema, chosen: Schema) -> Schema:
             {"anyOf": [one_of(*CHOICES), chosen]},
             "What it must do; a call can be asked for only of one of the tools. auto if left out.",
         ),
-        "parallel_tool_calls": optional(FLAG, "Whether an answer may have several calls. true if left out."),
+        "parallel_tool_calls": switch("Whether an answer may have several calls. true if left out."),
     }
 
 
@@ -59,8 +61,8 @@ def no_tools() -> Schema:
     """Where the server cannot mask by a grammar: only values that ask for nothing."""
     return {
         "tools": optional(items({}, 0, 0), "None at this server."),
-        "tool_choice": one_of("none", "auto", None),
-        "parallel_tool_calls": optional(FLAG, "Without meaning at this server."),
+        "tool_choice": one_of("none", "auto", *EMPTY, False),
+        "parallel_tool_calls": switch("Without meaning at this server."),
     }
 
 
@@ -82,7 +84,7 @@ def _named(purpose: str, required: Schema, **own: Schema) -> Schema:
         **required,
         "name": NAMED,
         "description": optional(TEXT, purpose),
-        "strict": optional(FLAG, STRICT),
+        "strict": switch(STRICT),
         **own,
     }
-    return closed(fields, "name", *required)
+    return requested(fields, "name", *required)

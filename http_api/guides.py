@@ -35,14 +35,17 @@ class Form(NamedTuple):
 NO_FORM = Form("")
 
 
-def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
-    """The guide of these fields of a chat; None: free text without tools."""
+def read_form(fields: Fields) -> Form:
+    """The form that the fields of a chat ask for."""
     value = fields.take("response_format")
-    form = NO_FORM if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
+    return NO_FORM if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
+
+
+def read_calls(fields: Fields) -> tuple[tuple[Tool, ...], tuple[str, str], bool]:
+    """The tools of a chat, the choice among them, and whether there may be several calls."""
     tools = read_tools(fields.take("tools"), lambda outer: _inside_function(outer, read_function))
     choice = read_choice(fields.take("tool_choice"), tools, lambda outer: _inside_function(outer, read_name))
-    parallel = fields.flag("parallel_tool_calls", True)
-    return make_guide(form, "response_format", tools, choice, parallel, info)
+    return tools, choice, fields.flag("parallel_tool_calls", True)
 
 
 def make_guide(
@@ -53,7 +56,10 @@ def make_guide(
     parallel: bool,
     info: ModelInfo,
 ) -> Guide | None:
-    """The guide of what was read, `form` from the field `form_field`; refuses it where the server cannot guide."""
+    """The guide of what was read, `form` from the field `form_field`; None: free text without tools.
+
+    Refuses it where the server cannot guide.
+    """
     for name, value in ((form_field, form.schema), ("tools", tools)):
         if value and GUIDE not in info.capabilities:
             raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
@@ -64,12 +70,12 @@ def make_guide(
 
 def read_format(fields: Fields, read_schema: Callable[[Fields], Form]) -> Form:
     """The form of the answer. `read_schema` reads the fields of the type json_schema."""
-    kind, where = fields.take("type"), fields.path("type")
+    kind, where = fields.take("type") or "text", fields.path("type")
     if kind not in ("text", "json_object", "json_schema"):
         raise Unsupported(f"{where} must be text, json_object or json_schema", where)
-    form = read_schema(fields) if kind == "json_schema" else Form(ANY_OBJECT)
+    form = {"text": NO_FORM, "json_object": Form(ANY_OBJECT)}.get(kind) or read_schema(fields)
     fields.finish()
-    return NO_FORM if kind == "text" else form
+    return form
 
 
 def _nested_schema(fields: Fields) -> Form:
@@ -83,7 +89,7 @@ def read_schema(fields: Fields) -> Form:
     strict = fields.flag("strict", False)
     schema = fields.take("schema")
     fields.finish()
-    return Form(ANY_OBJECT if schema is None else _text(schema, fields.path("schema"), strict), strict)
+    return Form(ANY_OBJECT if schema is None else schema_text(schema, fields.path("schema"), strict), strict)
 
 
 def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
@@ -166,7 +172,7 @@ def read_function(fields: Fields) -> Tool:
     strict = fields.flag("strict", False)
     schema = fields.take("parameters")
     fields.finish()
-    text = "" if schema is None else _text(schema, fields.path("parameters"), strict)
+    text = "" if schema is None else schema_text(schema, fields.path("parameters"), strict)
     return Tool(name, description, text, strict)
 
 
@@ -191,13 +197,13 @@ def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields],
 
 def read_name(fields: Fields) -> str:
     """The name of a tool or a schema."""
-    name = require_text(fields.take("name"), fields.path("name"))
+    name = require_text(fields.raw("name"), fields.path("name"))
     if not re.fullmatch(NAME, name):
         raise InvalidRequest(f"{fields.path('name')} must match {NAME}", fields.path("name"))
     return name
 
 
-def _text(schema: Any, where: str, strict: bool) -> str:
+def schema_text(schema: Any, where: str, strict: bool = False) -> str:
     """A JSON schema as the wire has it; refuses what `strict` asks for and no grammar holds."""
     try:
         text = json.dumps(require_object(schema, where), ensure_ascii=False, allow_nan=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -13,6 +13,7 @@ from opensled.held_schema import beyond, held
 HEADER = "OpenSLED-Not-In-Grammar"
 LONGEST = 120  # characters of a path in it
 MOST = 1000  # paths of one request that are kept
+MOST_NAMES = 16  # in one header
 
 _left_out: ContextVar[list[str] | None] = ContextVar("left_out", default=None)
 
@@ -40,6 +41,21 @@ def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
         paths = _left_out.get()
         if paths is not None and len(paths) < MOST:
             paths.append(shown)
+
+
+def named(header: str, found: Iterable[str]) -> dict[str, str]:
+    """A header of these names, which are printable and short; none without names."""
+    names = list(dict.fromkeys(found))
+    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return {header: ", ".join(names[:MOST_NAMES] + more)} if names else {}
+
+
+def name_coarse(headers: dict[str, str], tools: Sequence[str]) -> None:
+    """Add to the header of an answer the tools whose arguments the server holds less closely than their schemas."""
+    if tools:
+        before = headers.get(HEADER)
+        added = named(HEADER, [_shown(f"tools ({tool})") for tool in tools])[HEADER]
+        headers[HEADER] = f"{before}, {added}" if before else added
 
 
 def _shown(path: str) -> str:

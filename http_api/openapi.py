@@ -32,8 +32,8 @@ def description(info: ModelInfo) -> Schema:
             "title": "OpenSLED",
             "version": info.version,
             "description": "The API of OpenAI as OpenSLED serves it. Fields that are not listed are "
-            "refused by name, or with --lenient left out and named in the header OpenSLED-Ignored. null counts as "
-            "absent.",
+            "refused by name, or with --lenient left out and named in the header OpenSLED-Ignored. What is "
+            'empty (null, "", [] or {}) counts as absent.',
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "this address"}],

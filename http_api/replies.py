@@ -1,6 +1,8 @@
-"""The JSON schemas of responses."""
+"""The JSON schemas of responses, and what those of requests are made of."""
 
 from typing import Any
+
+from http_api.effects import EMPTY
 
 Schema = dict[str, Any]
 
@@ -9,11 +11,19 @@ FLAG: Schema = {"type": "boolean"}
 COUNT: Schema = {"anyOf": [{"enum": [-1]}, {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}]}
 
 
-def optional(schema: Schema, about: str, **more: object) -> Schema:
-    """A field that may be left out or null."""
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"], "description": about, **more}
-    return {"anyOf": [schema, {"type": "null"}], "description": about, **more}
+def optional(schema: Schema, about: str) -> Schema:
+    """A field of a request, a text, a list or an object, that may be left out or empty; false is empty too."""
+    return {"anyOf": [schema, one_of(*EMPTY, False)], "description": about}
+
+
+def number(schema: Schema, about: str) -> Schema:
+    """The same of a number, where false is none."""
+    return {"anyOf": [schema, one_of(*EMPTY)], "description": about}
+
+
+def switch(about: str) -> Schema:
+    """The same of a flag."""
+    return {**one_of(True, False, 0, *EMPTY), "description": about}
 
 
 def one_of(*values: object) -> Schema:
@@ -30,6 +40,11 @@ def closed(properties: Schema, *required: str, **more: object) -> Schema:
         "additionalProperties": False,
         **more,
     }
+
+
+def requested(properties: Schema, *required: str) -> Schema:
+    """An object of a request with these fields; others are empty."""
+    return {**closed(properties, *required), "additionalProperties": one_of(*EMPTY)}
 
 
 def opened(properties: Schema, *required: str) -> Schema:

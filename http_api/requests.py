@@ -6,13 +6,14 @@ The fields are those of OpenAI's API reference; `top_k`, `min_p`, `repetition_pe
 http_api/schemas.py has the same fields as a JSON schema.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
 from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
-from http_api.guides import read_guide
+from http_api.guides import Form, make_guide, read_calls, read_form
 from http_api.model_names import asked_name
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from opensled.answer import Task
@@ -61,14 +62,19 @@ class Request:
         return type(error)(str(error), self.names[error.field], error.retry_after)
 
 
-def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
-    """/v1/chat/completions. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
+def chat_request(
+    body: dict[str, Any], info: ModelInfo, form_of: Callable[[Fields], Form] = read_form
+) -> Request:
+    """/v1/chat/completions; `form_of` reads the form of the answer.
+
+    Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it.
+    """
     fields = Fields(body)
     asked_name(fields, info)
     prompt = read_turns(fields.take("messages"), info.images is not None)
     require_template(info, "messages")
     require_images(prompt, info.images, "messages")
-    guide = read_guide(fields, info)
+    guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
     limit, name = token_limit(fields, info, "max_completion_tokens", "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
@@ -82,7 +88,7 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
         body = {**body, "logprobs": None}
     fields = Fields(body)
     asked_name(fields, info)
-    prompts = read_prompts(fields.take("prompt"), info)
+    prompts = read_prompts(fields.raw("prompt"), info)
     limit, _ = token_limit(fields, info, "max_tokens")
     params = read_params(fields, info, limit or COMPLETION_TOKENS)
     logprobs = within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)

@@ -2,10 +2,24 @@
 
 from http_api.chat_messages import HELD, MAX_PROMPTS
 from http_api.content_parts import DETAILS, TEXTS, THOUGHTS
-from http_api.effects import ANNOTATIONS, OFF, OFF_OR_UNKNOWN, off_values
+from http_api.effects import ANNOTATIONS, EMPTY, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guide_schemas import guided
 from http_api.model_names import names_of
-from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, opened, optional, or_null, ref
+from http_api.replies import (
+    COUNT,
+    TEXT,
+    Schema,
+    closed,
+    items,
+    number,
+    one_of,
+    opened,
+    optional,
+    or_null,
+    ref,
+    requested,
+    switch,
+)
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
 from opensled.bounds import MAX_CHARACTERS
@@ -25,7 +39,7 @@ from opensled.messages import (
 def components(info: ModelInfo) -> Schema:
     """Those of requests, for a server that says `info`."""
     return {
-        "ChatRequest": closed(
+        "ChatRequest": requested(
             {
                 "messages": items(ref("Message"), 1),
                 **_common(info),
@@ -34,7 +48,7 @@ def components(info: ModelInfo) -> Schema:
             },
             "messages",
         ),
-        "CompletionRequest": closed(
+        "CompletionRequest": requested(
             {"prompt": _prompt(info), **_common(info), **_completion_only()}, "prompt"
         ),
         "Message": {"anyOf": _messages(info)},
@@ -80,8 +94,8 @@ def _token(info: ModelInfo) -> Schema:
 def _common(info: ModelInfo) -> Schema:
     return {
         **everywhere(info),
-        "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
-        "max_tokens": optional(COUNT, "Most tokens of an answer."),
+        "n": number({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
+        "max_tokens": number(COUNT, "Most tokens of an answer."),
     }
 
 
@@ -102,7 +116,7 @@ def everywhere(info: ModelInfo) -> Schema:
 def without_effect() -> Schema:
     """The fields that are taken and left out: with any value, or at values that ask for nothing."""
     return {
-        **{name: one_of(*off_values(name), None) for name in (*OFF, *OFF_OR_UNKNOWN)},
+        **{name: one_of(*off_values(name)) for name in (*OFF, *OFF_OR_UNKNOWN)},
         **{
             name: {"description": "Without effect; named in OpenSLED-Ignored."}
             for name in sorted(ANNOTATIONS)
@@ -112,18 +126,18 @@ def without_effect() -> Schema:
 
 def _sampling() -> Schema:
     return {
-        "temperature": optional(
+        "temperature": number(
             {"anyOf": [one_of(0), {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": 100}]},
             "0 takes the likeliest token. 1 if left out.",
         ),
-        "top_k": optional(
+        "top_k": number(
             {"type": "integer", "maximum": 2**31 - 1}, "Keep the K likeliest tokens; 0 or less = all."
         ),
-        "top_p": optional(
+        "top_p": number(
             {"type": "number", "minimum": 0, "maximum": 1},
             "Keep the likeliest tokens that together reach P; 0 = the likeliest token alone.",
         ),
-        "seed": optional(
+        "seed": number(
             {"type": "integer"},
             "Same seed, same answer; it counts modulo 2^64. The first choice is drawn with it, choice i with a hash of "
             "seed and i.",
@@ -135,13 +149,13 @@ def _penalties() -> Schema:
     additive = {"type": "number", "minimum": -MAX_PENALTY, "maximum": MAX_PENALTY}
     factor = {"type": "number", "minimum": MIN_REPETITION, "maximum": MAX_PENALTY}
     return {
-        "min_p": optional(
+        "min_p": number(
             {"type": "number", "minimum": 0, "maximum": 1},
             "Keep tokens at least P times as probable as the likeliest; 0 = all.",
         ),
-        "presence_penalty": optional(additive, "Subtracted from the logit of tokens that the answer has."),
-        "frequency_penalty": optional(additive, "Subtracted for each time that the answer has the token."),
-        "repetition_penalty": optional(
+        "presence_penalty": number(additive, "Subtracted from the logit of tokens that the answer has."),
+        "frequency_penalty": number(additive, "Subtracted for each time that the answer has the token."),
+        "repetition_penalty": number(
             factor,
             "Divides a positive logit of tokens that the answer has, multiplies a negative one. The prompt does not "
             "count.",
@@ -151,7 +165,7 @@ def _penalties() -> Schema:
 
 def _without_penalties() -> Schema:
     zero = ("min_p", "presence_penalty", "frequency_penalty")
-    return {**{name: one_of(0, None) for name in zero}, "repetition_penalty": one_of(1, None)}
+    return {**{name: one_of(0, *EMPTY) for name in zero}, "repetition_penalty": one_of(1, *EMPTY)}
 
 
 def _logit_bias(info: ModelInfo) -> Schema:
@@ -170,17 +184,17 @@ def _ends(info: ModelInfo) -> Schema:
     return {
         "stop": optional(stop, "Strings that end an answer; they are not shown. An empty one ends nothing."),
         "stop_token_ids": optional(items(_token(info), 0, MAX_STOP_IDS), "Tokens that end an answer."),
-        "ignore_eos": optional(FLAG, "Go on behind the model's own end. Not with a grammar."),
+        "ignore_eos": switch("Go on behind the model's own end. Not with a grammar."),
     }
 
 
 def _delivery() -> Schema:
     return {
-        "stream": optional(FLAG, "Send the answer as server-sent events."),
+        "stream": switch("Send the answer as server-sent events."),
         "stream_options": optional(
-            closed(
+            requested(
                 {
-                    "include_usage": optional(FLAG, "End with an event that has the usage."),
+                    "include_usage": switch("End with an event that has the usage."),
                     **without_effect(),
                 }
             ),
@@ -193,18 +207,18 @@ def _service() -> Schema:
     rate = {"type": "number", "minimum": 0, "maximum": MAX_PACE}
     about = "tokens/s the answer needs; the server promises them or refuses the request. 0 = no promise."
     fields = {
-        "pace": optional(rate, about),
-        "background": optional(FLAG, "No reader waits for the answer: under load other answers go first."),
-        "drafts": optional(FLAG, "false: the device drafts nothing for it. The text is the same."),
+        "pace": number(rate, about),
+        "background": switch("No reader waits for the answer: under load other answers go first."),
+        "drafts": switch("false: the device drafts nothing for it. The text is the same."),
     }
-    return optional(closed(fields), "How the answer is served; what is left out is as configured here.")
+    return optional(requested(fields), "How the answer is served; what is left out is as configured here.")
 
 
 def _chat_only() -> Schema:
     return {
-        "max_completion_tokens": optional(COUNT, "Newer name of max_tokens; of both the smaller one holds."),
-        "logprobs": optional(FLAG, "Tell the log-probabilities of the answer's tokens."),
-        "top_logprobs": optional(
+        "max_completion_tokens": number(COUNT, "Newer name of max_tokens; of both the smaller one holds."),
+        "logprobs": switch("Tell the log-probabilities of the answer's tokens."),
+        "top_logprobs": number(
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
             "With logprobs: true only: of so many of the likeliest tokens, too.",
         ),
@@ -213,13 +227,13 @@ def _chat_only() -> Schema:
 
 def _completion_only() -> Schema:
     return {
-        "max_tokens": optional(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
-        "logprobs": optional(
+        "max_tokens": number(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
+        "logprobs": number(
             {"anyOf": [one_of(False), {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS}]},
             "Tell the log-probabilities of the answer's tokens, and of so many of the likeliest.",
         ),
-        "echo": optional(FLAG, "Show the prompt before the answer. Not with logprobs."),
-        "best_of": optional(
+        "echo": switch("Show the prompt before the answer. Not with logprobs."),
+        "best_of": number(
             {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "1, equal to n, or left out."
         ),
     }
@@ -237,56 +251,50 @@ PICTURE_URL: Schema = {
     **TEXT,
     "description": "A data URL: data:image/png;base64,...",
 }
-DETAIL = one_of(*DETAILS, None)
+DETAIL = one_of(*DETAILS, *EMPTY)
 
 
 def picture(kind: str) -> Schema:
     """A part of the type `kind` that shows a picture."""
-    inner = closed({"url": PICTURE_URL, "detail": DETAIL}, "url")
+    inner = requested({"url": PICTURE_URL, "detail": DETAIL}, "url")
     fields = {"type": one_of(kind), "image_url": {"anyOf": [PICTURE_URL, inner]}, "detail": DETAIL}
-    return opened({**fields, "file_id": one_of("", None)}, "type", "image_url")
+    return opened({**fields, "file_id": one_of(*EMPTY)}, "type", "image_url")
 
 
 def content(*others: Schema, thoughts: bool = False) -> Schema:
     """A text, or a list of texts and `others`, and of an earlier answer's thoughts, which are left out."""
+    said = optional(TEXT, "")
     text = opened(
-        {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": TEXT}, "type", "text"
+        {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": said}, "type", "text"
     )
-    refusal = opened({"type": one_of("refusal"), "refusal": TEXT}, "type", "refusal")
+    refusal = opened({"type": one_of("refusal"), "refusal": said}, "type", "refusal")
     left_out = [opened({"type": one_of(*THOUGHTS)}, "type")] if thoughts else []
-    return {"anyOf": [TEXT, items({"anyOf": [text, refusal, *left_out, *others]})]}
+    part = {"anyOf": [TEXT, text, refusal, *left_out, *others, one_of(*EMPTY, False)]}
+    return optional({"anyOf": [TEXT, items(part)]}, "None is an empty text.")
 
 
 def _messages(info: ModelInfo) -> list[Schema]:
     """Fields of earlier turns that are not listed are left out."""
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
-    empty = {held: one_of("", [], {}, None) for held in HELD}
+    empty = {held: one_of(*EMPTY, False) for held in HELD}
     called = opened({"name": TEXT, "arguments": arguments()}, "name")
-    kind = {"type": one_of("function", None)}
+    kind = {"type": one_of("function", *EMPTY, False)}
     call = opened({"id": optional(TEXT, CALL_ID), **kind, "function": called}, "function")
     assistant = {
         "role": one_of("assistant"),
         **name,
-        "content": optional(content(thoughts=True), "None is an empty text."),
+        "content": content(thoughts=True),
         "refusal": optional(TEXT, "The text of an answer that has no other."),
-        "function_call": empty["function_call"],
+        "function_call": optional(called, "A call, as older clients remember it."),
         "tool_calls": optional(items(call), ""),
     }
     shown = content(*([picture("image_url")] if info.images else []))
+    result = {"role": one_of("tool", "function"), "content": content(), "tool_call_id": id}
     return [
         opened({"role": one_of("system", "developer"), "content": content(), **name, **empty}, "role", "content"),
         opened({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),
         opened(assistant, "role"),
-        opened(
-            {
-                "role": one_of("tool"),
-                "content": optional(content(), ""),
-                "tool_call_id": optional(TEXT, RESULT_ID),
-                **name,
-                **empty,
-            },
-            "role",
-        ),
+        opened({**result, **name, **empty}, "role"),
     ]  # fmt: skip
 
 
@@ -296,7 +304,6 @@ RESULT_ID = "The call it answers; without one the next call that waits, of the s
 
 def arguments() -> Schema:
     """Of an earlier call."""
-    return {
-        "anyOf": [TEXT, {"type": "object"}, {"type": "null"}],
-        "description": "A JSON object, as one or as a text; none is an empty one.",
-    }
+    return optional(
+        {"anyOf": [TEXT, {"type": "object"}]}, "A JSON object, as one or as a text; none is an empty one."
+    )

@@ -98,7 +98,7 @@ def speed(answers: Sequence[Stats]) -> float:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of an answer; or, without text and tokens, a report that the server is away or reads the prompt.
+    """A piece of an answer; or, without text and tokens, a report: the server is away, reads the prompt, has opened it.
 
     Text may come later than its tokens: a character is shown once all its bytes are known.
     """
@@ -112,6 +112,7 @@ class Chunk:
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
     prefill: Prefill | None = None  # how far the prompt is read, while that goes on
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
+    coarse_tools: tuple[str, ...] = ()  # on the first chunk, see `Opened`
 
     @property
     def status(self) -> str:

@@ -261,6 +261,7 @@ def _decode_opened(message: pb.Opened) -> Opened:
         hint=message.hint if message.HasField("hint") else None,
         draft_probs=message.draft_probs,
         rule=message.rule or MATCH,
+        coarse_tools=tuple(message.coarse_tools),
     )
 
 

@@ -241,6 +241,9 @@ class Opened:
     hint: int | None = None  # longest useful first block, as `Verdict.hint`
     draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
     rule: str = MATCH  # of this sequence, with all its options
+    coarse_tools: tuple[
+        str, ...
+    ] = ()  # whose arguments a coarser grammar holds: theirs takes the compiler too long
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.

@@ -37,6 +37,7 @@ class FakeBackend:
         self.tokenizer = tiny_tokenizer()
         self.error, self.fail_after, self.reason, self.endless = error, fail_after, reason, endless
         self.words = words
+        self.coarse_tools: tuple[str, ...] = ()
         self.fails = fails  # the number of the one answer that fails; None: all of them
         self.tasks: list[Task] = []
         self.closed = 0
@@ -62,6 +63,8 @@ class FakeBackend:
             self.closed += 1
 
     async def _chunks(self, number, top):
+        if self.coarse_tools:
+            yield Chunk("", (), coarse_tools=self.coarse_tools)
         for index, word in enumerate(self.words):
             if index >= self.fail_after and self.fails in (None, number):
                 raise self.error

@@ -21,15 +21,20 @@ ANNOTATIONS: list[dict[str, Any]] = [
     {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"}, {"reasoning": {"summary": "auto"}},
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
+    {"length_penalty": 1.0, "early_stopping": True}, {"mirostat_tau": 5, "xtc_threshold": 0.1, "dry_base": 1.75},
+    {"include_reasoning": True}, {"n_keep": 4},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
 ]  # fmt: skip
 
 # Everywhere: they ask for nothing, and no header says anything.
 OFF: list[dict[str, Any]] = [
     {"anything_else": None}, {"prediction": None, "guided_json": None}, {"functions": []}, {"function_call": "auto"},
-    {"n": 1}, {"best_of": 1}, {"suffix": ""}, {"use_beam_search": False}, {"length_penalty": 1.0}, {"min_tokens": 0},
+    {"n": 1}, {"best_of": 1}, {"suffix": ""}, {"use_beam_search": False}, {"min_tokens": 0},
     {"skip_special_tokens": True}, {"grammar": ""}, {"guided_choice": []}, {"structured_outputs": {}}, {"tools": []},
     {"chat_template_kwargs": {}}, {"repeat_penalty": 1}, {"mirostat": 0}, {"audio": None}, {"modalities": ["text"]},
+    {"response_format": {}}, {"response_format": {"type": None}}, {"enable_thinking": False},
+    {"chat_template_kwargs": {"enable_thinking": False}}, {"thinking": {"type": "disabled"}}, {"think": False},
+    {"top_n_sigma": -1}, {"n_probs": 0}, {"web_search_options": False}, {"detokenize": True}, {"use_beam_search": 0},
     {"context": []}, {"images": []}, {"tool_choice": "auto"}, {"echo": False}, {"response_format": {"type": "text"}},
 ]  # fmt: skip
 
@@ -41,6 +46,66 @@ SAMPLING: list[tuple[dict[str, Any], str, object]] = [
     ({"seed": -(2**70) + 3}, "seed", 3), ({"stop": ""}, "stop", ()), ({"stop": ["", "a"]}, "stop", ("a",)),
     ({"stop": []}, "stop", ()), ({"min_p": 0}, "min_p", 0),
 ]  # fmt: skip
+
+# Of any field: what asks for nothing, but where tests/refused_when_empty.json says so.
+EMPTY: list[Any] = [None, "", [], {}, False, 0]
+
+# Bodies of clients that send each field, at its default: they change nothing.
+DEFAULTS: dict[str, list[dict[str, Any]]] = {
+    "/v1/chat/completions": [
+        {"temperature": 1, "top_p": 1, "n": 1, "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {},
+         "logprobs": False, "top_logprobs": 0, "stop": None, "seed": None, "tools": [], "tool_choice": "none",
+         "parallel_tool_calls": True, "response_format": {"type": "text"}, "modalities": ["text"], "max_tokens": -1},
+        {"logprobs": 0}, {"logprobs": None, "top_logprobs": None}, {"seed": ""}, {"stop_token_ids": ""}, {"model": ""},
+        # vLLM's fields
+        {"best_of": None, "use_beam_search": False, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+         "stop_token_ids": [], "include_stop_str_in_output": False, "ignore_eos": False, "min_tokens": 0,
+         "skip_special_tokens": True, "spaces_between_special_tokens": True, "echo": False,
+         "add_generation_prompt": True, "continue_final_message": False, "documents": None,
+         "chat_template": None, "chat_template_kwargs": None, "mm_processor_kwargs": None, "structured_outputs": None,
+         "logits_processors": [], "return_tokens_as_token_ids": None, "return_token_ids": None,
+         "kv_transfer_params": None},
+        # llama-server's own page
+        {"return_progress": False, "temperature": 1, "dynatemp_range": 0, "dynatemp_exponent": 1, "top_k": 0,
+         "top_p": 1, "min_p": 0, "xtc_probability": 0, "xtc_threshold": 0.1, "typical_p": 1, "max_tokens": -1,
+         "repeat_penalty": 1,
+         "presence_penalty": 0, "frequency_penalty": 0, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2,
+         "dry_penalty_last_n": -1, "samplers": [], "timings_per_token": False, "reasoning_format": "none"},
+    ],
+    "/v1/completions": [
+        {"best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "logprobs": None, "max_tokens": 16,
+         "n": 1, "presence_penalty": 0, "seed": None, "stop": None, "stream": False, "stream_options": None,
+         "suffix": None, "temperature": 1, "top_p": 1, "user": ""},
+        {"n_probs": 0, "t_max_predict_ms": 0, "logprobs": False, "suffix": ""},
+    ],
+    "/v1/responses": [
+        {"background": False, "include": [], "instructions": None, "max_output_tokens": None, "max_tool_calls": None,
+         "metadata": {}, "parallel_tool_calls": True, "previous_response_id": "", "prompt": None, "reasoning": {},
+         "service_tier": "auto", "store": True, "stream": False, "temperature": 1, "tool_choice": "auto", "tools": [],
+         "text": {"format": {"type": "text"}, "verbosity": "medium"}, "top_logprobs": 0, "top_p": 1,
+         "truncation": "disabled", "conversation": None},
+        {"text": {}}, {"text": {"format": {}}}, {"text": {"format": {"type": None, "schema": ""}}}, {"text": ""},
+    ],
+    "/api/chat": [
+        {"format": "", "think": False, "keep_alive": "5m", "tools": [], "truncate": True, "shift": True, "options": {}},
+        {"options": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "seed": -1, "num_predict": -1,
+                     "num_ctx": 4096, "num_keep": 4, "num_batch": 512, "num_gpu": -1, "repeat_last_n": 64,
+                     "repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 1.0,
+                     "stop": [], "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "numa": False,
+                     "use_mmap": None, "low_vram": False, "vocab_only": False, "penalize_newline": True}},
+        {"options": dict.fromkeys(("temperature", "top_k", "seed", "stop", "num_predict", "min_p", "num_ctx"), "")},
+        {"format": []}, {"think": ""}, {"options": []}, {"keep_alive": ""},
+    ],
+    "/api/generate": [
+        {"suffix": "", "system": "", "template": "", "context": [], "raw": False, "format": "", "images": [],
+         "keep_alive": -1, "think": False, "options": None},
+    ],
+}  # fmt: skip
+
+# Contents without a text, of any turn.
+NO_TEXT: list[Any] = [None, "", [], {}, False, [None], [""], [{}], [{"type": "text", "text": ""}],
+                      [{"type": "text", "text": None}]]  # fmt: skip
+
 
 # Of options: what they come to.
 OPTIONS: list[tuple[dict[str, Any], str, object]] = [
@@ -92,6 +157,41 @@ ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
 }  # fmt: skip
 
 
+# A form or a tool that no grammar holds wholly, and the header's name of what is left out.
+UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+AT = "properties.a.uniqueItems"
+FUNCTION = {"name": "f", "parameters": UNIQUE}
+SPELLED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions",
+     {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": UNIQUE}}},
+     f"response_format.json_schema.schema.{AT}"),
+    ("/v1/chat/completions", {"tools": [{"type": "function", "function": FUNCTION}]},
+     f"tools[0].function.parameters.{AT}"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "a", "schema": UNIQUE}}},
+     f"text.format.schema.{AT}"),
+    ("/v1/responses", {"tools": [{"type": "function", **FUNCTION}]}, f"tools[0].parameters.{AT}"),
+    ("/v1/responses", {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", **FUNCTION}]}]},
+     f"tools[0].tools[0].parameters.{AT}"),
+    ("/api/chat", {"format": UNIQUE}, f"format.{AT}"), ("/api/generate", {"format": UNIQUE}, f"format.{AT}"),
+    ("/api/chat", {"tools": [{"type": "function", "function": FUNCTION}]}, f"tools[0].function.parameters.{AT}"),
+]  # fmt: skip
+
+# Calls without ids, and results of older clients: what the turns are read as.
+OLD_CALL = {"name": "pump", "arguments": '{"a": 1}'}
+UNNAMED: list[tuple[list[dict[str, Any]], list[tuple[str, list[str], str]]]] = [
+    ([{"role": "assistant", "tool_calls": [{"id": None, "function": OLD_CALL}, {"id": "", "function": OLD_CALL}]},
+      {"role": "tool", "content": "x"}, {"role": "tool", "tool_call_id": None, "content": "y"}],
+     [("assistant", ["call_1", "call_2"], ""), ("tool", [], "call_1"), ("tool", [], "call_2")]),
+    ([{"role": "assistant", "tool_calls": [{"id": "a", "function": OLD_CALL}, {"id": "b", "function": OLD_CALL}]},
+      {"role": "tool", "tool_call_id": "a", "content": "x"}, {"role": "tool", "content": "y"}],
+     [("assistant", ["a", "b"], ""), ("tool", [], "a"), ("tool", [], "b")]),
+    ([{"role": "assistant", "content": None, "function_call": OLD_CALL},
+      {"role": "function", "name": "pump", "content": "x"}],
+     [("assistant", ["call_1"], ""), ("tool", [], "call_1")]),
+    ([{"role": "function", "name": "pump", "content": "x"}], [("tool", [], "")]),
+]  # fmt: skip
+
+
 def called(arguments: Any, in_function: dict[str, Any] | None = None, **in_call: Any) -> list[dict[str, Any]]:
     """A chat in which a call was made."""
     function = {"name": "pump", "arguments": arguments, **(in_function or {})}
@@ -111,7 +211,7 @@ def answered(content: Any = "Yes.", **extras: Any) -> list[dict[str, Any]]:
 
 # Chats as they come back, at /v1/chat/completions and /api/chat: the text of turn 1, the arguments of its call.
 HISTORIES: list[tuple[list[dict[str, Any]], str, str | None]] = [
-    *((called(empty), "", "{}") for empty in ("", " ", "\n", "null", "{}", {}, None)),
+    *((called(empty), "", "{}") for empty in ("", " ", "\n", "null", "{}", {}, None, [], "[]", False)),
     (called({"a": 1}), "", '{"a": 1}'), (called('{"a": "ü"}'), "", '{"a": "ü"}'),
     (called("{}", index=0), "", "{}"), (called("{}", {"parsed_arguments": {}}), "", "{}"),
     (called("{}", {"parsed_arguments": None, "index": 0}, provider_specific_fields={"a": 1}), "", "{}"),

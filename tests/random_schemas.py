@@ -22,6 +22,25 @@ def document(seed: int) -> Schema:
     }
 
 
+# What takes the compiler too long: such a tool is held less closely.
+SLOW: tuple[Schema, ...] = (
+    {"type": "integer", "multipleOf": 99_991},
+    {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{length}}}"} for length in range(9)]},
+    {"allOf": [{"type": "string", "pattern": f"^[ab]*a[ab]{{{length}}}c$"} for length in range(12, 17)]},
+    {"type": "object", "patternProperties": {f"^k{number}": {"type": "integer"} for number in range(101)}},
+)
+
+
+def tools(seed: int) -> list[tuple[str, Schema]]:
+    """Two tools by name with their parameters; of "slow" they are often such that it is held less closely."""
+    rng = random.Random(seed)
+    slow, quick = document(seed), document(seed + 1_000_000)
+    if rng.random() < 0.5:
+        slow["properties"]["s"] = rng.choice(SLOW)
+        slow["required"] = ["k", "s"]
+    return [("slow", slow), ("quick", quick)]
+
+
 def _value(rng: random.Random, depth: int) -> Schema:
     flat = (_number, _string, _plain, _reference)
     make = rng.choice((*flat, *((_object, _array, _applied, _joined) if depth else ())))

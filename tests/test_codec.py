@@ -41,7 +41,7 @@ CLIENT = [
     Cancel(),
 ]
 SERVER = [
-    Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096, 64)),
+    Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096, 64), coarse_tools=("slow", "other")),
     Verdict(7, (5, 6), 1, 3, "", 0),
     Verdict(7, (), 0, 0, "eos", None),
     Prefill(1200, 6596, 640),

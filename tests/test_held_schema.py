@@ -15,7 +15,7 @@ from opensled.held_schema import MAX_NODES, held
 from opensled.messages import Guide, Tool
 from opensled.schema_keywords import is_pattern
 from tests.guiding import EOS, completes, decode, ids, may_follow, schema_guide, tiny
-from tests.random_schemas import document
+from tests.random_schemas import document, tools
 
 LIMIT = 3000  # tokens in which a walk must find an end
 # The letters that the patterns of tests/random_schemas.py ask for, and what closes values.
@@ -120,6 +120,7 @@ def test_a_tool_that_cannot_be_compiled_takes_no_closeness_from_another():
         for name, value in (("slow", slow), ("good", {"type": "integer"}))
     )
     guide = Guide(tools=tools, tool_choice="required")
+    assert tiny().start(guide, ()).coarse_tools == ("slow",)
     assert completes(tiny(), guide, '{"name": "slow", "arguments": {"v": "q"}}')
     assert completes(tiny(), guide, '{"name": "good", "arguments": {"v": 5}}')
     with pytest.raises(AssertionError):
@@ -190,10 +191,10 @@ def test_a_schema_made_to_be_slow_is_read_or_refused_soon(schema):
     assert time.process_time() - started < 3
 
 
-def walked_to_its_end(schema: dict, rng: random.Random, free: int) -> str | None:
-    """A random answer, which must end within `LIMIT`; None: the schema is refused."""
+def walked_to_its_end(guide: Guide, rng: random.Random, free: int) -> tuple[str, tuple[str, ...]] | None:
+    """A random answer, which must end within `LIMIT`, and the tools held less closely; None: the guide is refused."""
     try:
-        constraint = tiny().start(schema_guide(schema), ())
+        constraint = tiny().start(guide, ())
     except RequestError:
         return None
     answer: list[int] = []
@@ -201,22 +202,47 @@ def walked_to_its_end(schema: dict, rng: random.Random, free: int) -> str | None
         choices = may_follow(constraint)
         ordinary = sorted(choices - {EOS})
         if EOS in choices and (len(answer) >= free or not ordinary):
-            return decode(answer)
+            return decode(answer), constraint.coarse_tools
         liked = [token for token in (CLOSERS if rng.random() < 0.7 else LETTERS) if token in choices]
         answer.append(rng.choice(liked if liked and len(answer) >= free else ordinary))
         constraint.commit(answer[-1:])
     raise AssertionError(f"no end after {LIMIT} tokens: {decode(answer)[-200:]!r}")
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 2060), marks=pytest.mark.long)], ids=str)
+def fulfils(schema: dict, value: object) -> None:
+    jsonschema.Draft202012Validator(held(schema, "x").schema).validate(value)
+
+
+@pytest.mark.parametrize("seeds", [range(50), pytest.param(range(50, 1050), marks=pytest.mark.long)], ids=str)
 def test_every_walk_over_the_masks_of_an_accepted_schema_ends_in_what_it_holds(seeds):
     accepted = 0
     for seed in seeds:
         schema, rng = document(seed), random.Random(seed)
         for free in (0, 6, 20):
-            text = walked_to_its_end(schema, rng, free)
-            if text is None:
+            found = walked_to_its_end(schema_guide(schema), rng, free)
+            if found is None:
                 break
-            jsonschema.Draft202012Validator(held(schema, "x").schema).validate(json.loads(text))
+            fulfils(schema, json.loads(found[0]))
             accepted += free == 0
     assert accepted > len(seeds) / 2
+
+
+@pytest.mark.parametrize("seeds", [range(33), pytest.param(range(33, 700), marks=pytest.mark.long)], ids=str)
+def test_every_call_of_any_tools_ends_and_fulfils_its_schema_if_that_is_held(seeds):
+    coarse = whole = 0
+    for seed in seeds:
+        schemas, rng = dict(tools(seed)), random.Random(seed)
+        offered = tuple(Tool(name, "", json.dumps(schema)) for name, schema in schemas.items())
+        for function in ("", *schemas):
+            guide = Guide(tools=offered, tool_choice="required", function=function)
+            found = walked_to_its_end(guide, rng, rng.choice((0, 6, 20)))
+            assert found is not None, "a tool without strict is never refused"
+            call = json.loads(found[0])
+            name = call["name"]
+            assert name in schemas and function in ("", name) and isinstance(call["arguments"], dict)
+            if name in found[1]:
+                coarse += 1
+            else:
+                fulfils(schemas[name], call["arguments"])
+                whole += 1
+    assert coarse > len(seeds) / 2 and whole > len(seeds) / 2

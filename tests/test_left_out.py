@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 
+import httpx
 import pytest
 
+from http_api.app import build_app
 from http_api.bodies import IGNORED_HEADER
+from http_api.effects import ANNOTATIONS as KNOWN_ANNOTATIONS
+from http_api.effects import ASKED as KNOWN_ASKED
+from http_api.effects import OFF as KNOWN_OFF
+from http_api.effects import OFF_OR_UNKNOWN
+from http_api.left_out import HEADER
+from http_api.openapi import description
 from tests.fake_backend import FakeBackend, call, refusal
 from tests.left_out_cases import (
     ANNOTATIONS,
     ASKED,
     ASKED_OF,
+    DEFAULTS,
+    EMPTY,
     HISTORIES,
     ITEMS,
     NO_ARGUMENTS,
+    NO_TEXT,
     OFF,
     OPTIONS,
     PROMPTS,
     SAMPLING,
+    SPELLED,
+    UNNAMED,
     WITHOUT_IDS,
     answered,
     as_item,
@@ -26,6 +41,11 @@ from tests.left_out_cases import (
 )
 
 CHATS = ("/v1/chat/completions", "/api/chat")
+# By path, the values of `EMPTY` that are refused, and of which fields. Fields that are not there take all of them.
+TABLE = Path(__file__).parent / "refused_when_empty.json"
+OLLAMA = (
+    "messages prompt system template context images raw options format think truncate shift keep_alive stream"
+)
 
 
 def ask(path, lenient=False, **fields):
@@ -55,6 +75,55 @@ def test_what_is_off_or_null_changes_and_tells_nothing(path):
     plain, _ = taken(path)
     for fields in OFF:
         assert taken(path, **fields) == (plain, ""), fields
+
+
+def refused_when_empty(path):
+    """What the API refuses at this path, as the table has it."""
+    schemas = description(FakeBackend().info)["components"]["schemas"]
+    kind = {
+        "chat/completions": "ChatRequest",
+        "completions": "CompletionRequest",
+        "responses": "ResponseRequest",
+    }
+    own = schemas[kind[path[4:]]]["properties"] if path.startswith("/v1") else OLLAMA.split()
+    names = {
+        "model",
+        *own,
+        *KNOWN_ANNOTATIONS,
+        *KNOWN_ASKED,
+        *KNOWN_OFF,
+        *OFF_OR_UNKNOWN,
+        "guided_json",
+        "unheard_of",
+    }
+
+    async def ask_all():
+        refused = {}
+        transport = httpx.ASGITransport(build_app(FakeBackend()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            for name in sorted(names):
+                values = []
+                for value in EMPTY:
+                    response = await client.post(path, json={**PROMPTS[path], name: value})
+                    assert response.status_code in (200, 400, 404)
+                    if response.status_code != 200:
+                        assert name in response.text or (name, value) == ("model", 0)
+                        values.append(json.dumps(value))
+                if values:
+                    refused.setdefault(" ".join(values), []).append(name)
+        return refused
+
+    return asyncio.run(ask_all())
+
+
+@pytest.mark.parametrize("path", PROMPTS)
+def test_each_field_takes_what_is_empty_where_that_asks_for_nothing(path):
+    assert refused_when_empty(path) == json.loads(TABLE.read_text())[path]
+
+
+@pytest.mark.parametrize(("path", "fields"), [(path, each) for path in DEFAULTS for each in DEFAULTS[path]])
+def test_bodies_with_every_field_at_its_default_change_nothing(path, fields):
+    assert taken(path, **fields)[0] == taken(path)[0]
 
 
 @pytest.mark.parametrize("path", PROMPTS)
@@ -99,6 +168,37 @@ def test_a_chat_comes_back_as_it_was_kept(path, turns, text, arguments):
     assert [each.arguments for each in turn.tool_calls] == ([] if arguments is None else [arguments])
 
 
+@pytest.mark.parametrize("content", NO_TEXT, ids=repr)
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+def test_a_turn_may_have_no_text(role, content):
+    turns = [
+        {"role": role, "content": content},
+        {"role": "user", "content": ["Hi", {"type": "text", "text": "!"}]},
+    ]
+    for path in CHATS:
+        read = taken(path, messages=turns)[0].prompt
+        assert [turn.content for turn in read] == ["", "Hi!"]
+    if role not in ("tool", "function"):
+        assert [turn.content for turn in taken("/v1/responses", input=turns)[0].prompt] == ["", "Hi!"]
+    item = {"type": "function_call_output", "call_id": "c", "output": content}
+    assert taken("/v1/responses", input=[item])[0].prompt[0].content == ""
+
+
+@pytest.mark.parametrize("path", CHATS)
+@pytest.mark.parametrize(("turns", "expected"), UNNAMED)
+def test_results_find_their_calls_without_ids(path, turns, expected):
+    prompt = taken(path, messages=turns)[0].prompt
+    read = [(turn.role, [each.id for each in turn.tool_calls], turn.tool_call_id) for turn in prompt]
+    assert read == expected
+
+
+def test_results_of_a_response_find_their_calls_without_ids():
+    call = {"type": "function_call", "name": "pump", "arguments": ""}
+    result = {"type": "function_call_output", "output": "x"}
+    prompt = taken("/v1/responses", input=[call, {**call, "call_id": None}, result, result])[0].prompt
+    assert [each.id for each in prompt[0].tool_calls] == [turn.tool_call_id for turn in prompt[1:]]
+
+
 def test_what_earlier_turns_have_besides_is_named_once():
     turns = answered(reasoning_content="a", id="m1") * 300
     assert taken(CHATS[0], messages=turns)[1] == "messages[].reasoning_content, messages[].id"
@@ -127,6 +227,21 @@ def test_calls_without_ids_are_numbered_and_results_find_them(turns, calls, resu
         prompt = taken(path, **{field: [{"role": "user", "content": "Hi"}, *given]})[0].prompt
         assert [call.id for turn in prompt for call in turn.tool_calls] == calls
         assert [turn.tool_call_id for turn in prompt if turn.role == "tool"] == results
+
+
+@pytest.mark.parametrize(("path", "fields", "name"), SPELLED)
+def test_what_no_grammar_holds_is_named_as_the_client_spells_it(path, fields, name):
+    assert ask(path, **fields)[1].headers[HEADER] == name
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "fields", "name"), SPELLED)
+def test_tools_that_only_the_server_finds_too_slow_are_named_too(path, fields, name, stream):
+    backend = FakeBackend()
+    backend.coarse_tools = ("slow", "a\r\nSet-Cookie: b")
+    many = {"n": 2} if path == "/v1/chat/completions" else {}
+    response = call(backend, path, {**PROMPTS[path], **fields, **many, "stream": stream})
+    assert response.headers[HEADER] == f"{name}, tools (slow), tools (a??Set-Cookie: b)"
 
 
 def test_choices_of_neighbouring_seeds_share_none():

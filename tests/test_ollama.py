@@ -172,7 +172,7 @@ REFUSED = [
     ({"think": True}, "think"),
     ({"think": "high"}, "think"),
     ({"truncate": 1}, "truncate"),
-    ({"keep_alive": []}, "keep_alive"),
+    ({"keep_alive": [5]}, "keep_alive"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"nonsense": 1}, "nonsense"),
     ({"stream": 1}, "stream"),

@@ -136,6 +136,7 @@ class SessionManager:
             session.turn.hint,
             session.rule.draft_probs,
             rule=session.rule_label,
+            coarse_tools=session.constraint.coarse_tools if session.constraint else (),
         )
 
     def leave(self, session: Session) -> None:

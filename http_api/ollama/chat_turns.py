@@ -1,5 +1,7 @@
 """The turns of a chat, from Ollama's form to OpenAI's; http_api/chat_messages.py then reads and checks them."""
 
+from typing import Any
+
 from http_api.fields import Fields
 from opensled.errors import InvalidRequest, Unsupported
 
@@ -20,9 +22,8 @@ def _turn(value: object, where: str, sees: bool) -> object:
     if not isinstance(value, dict):
         return value
     fields = Fields({name: value[name] for name in OWN if name in value}, f"{where}.")
-    turn = {name: field for name, field in value.items() if name not in OWN}
-    content = fields.take("content")
-    turn["content"] = with_images("" if content is None else content, fields, sees)
+    turn: dict[str, Any] = {name: field for name, field in value.items() if name not in OWN}
+    turn["content"] = with_images(fields.take("content"), fields, sees)
     if name := fields.text("tool_name", ""):
         turn["name"] = name
     return turn
@@ -34,7 +35,7 @@ def with_images(content: object, fields: Fields, sees: bool) -> object:
     `sees`: whether the target reads pictures; else there may be none.
     """
     images = fields.take("images")
-    if images in (None, []):
+    if images is None:
         return content
     if not sees:
         path = fields.path("images")

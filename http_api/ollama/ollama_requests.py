@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from http_api import requests
+from http_api.effects import EMPTY, is_any_of
 from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
+from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
 from http_api.model_names import asked_name
 from http_api.ollama.chat_turns import openai_turns, with_images
 from opensled.answer import Task
@@ -93,8 +95,8 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     fields = Fields(body)
     turns = fields.take("messages")
     asked = {"messages": openai_turns(turns, info.images is not None), "tools": fields.take("tools")}
-    has_prompt = turns is not None and turns != []
-    return _request(fields, info, asked if has_prompt else None, requests.chat_request, True)
+    has_prompt = turns is not None
+    return _request(fields, info, asked if has_prompt else None, _chat_request, True)
 
 
 def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
@@ -114,7 +116,7 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
         return _request(fields, info, raw if prompt else None, _raw_request, False)
     turns = [{"role": "system", "content": system}] if system else []
     asked = {"messages": [*turns, {"role": "user", "content": content}]}
-    return _request(fields, info, asked if prompt else None, requests.chat_request, False)
+    return _request(fields, info, asked if prompt else None, _chat_request, False)
 
 
 def respelled(error: RequestError, names: Mapping[str, str]) -> RequestError:
@@ -145,39 +147,42 @@ def _request(
 
 def _shared(fields: Fields, model: str) -> dict[str, Any]:
     """Fields of the OpenAI API."""
-    if fields.take("think") not in (None, False) and not ignores("think"):
+    if fields.take("think") is not None and not ignores("think"):
         raise Unsupported(f"{model!r} does not support thinking: leave think out, or false", "think")
     for name in ("truncate", "shift"):  # a chat is never shortened: one that is too long is refused
         if fields.flag(name, False):
             leave_out(name)
     return {
         **sampling_fields(fields.take("options")),
-        "response_format": _response_format(fields.take("format")),
+        "format": fields.raw("format"),
         "logprobs": fields.flag("logprobs", False),
         "top_logprobs": fields.integer("top_logprobs"),
     }
 
 
+def _chat_request(body: dict[str, Any], info: ModelInfo) -> requests.Request:
+    return requests.chat_request(body, info, form_of)
+
+
 def _raw_request(body: dict[str, Any], info: ModelInfo) -> requests.Request:
     """A prompt as it is, up to the end of the context, as a request of /v1/completions."""
-    if body.pop("response_format") is not None:
+    if form_of(Fields(body)) != NO_FORM:
         raise Unsupported("format needs a chat: leave it out, or raw", "format")
-    wanted, top = body.pop("logprobs"), body.pop("top_logprobs")
+    wanted, top, _ = (body.pop(name) for name in ("logprobs", "top_logprobs", "format"))
     if top and not wanted:
         raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
     more = {"logprobs": (top or 0) if wanted else None}
     return requests.completion_request({"max_tokens": info.limits.context_length, **body, **more}, info)
 
 
-def _response_format(value: object) -> dict[str, Any] | None:
-    """The field `format`: "json" or a JSON schema."""
-    if value is None or value == "":
-        return None
-    if value == "json":
-        return {"type": "json_object"}
-    if not isinstance(value, dict):
+def form_of(fields: Fields) -> Form:
+    """What the field `format` asks for: "json" or a JSON schema, which may be {}."""
+    value = fields.raw("format")
+    if isinstance(value, dict):
+        return Form(schema_text(value, "format"))
+    if value is not False and value != "json" and not is_any_of(value, EMPTY):
         raise InvalidRequest('format must be "json" or a JSON schema', "format")
-    return {"type": "json_schema", "json_schema": {"name": "format", "schema": value}}
+    return Form(ANY_OBJECT) if value == "json" else NO_FORM
 
 
 def _no_time(value: object) -> bool:
@@ -194,7 +199,7 @@ def sampling_fields(value: object) -> dict[str, Any]:
     fields = Fields({} if value is None else require_object(value, "options"), "options.")
     given = {ours: taken for theirs, ours in SERVED.items() if (taken := _given(fields, theirs)) is not None}
     for name in IGNORED:
-        if (value := fields.take(name)) is not None:
+        if not is_any_of(value := fields.raw(name), EMPTY):
             leave_out(fields.path(name))
         if name == "repeat_last_n" and value == 0:
             given |= NO_PENALTY
@@ -205,5 +210,5 @@ def sampling_fields(value: object) -> dict[str, Any]:
 
 
 def _given(fields: Fields, name: str) -> Any:
-    value = fields.take(name)
-    return None if as_integer(value) in UNSET.get(name, ()) else value
+    value = fields.raw(name)
+    return None if is_any_of(value, EMPTY) or as_integer(value) in UNSET.get(name, ()) else value

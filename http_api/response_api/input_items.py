@@ -58,20 +58,23 @@ def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
             "said",
             f"{where}.type",
         )
-    turn = _message(fields, sees) if kind == "message" else READERS[kind](fields)
+    has_content = isinstance(value, dict) and "content" in value
+    turn = _message(fields, sees, has_content) if kind == "message" else READERS[kind](fields)
     fields.leave_rest()
     return turn
 
 
-def _message(fields: Fields, sees: bool) -> ChatMessage:
+def _message(fields: Fields, sees: bool, has_content: bool) -> ChatMessage:
     role, where = fields.text("role", ""), fields.path("role")
     if role not in ROLES:
         raise InvalidRequest(f"{where} must be one of {', '.join(ROLES)}", where)
+    if not has_content and role != "assistant":
+        where = fields.path("content")
+        raise InvalidRequest(f"{where} is missing: a text, or a list of parts", where)
     pictures = "input_image" if sees and role == "user" else ""
-    content = fields.take("content")
-    if content is None and role == "assistant":
-        return ChatMessage(role, "")
-    read = read_content(content, fields.path("content"), pictures, thoughts=role == "assistant")
+    read = read_content(
+        fields.take("content"), fields.path("content"), pictures, thoughts=role == "assistant"
+    )
     return ChatMessage(ROLES[role], read.text, images=read.images)
 
 
@@ -83,9 +86,9 @@ def _call(fields: Fields) -> ChatMessage:
 
 def _custom_call(fields: Fields) -> ChatMessage:
     """A call with a text in place of arguments."""
-    call_id = fields.text("call_id", "")
-    name, text = (_required(fields, each) for each in ("name", "input"))
-    return ChatMessage("assistant", "", (ToolCall(call_id, name, json.dumps({"input": text})),))
+    call_id, name = fields.text("call_id", ""), _required(fields, "name")
+    call = ToolCall(call_id, name, json.dumps({"input": fields.text("input", "")}))
+    return ChatMessage("assistant", "", (call,))
 
 
 def _output(fields: Fields) -> ChatMessage:
@@ -93,8 +96,7 @@ def _output(fields: Fields) -> ChatMessage:
 
     Some clients tell by one without an id what no call asked for.
     """
-    output = fields.take("output")
-    text = "" if output is None else read_content(output, fields.path("output")).text
+    text = read_content(fields.take("output"), fields.path("output")).text
     call_id, name = fields.text("call_id", ""), fields.text("name", "")
     return ChatMessage("tool", text, tool_call_id=call_id, name=name)
 
@@ -108,4 +110,4 @@ READERS: dict[str, Callable[[Fields], ChatMessage]] = {
 
 
 def _required(fields: Fields, name: str) -> str:
-    return require_text(fields.take(name), fields.path(name))
+    return require_text(fields.raw(name), fields.path(name))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from http_api.content_parts import require_images
+from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of
 from http_api.guides import (
     NO_FORM,
@@ -73,7 +74,7 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
         if fields.take(name) is not None:
             raise Unsupported(f"{name} is not supported: {remedy}", name)
     fields.only("background", False)
-    prompt = _instructions(fields) + read_input(fields.take("input"), info.images is not None)
+    prompt = _instructions(fields) + read_input(fields.raw("input"), info.images is not None)
     require_template(info, "input")
     require_images(prompt, info.images, "input")
     tools, spaces = read_spaces(fields.take("tools"))
@@ -155,20 +156,20 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
     """The fields of a valid request that the answer repeats, with what was left out as it was taken."""
     given = _given(body)
     limit = given.get("max_output_tokens")
-    form = _given(_given(given.get("text", {})).get("format", {"type": "text"}))
-    if form["type"] == "json_schema":
-        form = {"schema": {}, "strict": False, **form}
     return {
         "instructions": given.get("instructions"),
         "max_output_tokens": None if limit == NO_LIMIT else limit,
         "metadata": _metadata(given.get("metadata")),
-        "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "parallel_tool_calls": Fields(body).flag("parallel_tool_calls", True),
         "temperature": task.params.temperature,
-        "text": {"format": form, "verbosity": "medium"},
+        "text": {
+            "format": _repeated_form(_given(given.get("text", {})).get("format", {})),
+            "verbosity": "medium",
+        },
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": [
             {
-                **{name: tool.get(name) for name in ("type", "name", "description", "parameters")},
+                **{name: _given(tool).get(name) for name in ("type", "name", "description", "parameters")},
                 "strict": bool(tool.get("strict")),
             }
             for _, tool, _ in functions(given.get("tools"))
@@ -178,5 +179,14 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
     }
 
 
+def _repeated_form(form: dict[str, Any]) -> dict[str, Any]:
+    given = _given(form)
+    kind = {"type": given.get("type", "text")}
+    if kind["type"] != "json_schema":
+        return kind
+    more = {"schema": given.get("schema", {}), "strict": bool(given.get("strict"))}
+    return {**kind, **{name: given[name] for name in ("name", "description") if name in given}, **more}
+
+
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return {name: value for name, value in fields.items() if not is_nothing(value)}

@@ -1,7 +1,8 @@
 """The JSON schema of a request for a response: the fields and ranges that response_request.py reads."""
 
+from http_api.effects import EMPTY
 from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
-from http_api.replies import COUNT, TEXT, Schema, closed, items, one_of, opened, optional, ref
+from http_api.replies import COUNT, TEXT, Schema, items, number, one_of, opened, optional, ref, requested
 from http_api.response_api.input_items import LEFT_OUT, ROLES
 from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
 from http_api.schemas import CALL_ID, RESULT_ID, arguments, content, everywhere, picture, without_effect
@@ -19,7 +20,7 @@ def components(info: ModelInfo) -> Schema:
     fields = {"input": said, **everywhere(info), **_fields(), **_elsewhere()}
     guided = _guided() if GUIDE in info.capabilities else _unguided()
     return {
-        "ResponseRequest": closed({**fields, **guided}, "input"),
+        "ResponseRequest": requested({**fields, **guided}, "input"),
         "InputItem": {"anyOf": [*_message(info), *_calls(), _output(), _left_out()]},
     }
 
@@ -28,9 +29,9 @@ def _fields() -> Schema:
     about = f"Log-probabilities come with {LOGPROBS}, where no tool may be called."
     return {
         "instructions": optional(TEXT, "A system turn before the input."),
-        "max_output_tokens": optional(COUNT, "Most tokens of the answer."),
+        "max_output_tokens": number(COUNT, "Most tokens of the answer."),
         "include": optional(items(one_of(*INCLUDED)), about),
-        "top_logprobs": optional(
+        "top_logprobs": number(
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
             f"With {LOGPROBS} only: of so many of the likeliest tokens, too.",
         ),
@@ -41,21 +42,22 @@ def _fields() -> Schema:
 
 def _elsewhere() -> Schema:
     """What other values these fields may have is served by OpenAI alone."""
-    elsewhere = {name: {**one_of(None), "description": remedy} for name, remedy in ELSEWHERE.items()}
-    return {"background": one_of(False, None), **elsewhere}
+    elsewhere = {name: {**one_of(*EMPTY, False), "description": remedy} for name, remedy in ELSEWHERE.items()}
+    return {"background": one_of(False, *EMPTY), **elsewhere}
 
 
 def _guided() -> Schema:
     forms = [
-        closed({"type": one_of("text", "json_object")}, "type"),
+        requested({"type": one_of("json_object")}, "type"),
+        ONLY_TEXT,
         json_schema(type=one_of("json_schema")),
     ]
-    chosen = closed({"type": FUNCTION, "name": NAMED}, "type", "name")
+    chosen = requested({"type": FUNCTION, "name": NAMED}, "type", "name")
     tool = function(type=FUNCTION)
     inner = items({"anyOf": [tool, OTHER]})
     space = {"type": one_of("namespace"), "name": NAMED, "description": optional(TEXT, "Left out.")}
     space["tools"] = optional(inner, "As beside it; all names in all namespaces are told apart.")
-    return {**_text({"anyOf": forms}), **tools({"anyOf": [tool, closed(space, "type", "name")]}, chosen)}
+    return {**_text({"anyOf": forms}), **tools({"anyOf": [tool, requested(space, "type", "name")]}, chosen)}
 
 
 def _unguided() -> Schema:
@@ -67,15 +69,15 @@ def _text(form: Schema) -> Schema:
         "format": optional(form, "Kept to by a grammar."),
         **without_effect(),
     }
-    return {"text": optional(closed(fields), "The form of the answer.")}
+    return {"text": optional(requested(fields), "The form of the answer.")}
 
 
 def _message(info: ModelInfo) -> list[Schema]:
     kind, said = (
-        {"type": one_of("message", None)},
+        {"type": one_of("message", *EMPTY, False)},
         content(*([picture("input_image")] if info.images else [])),
     )
-    told = optional(content(thoughts=True), "None is an empty text.")
+    told = content(thoughts=True)
     asked = {**kind, "role": one_of(*(role for role in ROLES if role != "assistant")), "content": said}
     return [
         opened(asked, "role", "content"),
@@ -91,12 +93,16 @@ def _left_out() -> Schema:
 def _calls() -> list[Schema]:
     named = {"call_id": optional(TEXT, CALL_ID), "name": TEXT}
     call = {"type": one_of("function_call"), **named, "arguments": arguments()}
-    custom = {"type": one_of("custom_tool_call"), **named, "input": TEXT}
-    return [opened(call, "type", "name"), opened(custom, "type", "name", "input")]
+    custom = {"type": one_of("custom_tool_call"), **named, "input": optional(TEXT, "")}
+    return [opened(call, "type", "name"), opened(custom, "type", "name")]
 
 
 def _output() -> Schema:
     kind = one_of("function_call_output", "custom_tool_call_output")
-    output, name = optional(content(), "None is an empty text."), optional(TEXT, "")
-    fields = {"type": kind, "call_id": optional(TEXT, RESULT_ID), "name": name, "output": output}
+    fields = {
+        "type": kind,
+        "call_id": optional(TEXT, RESULT_ID),
+        "name": optional(TEXT, ""),
+        "output": content(),
+    }
     return opened(fields, "type")

@@ -323,7 +323,7 @@ class Cancel(_message.Message):
     def __init__(self) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs", "rule")
+    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs", "rule", "coarse_tools")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     NOISE_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +331,7 @@ class Opened(_message.Message):
     HINT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    COARSE_TOOLS_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     noise_key: bytes
     resume_token: bytes
@@ -338,7 +339,8 @@ class Opened(_message.Message):
     hint: int
     draft_probs: bool
     rule: str
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ..., rule: _Optional[str] = ...) -> None: ...
+    coarse_tools: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ..., rule: _Optional[str] = ..., coarse_tools: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("address", "resume_token")

@@ -15,12 +15,27 @@ COMMON: dict[str, Any] = {
     **USUAL, "stream": True, "stop": ["a"], "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 3, "n": 2,
     "max_tokens": 5, "max_completion_tokens": 5, "logit_bias": {"5": 1}, "stop_token_ids": [3], "ignore_eos": True,
     "stream_options": {"include_usage": True}, "presence_penalty": 0.5,
-    "frequency_penalty": -0.5, "repetition_penalty": 1.1, "min_p": 0.1,
+    "frequency_penalty": -0.5, "repetition_penalty": 1.1, "min_p": 0.1, "enable_thinking": False, "cache_prompt": True,
+    "chat_template_kwargs": {"enable_thinking": False}, "guided_json": None, "structured_outputs": {}, "suffix": "",
+    "response_format": {"type": None}, "unheard_of": "",
 }  # fmt: skip
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}}
 SHOWN = {"role": "user", "content": [PICTURE, {"type": "text", "text": "a"}]}
+CALL = {"name": "f", "arguments": "{}"}
+OLD_TURNS = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": None, "function": CALL}],
+        "reasoning_content": "a",
+    },
+    {"role": "tool", "content": ["a", {}, {"type": "text", "text": None}]},
+    {"role": "assistant", "function_call": CALL, "parsed": {}},
+    {"role": "function", "name": "f", "content": ""},
+]
 CHAT = {
-    **COMMON, "messages": [*HELLO, SHOWN], "logprobs": True, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "auto",
+    **COMMON, "messages": [*HELLO, SHOWN, *OLD_TURNS], "logprobs": True, "top_logprobs": 2, "tools": [TOOL],
+    "tool_choice": "auto",
     "response_format": SCHEMA, "parallel_tool_calls": True,
 }  # fmt: skip
 RESPONSE = {
@@ -28,6 +43,9 @@ RESPONSE = {
         *HELLO,
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "a"},
+        {"type": "reasoning", "summary": []},
+        {"type": "custom_tool_call", "name": "f", "input": None},
+        {"type": "custom_tool_call_output", "output": ["a"]},
         {"role": "assistant", "content": [{"type": "output_text", "text": "b", "annotations": []}]},
     ],
     "instructions": "a", "stream": True, "stream_options": {"include_obfuscation": False}, "temperature": 0.5,
@@ -108,7 +126,15 @@ def value(choose: Choices, depth: int = 3) -> Any:
         return [value(choose, depth - 1) for _ in range(choose.byte() % 4)]
     if kind == 8:
         return {choose.text(): value(choose, depth - 1) for _ in range(choose.byte() % 3)}
-    simple = (None, True, False, choose.pick(NUMBERS), choose.below(2**32) - 2**31, 10**400, choose.text())
+    simple = (
+        choose.pick((None, "", [], {}, 0)),
+        True,
+        False,
+        choose.pick(NUMBERS),
+        choose.below(2**32) - 2**31,
+        10**400,
+        choose.text(),
+    )
     return simple[kind]
 
 

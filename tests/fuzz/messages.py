@@ -230,7 +230,9 @@ def _opened(choose: Choices) -> pb.Opened:
     )
     ids = choose.some(choose.id) if choose.byte() > 200 else (1, 2, 3)
     key = bytes(choose.pick((16, 16, 16, 0, 15)))
-    return pb.Opened(prompt_ids=ids, noise_key=key, resume_token=choose.bytes(4), limits=limits)
+    return pb.Opened(
+        prompt_ids=ids, noise_key=key, resume_token=choose.bytes(4), limits=limits, coarse_tools=["f"]
+    )
 
 
 def _verdict(choose: Choices) -> pb.Verdict:

@@ -16,6 +16,14 @@ KEYWORDS: dict[str, tuple[Any, ...]] = {
     "required": (["a"], ["b", "b"], "a"),
     "$ref": ("#", "#/$defs/a", "#/nowhere", "http://a/b"),
     "additionalProperties": (False, True, {"type": "string"}),
+    "patternProperties": ({"^a": {}}, {"^a$": {"type": "null"}, "b": False}, {"[": {}}, []),
+    "uniqueItems": (True, False),
+    "unevaluatedProperties": (False, True),
+    "not": ({}, {"type": "null"}),
+    "$defs": ({"a": {"$ref": "#/$defs/a"}}, {"a": {"$ref": "#"}}, {"a": {"anyOf": [{"$ref": "#"}, {}]}}, []),
+    "items": ([{}, {"type": "null"}], {}, False, 5),
+    "exclusiveMinimum": (True, False, 3),
+    "properties": ([], None, {"": {}, "\n\u202e": True}),
 }
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength")
 BOUNDS += ("minItems", "maxItems", "minProperties", "maxProperties")

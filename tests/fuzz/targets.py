@@ -21,6 +21,7 @@ from opensled.drafting import table_file
 from opensled.drafting.tables import FrozenTable, LruTable
 from opensled.errors import OpenSledError
 from opensled.gguf_file import read_head
+from opensled.held_schema import held
 from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
 from opensled.hub_names import HubName
 from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE
@@ -29,6 +30,7 @@ from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz import (
     bodies,
+    chats,
     drafting,
     files,
     handout,
@@ -151,6 +153,16 @@ def guide(data: bytes) -> None:
 def schema(data: bytes) -> None:
     """A schema of known keywords with any values, and an answer that it guides."""
     _guided(json.dumps(schemas.schema(Choices(data))))
+
+
+def held_schema(data: bytes) -> None:
+    """The same without the compiler, also as a schema that is held less closely."""
+    made = schemas.schema(Choices(data), 8)
+    for coarse in (False, True):
+        with contextlib.suppress(OpenSledError):
+            found = held(made, "schema", coarse)
+            assert json.loads(json.dumps(found.schema)) == found.schema
+            assert all(isinstance(path, str) for path in found.left_out)
 
 
 def _guided(schema: str) -> None:
@@ -282,6 +294,9 @@ TARGETS = {
     "image": Target(image, 4, PICTURES),
     "guide": Target(guide, 1, GUIDED),
     "schema": Target(schema, 1, noise()),
+    "held_schema": Target(held_schema, 4, noise()),
+    "chat_forms": Target(chats.chat_forms, 2, noise()),
+    "template_files": Target(chats.template_files, 2, noise()),
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
     "published_head": Target(heads.published_head, 1, noise()),

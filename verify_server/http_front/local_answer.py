@@ -32,7 +32,10 @@ class LocalAnswer:
 
     async def chunks(self, call: LocalCall) -> AsyncGenerator[Chunk, None]:
         """What this call adds; the last chunk of the answer has its finish reason."""
-        truth = self._begun(await call.receive())
+        opened = await call.receive()
+        truth = self._begun(opened)
+        if isinstance(opened, Opened) and opened.coarse_tools:
+            yield Chunk("", (), coarse_tools=opened.coarse_tools)
         reason = ""
         while not reason:
             message = await call.receive()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import threading
 import weakref
 from collections import Counter, OrderedDict
@@ -33,8 +32,6 @@ from verify_server.text.tool_grammar import Grammar, grammar_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
-
-log = logging.getLogger(__name__)
 
 COARSEST = 2  # of `grammar_of`: the arguments are any object
 MAX_CHECKED = 1024  # grammars that need no second check; chosen
@@ -79,8 +76,11 @@ class GrammarMemory:
 class Constraint:
     """The grammar of one answer and its state. Not for two threads at once."""
 
-    def __init__(self, matcher: LLMatcher, width: int, eos_ids: frozenset[int]) -> None:
-        self._matcher, self._eos_ids = matcher, eos_ids
+    def __init__(
+        self, matcher: LLMatcher, width: int, eos_ids: frozenset[int], coarse_tools: tuple[str, ...] = ()
+    ) -> None:
+        """`coarse_tools`: those whose arguments it holds less closely."""
+        self._matcher, self._eos_ids, self.coarse_tools = matcher, eos_ids, coarse_tools
         self._mask_bytes = (width + 7) // 8
         self._ended = False
 
@@ -173,10 +173,6 @@ class GuideCompiler:
                 raise
             self._compiler.read_vocabulary("tools")  # where it is no schema's fault
         coarse = {tool.name: self._coarse(tool) for tool in loose}
-        log.warning(
-            "the arguments of some tools are held by a coarser grammar: %s",
-            sorted(filter(coarse.get, coarse)),
-        )
         try:
             return self._start(guide, coarse, committed, tenant)
         except (InvalidRequest, Unsupported):
@@ -200,7 +196,7 @@ class GuideCompiler:
         self._compiler.read_vocabulary(grammar.field)
         give_back = self._memory.take(tenant, self._check(grammar))
         try:
-            constraint = self._started(grammar, committed)
+            constraint = self._started(grammar, committed, tuple(filter(coarse.get, coarse)))
         except BaseException:
             give_back()
             raise
@@ -211,8 +207,11 @@ class GuideCompiler:
         """End the process of the forks."""
         self._forks.close()
 
-    def _started(self, grammar: Grammar, committed: Sequence[int]) -> Constraint:
-        constraint = Constraint(self._compiler.compile(grammar), self._width, self._eos_ids)
+    def _started(
+        self, grammar: Grammar, committed: Sequence[int], coarse_tools: tuple[str, ...]
+    ) -> Constraint:
+        matcher = self._compiler.compile(grammar)
+        constraint = Constraint(matcher, self._width, self._eos_ids, coarse_tools)
         try:
             constraint.allowed(())
         except EngineError as error:

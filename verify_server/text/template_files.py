@@ -89,7 +89,7 @@ def _in_files(folder: Path) -> dict[str, str]:
     paths = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
     if (folder / TEXT).is_file():
         paths["default"] = folder / TEXT
-    return {name: _read(path) for name, path in paths.items()}
+    return {name: _read(path) for name, path in paths.items() if path.is_file()}
 
 
 def _read(path: Path) -> str:
