@@ -22,6 +22,8 @@ ANNOTATIONS: list[dict[str, Any]] = [
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
+    {"provider": {"order": ["a"]}}, {"models": ["a", "b"]}, {"route": "fallback"}, {"transforms": ["middle-out"]},
+    {"ttl": 300},
 ]  # fmt: skip
 
 # Everywhere: they ask for nothing, and no header says anything.
