@@ -47,7 +47,7 @@ async def read_body(
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
     """All its bytes; raises HTTPException for another content type, a compressed body, or more than `most` bytes."""
-    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
+    kind = (request.headers.get("content-type") or JSON).split(";")[0].strip().lower()
     if kind not in JSON_TYPES and not (kind == FORM and _by_curl(request)):
         raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}: send Content-Type: {JSON}")
     packed = request.headers.get("content-encoding", "identity").strip().lower()

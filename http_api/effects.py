@@ -14,6 +14,8 @@ ANNOTATIONS = frozenset(
         "store", "service_tier", "priority", "cache_control", "cache_prompt", "cache_salt", "prompt_cache_key",
         "prompt_cache_retention", "prompt_cache_options", "keep_alive", "id_slot", "prediction", "truncation",
         "max_tool_calls", "guided_decoding_backend",
+        # how a router would choose among models and hosts; one model is here, and a prompt is never shortened
+        "provider", "models", "route", "transforms", "ttl",
         # hints to models that reason or tell less on demand
         "reasoning", "reasoning_effort", "verbosity", "include_reasoning", "separate_reasoning", "reasoning_format",
         # belongs to sampling that is off, or to a context that is never shortened

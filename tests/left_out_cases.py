@@ -24,6 +24,8 @@ ANNOTATIONS: list[dict[str, Any]] = [
     {"length_penalty": 1.0, "early_stopping": True}, {"mirostat_tau": 5, "xtc_threshold": 0.1, "dry_base": 1.75},
     {"include_reasoning": True}, {"n_keep": 4},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
+    {"provider": {"order": ["a"]}}, {"models": ["a", "b"]}, {"route": "fallback"}, {"transforms": ["middle-out"]},
+    {"ttl": 300},
 ]  # fmt: skip
 
 # Everywhere: they ask for nothing, and no header says anything.

@@ -164,6 +164,7 @@ FORM, BYTES = "application/x-www-form-urlencoded", "application/octet-stream"
         ("/api/chat", "text/plain", {}, 415),
         ("/api/chat", "multipart/form-data", {}, 415),
         (CHAT, FORM, {}, 415),
+        (CHAT, "", {}, 200),
     ],
 )
 def test_bodies_of_programs_need_no_type_where_no_browser_asks(path, kind, headers, status):
