@@ -32,6 +32,7 @@ OFF: dict[str, tuple[object, ...]] = {
     "function_call": ("none", "auto"),
     "suffix": (),
     "echo": (False,),
+    "safe_prompt": (False,),
     "best_of": (1,),
     "use_beam_search": (False,),
     "min_tokens": (0,),

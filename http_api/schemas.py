@@ -59,8 +59,8 @@ def components(info: ModelInfo) -> Schema:
 def _tokens(info: ModelInfo) -> Schema:
     """Requests and answers of /tokenize and /detokenize."""
     asked = {"model": _model(info), **without_effect()}
-    spelled = optional({"type": "boolean"}, "Whether the tokens are spelled out, too.")
-    special = optional({"type": "boolean"}, "Whether the model's special tokens, such as BOS, are added.")
+    spelled = switch("Whether the tokens are spelled out, too.")
+    special = switch("Whether the model's special tokens, such as BOS, are added.")
     text = {"type": "string", "maxLength": MAX_CHARACTERS * info.limits.context_length}
     return {
         "TokenizeRequest": closed(
@@ -82,9 +82,7 @@ def _tokens(info: ModelInfo) -> Schema:
 
 
 def _model(info: ModelInfo) -> Schema:
-    return optional(
-        {"type": "string", "enum": [*names_of(info), "", None]}, "The model served here, by any name."
-    )
+    return optional(one_of(*names_of(info)), "The model served here, by any name.")
 
 
 def _token(info: ModelInfo) -> Schema:
@@ -289,7 +287,8 @@ def _messages(info: ModelInfo) -> list[Schema]:
         "tool_calls": optional(items(call), ""),
     }
     shown = content(*([picture("image_url")] if info.images else []))
-    result = {"role": one_of("tool", "function"), "content": content(), "tool_call_id": id}
+    answered = {"tool_call_id": optional(TEXT, RESULT_ID)}
+    result = {"role": one_of("tool", "function"), "content": content(), **answered}
     return [
         opened({"role": one_of("system", "developer"), "content": content(), **name, **empty}, "role", "content"),
         opened({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),

@@ -70,7 +70,7 @@ def _text(body: dict[str, Any], info: ModelInfo) -> tuple[str, bool, bool]:
             "messages are not read here: send prompt; the usage of an answer counts the tokens of a chat",
             "messages",
         )
-    text, special = require_text(fields.take(field), field), fields.flag(add, not by_llama)
+    text, special = require_text(fields.raw(field), field), fields.flag(add, not by_llama)
     spelled = fields.flag("return_token_strs", False)
     fields.finish()
     most = MAX_CHARACTERS * info.limits.context_length
@@ -82,7 +82,7 @@ def _text(body: dict[str, Any], info: ModelInfo) -> tuple[str, bool, bool]:
 def _ids(body: dict[str, Any], info: ModelInfo) -> tuple[int, ...]:
     fields = Fields(body)
     asked_name(fields, info)
-    ids = token_ids(fields.take("tokens"), "tokens", info)
+    ids = token_ids(fields.raw("tokens"), "tokens", info)
     fields.finish()
     return ids
 

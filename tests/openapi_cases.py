@@ -78,8 +78,10 @@ def _relate_tools(body: dict[str, Any]) -> None:
 def _relate_history(body: dict[str, Any]) -> None:
     """Arguments of earlier calls that are a text are JSON; an input has more than what is left out."""
     for turn in body.get("messages") or ():
-        for call in turn.get("tool_calls") or () if turn.get("role") == "assistant" else ():
-            _write_arguments(call["function"])
+        if turn.get("role") == "assistant":
+            for call in turn.get("tool_calls") or ():
+                _write_arguments(call["function"])
+            _write_arguments(turn.get("function_call") or {})
     items = body.get("input")
     for item in items if isinstance(items, list) else ():
         _write_arguments(item)

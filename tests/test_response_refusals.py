@@ -46,7 +46,7 @@ MESSAGE = {"role": "user", "content": "a"}
 ITEMS = [
     (None, "input"), ([], "input"), (3, "input"), ("\ud800", "input"), ([1], "input[0]"),
     ([{"content": "a"}], "input[0].role"), ([{"role": "tool", "content": "a"}], "input[0].role"),
-    ([{"role": "user"}], "input[0].content"), ([MESSAGE, {"type": "mcp_call"}], "input[1].type"),
+    ([{"role": "user"}], "input[0].content"), ([MESSAGE, {"type": "mesage"}], "input[1].type"),
     ([{"type": "item_reference", "id": "a"}], "input[0].type"), ([{"type": "reasoning"}], "input"),
     ([{"type": "function_call", "name": "a", "call_id": 7}], "input[0].call_id"),
     ([{"type": "function_call", "call_id": "a", "name": "f", "arguments": "[1]"}], "input[0].arguments"),

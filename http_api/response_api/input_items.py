@@ -10,8 +10,14 @@ from http_api.fields import Fields, call_arguments, fields_of, leave_out, requir
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ToolCall
 
-# What is left out of earlier answers: thoughts, and traces of tools of other services that hold no results.
-LEFT_OUT = ("reasoning", "web_search_call", "file_search_call", "mcp_list_tools", "compaction")
+# What is left out of earlier answers: thoughts, and what tools of other services did, which a client may have kept from
+# a turn with another provider.
+LEFT_OUT = (
+    "reasoning", "compaction", "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call",
+    "computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call",
+    "shell_call_output", "apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_call",
+    "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
+)  # fmt: skip
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 STATES = ("in_progress", "completed", "incomplete")
 
