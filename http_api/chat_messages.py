@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from http_api.content_parts import read_content
+from http_api.content_parts import TurnContent, read_content
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
+from opensled.thinking import KEYS
 
 MAX_PROMPTS = 64  # in one request
 
@@ -98,13 +99,30 @@ def _assistant(fields: Fields, role: str) -> ChatMessage:
     if not isinstance(calls, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
     read = tuple(_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(calls))
-    refusal = fields.text("refusal", "")
-    return ChatMessage(role, _said(fields, thoughts=True) or refusal, read, name=fields.text("name", ""))
+    refusal, said = fields.text("refusal", ""), _said(fields, thoughts=True)
+    return ChatMessage(
+        role,
+        said.text or refusal,
+        read,
+        name=fields.text("name", ""),
+        reasoning=_reasoning(fields) or said.thoughts,
+    )
+
+
+def _reasoning(fields: Fields) -> str:
+    """The thoughts of an earlier answer, as one of the servers spells them that clients know."""
+    for name in KEYS:
+        value = fields.take(name)
+        if isinstance(value, str) and value:
+            for other in KEYS:
+                fields.take(other)
+            return require_text(value, fields.path(name))
+    return ""
 
 
 def _tool(fields: Fields, role: str) -> ChatMessage:
     call_id = require_text(fields.take("tool_call_id"), fields.path("tool_call_id"))
-    return ChatMessage(role, _said(fields), tool_call_id=call_id, name=fields.text("name", ""))
+    return ChatMessage(role, _said(fields).text, tool_call_id=call_id, name=fields.text("name", ""))
 
 
 ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
@@ -129,7 +147,9 @@ def _call(value: object, where: str) -> ToolCall:
     return ToolCall(call_id, name, arguments)
 
 
-def _said(fields: Fields, thoughts: bool = False) -> str:
+def _said(fields: Fields, thoughts: bool = False) -> TurnContent:
     """The content of an answer or of a result, which may have none; `thoughts`: as in `read_content`."""
     value: Any = fields.take("content")
-    return "" if value is None else read_content(value, fields.path("content"), thoughts=thoughts).text
+    if value is None:
+        return TurnContent("")
+    return read_content(value, fields.path("content"), thoughts=thoughts)

@@ -14,8 +14,8 @@ ANNOTATIONS = frozenset(
         "store", "service_tier", "priority", "cache_control", "cache_prompt", "cache_salt", "prompt_cache_key",
         "prompt_cache_retention", "prompt_cache_options", "keep_alive", "id_slot", "prediction", "truncation",
         "max_tool_calls", "guided_decoding_backend",
-        # hints to models that reason or tell less on demand
-        "reasoning", "reasoning_effort", "verbosity",
+        # hints to models that think or tell less on demand; http_api/thinking_fields.py reads those of chats
+        "reasoning", "reasoning_effort", "thinking", "include_reasoning", "verbosity",
         # figures and padding beside the text
         "usage", "continuous_usage_stats", "include_obfuscation", "timings_per_token", "return_progress",
     )

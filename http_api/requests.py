@@ -14,6 +14,7 @@ from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import read_guide
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
+from http_api.thinking_fields import KWARGS, read_thinking
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
 from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
@@ -27,6 +28,7 @@ CLIENT_NAMES = {
     "model_id": "model",
     "pace": "opensled.pace",
     "background": "opensled.background",
+    "template_variables": KWARGS,
 }
 
 
@@ -40,6 +42,7 @@ class Request:
     include_usage: bool
     is_chat: bool
     echo: bool = False  # the prompt goes before the answer
+    shows_thoughts: bool = True  # the answer has them, apart from its text
     names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
     repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
     # A function's name as the model knows it -> its namespace, and its name there
@@ -70,9 +73,17 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
     guide = read_guide(fields, info)
     limit, name = token_limit(fields, info, "max_completion_tokens", "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
-    task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
+    variables, shown = read_thinking(fields, info)
+    task = Task(
+        prompt,
+        params,
+        read_stop(fields.take("stop")),
+        _chat_logprobs(fields),
+        guide,
+        template_variables=variables,
+    )
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return shared(fields, [task], _count(fields), True, names)
+    return replace(shared(fields, [task], _count(fields), True, names), shows_thoughts=shown)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:

@@ -7,6 +7,7 @@ from http_api.guide_schemas import guided
 from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, opened, optional, ref
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
+from http_api.thinking_fields import EFFORT, KWARGS, SET_ALREADY, TYPES
 from opensled.messages import (
     MAX_BIAS,
     MAX_BIASES,
@@ -18,6 +19,8 @@ from opensled.messages import (
     PENALTIES,
     ModelInfo,
 )
+from opensled.template_variables import RESERVED
+from opensled.thinking import KEYS
 
 
 def components(info: ModelInfo) -> Schema:
@@ -28,6 +31,7 @@ def components(info: ModelInfo) -> Schema:
                 "messages": items(ref("Message"), 1),
                 **_common(info),
                 **_chat_only(),
+                **_thinking(),
                 **guided(info),
             },
             "messages",
@@ -177,6 +181,38 @@ def _chat_only() -> Schema:
     }
 
 
+def _thinking() -> Schema:
+    """Fields that agree on whether the model is to think."""
+    kwargs = {name: one_of(*SET_ALREADY.get(name, ()), None) for name in RESERVED} | _switches()
+    return {
+        **_switches(),
+        "include_reasoning": optional(FLAG, "false: the answer comes without the thoughts."),
+        "reasoning": reasoning(),
+        KWARGS: optional(
+            opened(kwargs), "Variables of the chat template; those that it does not read are left out."
+        ),
+    }
+
+
+def _switches() -> Schema:
+    kind = opened({"type": one_of(*TYPES, None)})
+    return {
+        "enable_thinking": optional(FLAG, "Whether the model thinks before it answers."),
+        "thinking": optional({"anyOf": [FLAG, kind]}, "The same, as DeepSeek and GLM have it."),
+        EFFORT: optional(TEXT, "How much it thinks; none = not at all."),
+    }
+
+
+def reasoning() -> Schema:
+    """The field of that name of chats and responses."""
+    fields = {
+        "enabled": optional(FLAG, "Whether the model thinks before it answers."),
+        "effort": optional(TEXT, "How much it thinks; none = not at all."),
+        "exclude": optional(FLAG, "true: the answer comes without the thoughts."),
+    }
+    return optional(opened(fields), "Others of its fields are left out.")
+
+
 def _completion_only() -> Schema:
     return {
         "max_tokens": optional(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
@@ -214,7 +250,7 @@ def picture(kind: str) -> Schema:
 
 
 def content(*others: Schema, thoughts: bool = False) -> Schema:
-    """A text, or a list of texts and `others`, and of an earlier answer's thoughts, which are left out."""
+    """A text, or a list of texts and `others`, and of an earlier answer's thoughts."""
     text = opened(
         {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": TEXT}, "type", "text"
     )
@@ -236,6 +272,7 @@ def _messages(info: ModelInfo) -> list[Schema]:
         "content": optional(content(thoughts=True), "None is an empty text."),
         "refusal": optional(TEXT, "The text of an answer that has no other."),
         "function_call": empty["function_call"],
+        **{key: {"description": "What it thought before: for templates that read it."} for key in KEYS},
         "tool_calls": optional(items(call), ""),
     }
     shown = content(*([picture("image_url")] if info.images else []))
