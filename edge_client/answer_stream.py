@@ -63,7 +63,7 @@ class AnswerStream:
             return Chunk("", (), waiting=event, provisional=self._guess())
         if isinstance(event, Prefill):
             return Chunk("", (), prefill=event, provisional=self._guess())
-        tokens, thoughts, text, thought = self._text.commit(event.tokens)
+        tokens, text, thoughts, thought = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
         self._stats.thought_tokens += thought

@@ -31,7 +31,7 @@ def components(info: ModelInfo) -> Schema:
                 "messages": items(ref("Message"), 1),
                 **_common(info),
                 **_chat_only(),
-                **_thinking(),
+                **thinking(),
                 **guided(info),
             },
             "messages",
@@ -181,13 +181,13 @@ def _chat_only() -> Schema:
     }
 
 
-def _thinking() -> Schema:
-    """Fields that agree on whether the model is to think."""
+def thinking() -> Schema:
+    """Fields of chats and responses, which agree on whether the model is to think."""
     kwargs = {name: one_of(*SET_ALREADY.get(name, ()), None) for name in RESERVED} | _switches()
     return {
         **_switches(),
         "include_reasoning": optional(FLAG, "false: the answer comes without the thoughts."),
-        "reasoning": reasoning(),
+        "reasoning": _reasoning(),
         KWARGS: optional(
             opened(kwargs), "Variables of the chat template; those that it does not read are left out."
         ),
@@ -203,8 +203,7 @@ def _switches() -> Schema:
     }
 
 
-def reasoning() -> Schema:
-    """The field of that name of chats and responses."""
+def _reasoning() -> Schema:
     fields = {
         "enabled": optional(FLAG, "Whether the model thinks before it answers."),
         "effort": optional(TEXT, "How much it thinks; none = not at all."),

@@ -1,17 +1,13 @@
 """Text streams that never take a character back: the text of a growing answer, up to a stop string."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from opensled.protocol import common_prefix
+from opensled.protocol import common_prefix, overlap
+from opensled.thinking import ThoughtReader
 from opensled.tokenizer import TargetTokenizer
-
-if TYPE_CHECKING:
-    from opensled.thinking import ThoughtReader
 
 # Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
 CALL_TAGS = ("<tool_call>", "</tool_call>")
@@ -107,20 +103,12 @@ class StopStrings:
         return max((overlap(text, stop) for stop in self._stops), default=0)
 
 
-def overlap(text: str, whole: str) -> int:
-    """Length of the longest tail of `text` that begins `whole` without being all of it."""
-    for length in range(min(len(text), len(whole) - 1), 0, -1):
-        if whole.startswith(text[-length:]):
-            return length
-    return 0
-
-
 class Told(NamedTuple):
     """What tokens add to an answer."""
 
     ids: tuple[int, ...]
-    thoughts: str  # before the text
     text: str
+    thoughts: str = ""  # before the text
     thought_tokens: int = 0  # tokens of thoughts, tags included, that were not counted before
 
 
@@ -159,8 +147,8 @@ class AnswerText(TextStream):
                 counted + more.thought_tokens,
             )
             if self.stopped:
-                return Told(ids[:count], thoughts, text, counted)
-        return Told(ids, thoughts, text, counted)
+                return Told(ids[:count], text, thoughts, counted)
+        return Told(ids, text, thoughts, counted)
 
     def end(self) -> tuple[str, str]:
         """The thoughts and the text that were held back, at the end of the answer."""
@@ -174,14 +162,14 @@ class AnswerText(TextStream):
     def _commit(self, token: int) -> Told:
         text, reader = self.push([token]), self._reader
         if reader is None:
-            return Told((token,), "", text)
+            return Told((token,), text)
         undecided, was_inside = reader.decides, reader.inside
         said = reader.push(text)
         self._undecided += undecided
         counted = int(was_inside)
         if undecided and not reader.decides:
             counted, self._undecided = self._undecided * reader.has_thought, 0
-        return Told((token,), said.thoughts, said.text, counted)
+        return Told((token,), said.text, said.thoughts, counted)
 
     def _push(self, token: int) -> str:
         return self._released(self._tag(token) or super()._push(token))

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from opensled.answer_text import overlap
 from opensled.messages import ThoughtTags
+from opensled.protocol import overlap
 from opensled.tokenizer import TargetTokenizer
 
 # Those of published chat templates.

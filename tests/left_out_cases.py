@@ -18,7 +18,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
 # Everywhere: any value, the header names them.
 ANNOTATIONS: list[dict[str, Any]] = [
     {"cache_prompt": True}, {"service_tier": "flex"}, {"store": True}, {"verbosity": "low"}, {"metadata": {"a": 1}},
-    {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"}, {"reasoning": {"summary": "auto"}},
+    {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"},
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},

@@ -98,8 +98,8 @@ def test_a_chat_comes_back_as_it_was_kept(path, turns, text, arguments):
 
 
 def test_what_earlier_turns_have_besides_is_named_once():
-    turns = answered(reasoning_content="a", id="m1") * 300
-    assert taken(CHATS[0], messages=turns)[1] == "messages[].reasoning_content, messages[].id"
+    turns = answered(parsed="a", id="m1") * 300
+    assert taken(CHATS[0], messages=turns)[1] == "messages[].parsed, messages[].id"
 
 
 @pytest.mark.parametrize(("items", "turns"), ITEMS)

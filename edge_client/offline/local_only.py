@@ -78,10 +78,10 @@ def own_prompt(task: Task, info: ModelInfo, tokenizer: TargetTokenizer, template
     prompt = task.prompt
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt)
+    elif is_chat(prompt):
+        ids = render(prompt, template, info, tokenizer, task.template_variables)
     else:
-        ids = (
-            render(prompt, template, info, tokenizer, task.template_variables) if is_chat(prompt) else prompt
-        )  # type: ignore[assignment]
+        ids = prompt  # type: ignore[assignment]
     if not 0 < len(ids) < info.limits.context_length:
         raise Unreachable(f"no server can be reached, and {len(ids)} tokens are no prompt for a draft model")
     return ids

@@ -72,7 +72,7 @@ class LocalAnswer:
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
-        tokens, thoughts, text, thought = self._text.commit(news)
+        tokens, text, thoughts, thought = self._text.commit(news)
         if tokens and not stats.completion_tokens:
             stats.first_token = self._seconds
         stats.completion_tokens += len(tokens)
