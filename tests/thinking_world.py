@@ -33,13 +33,21 @@ from verify_server.text.hf_text import HFText
 
 EOS, WIDTH = 0, 2100
 # What stands around thoughts, and whether these are special tokens, other added tokens, or spelled in several.
-TAGS = {"special": ("[THINK]", "[/THINK]"), "added": ("<think>", "</think>"), "spelled": ("◁think▷", "◁/think▷")}
+TAGS = {
+    "special": ("[THINK]", "[/THINK]"),
+    "added": ("<think>", "</think>"),
+    "spelled": ("◁think▷", "◁/think▷"),
+}
 CALLS = "{% if tools %}<|system|>{{ tools | length }} tools: <tool_call></tool_call><|end|>{% endif %}"
 TURNS = """{%- for m in messages -%}{{ '<|' + m.role + '|>' }}
 {%- if m.reasoning_content %}{{ START + m.reasoning_content + STOP }}{% endif %}
 {{- m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{{ '<|end|>' -}}{%- endfor -%}"""
-SWITCHED_OFF = "{%- if enable_thinking is defined and not enable_thinking %}{{ START + '\\n\\n' + STOP + '\\n\\n' }}"
-EFFORT = "{%- if reasoning_effort is defined %}{{ '<|system|>think ' + reasoning_effort + '<|end|>' }}{% endif %}"
+SWITCHED_OFF = (
+    "{%- if enable_thinking is defined and not enable_thinking %}{{ START + '\\n\\n' + STOP + '\\n\\n' }}"
+)
+EFFORT = (
+    "{%- if reasoning_effort is defined %}{{ '<|system|>think ' + reasoning_effort + '<|end|>' }}{% endif %}"
+)
 
 
 def template(tags: tuple[str, str], prompt_opens: bool, switch: bool = True, calls: bool = True) -> str:
@@ -68,7 +76,8 @@ def folder(at: Path, kind: str, text: str) -> Path:
     like = tree["added_tokens"][0]
     added = () if kind == "spelled" else TAGS[kind]
     tree["added_tokens"] += [
-        {**like, "id": 2048 + number, "content": tag, "special": kind == "special"} for number, tag in enumerate(added)
+        {**like, "id": 2048 + number, "content": tag, "special": kind == "special"}
+        for number, tag in enumerate(added)
     ]
     (at / "tokenizer.json").write_text(json.dumps(tree))
     config = json.loads((TINY / "tokenizer_config.json").read_text())
@@ -178,15 +187,17 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
     """
     text = HFText(folder(at, kind, template(TAGS[kind], prompt_opens, **options)))
     script = Script(text, TAGS[kind], prompt_opens)
-    engine = ScriptEngine(script=script)
-    async with http_serving(engine=engine, text=text) as (manager, address, http):
-        async with asking(http) as server, linked(address) as link:
-            tokenizer = TargetTokenizer(text.tokenizer_json)
-            device = Device(link, await link.describe(), tokenizer, ScriptDrafts(script), FixedLength(4), 2)
-            transport = httpx.ASGITransport(build_app(device))
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as edge:
-                yield server, edge, manager
-            await device.close()
+    async with (
+        http_serving(engine=ScriptEngine(script=script), text=text) as (manager, address, http),
+        asking(http) as server,
+        linked(address) as link,
+    ):
+        tokenizer = TargetTokenizer(text.tokenizer_json)
+        device = Device(link, await link.describe(), tokenizer, ScriptDrafts(script), FixedLength(4), 2)
+        transport = httpx.ASGITransport(build_app(device))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as edge:
+            yield server, edge, manager
+        await device.close()
 
 
 def asks(answer: str) -> str:
