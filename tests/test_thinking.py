@@ -9,8 +9,13 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
+from edge_client.device import Device
+from edge_client.lengths.fixed import FixedLength
+from http_api.app import build_app
+from tests.fakes import IMPATIENT, MemoryNetwork, Weather
 from tests.thinking_world import TAGS, asks, thinking
 
 TOOLS = [{"type": "function", "function": {"name": "light", "parameters": {
@@ -368,5 +373,39 @@ def test_a_stop_string_may_stand_in_thoughts(tmp_path):
             for client in (server, edge):
                 told = await chat(client, asked("one two three</think>four", stop=["two"]), True)
                 assert (told.thoughts, told.text, told.reason) == ("one", "", "stop")
+
+    asyncio.run(scenario())
+
+
+class ForgetfulNetwork(MemoryNetwork):
+    """Of a server that has forgotten all sessions whenever a stream is opened again."""
+
+    def connect(self, *more):
+        for session in list(self.manager.remembered):
+            self.manager.forget(session)
+        return super().connect()
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_lost_sequence_goes_on_in_its_thoughts(temperature, tmp_path):
+    """The server learns from the ids alone where the answer stands, and the grammar with it."""
+
+    async def scenario():
+        async with thinking(tmp_path / "m") as (server, edge, manager):
+            info, script = edge.device.info, edge.device._factory
+            reopened = 0
+            for number, (script_text, _thoughts, _text, _calls, more) in enumerate(CASES):
+                body = asked(written("added", True, script_text), temperature, **more)
+                expected = await chat(server, body, False)
+                network = ForgetfulNetwork(manager, Weather(loss=0.12, seed=number))
+                device = Device(network, info, edge.device.tokenizer, script, FixedLength(4), 1, IMPATIENT)
+                transport = httpx.ASGITransport(build_app(device))
+                async with httpx.AsyncClient(
+                    transport=transport, base_url="http://127.0.0.1", timeout=60
+                ) as client:
+                    assert await chat(client, body, True) == expected, number
+                reopened += device.telemetry.reopened
+                await device.close()
+            assert reopened > 5
 
     asyncio.run(scenario())

@@ -196,6 +196,7 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
         device = Device(link, await link.describe(), tokenizer, ScriptDrafts(script), FixedLength(4), 2)
         transport = httpx.ASGITransport(build_app(device))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as edge:
+            edge.device = device
             yield server, edge, manager
         await device.close()
 
