@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,9 +15,16 @@ import pytest
 
 from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
+from edge_client.offline.local_only import render
+from edge_client.served_target import TargetMemory
 from http_api.app import build_app
+from opensled.messages import ChatMessage, ThoughtTags
+from opensled.template_variables import read_variables
+from opensled.tokenizer import TargetTokenizer
 from tests.fakes import IMPATIENT, MemoryNetwork, Weather
-from tests.thinking_world import TAGS, asks, thinking
+from tests.thinking_world import TAGS, asks, folder, template, thinking
+from tests.tiny_drafts import tiny_info
+from verify_server.text.hf_text import HFText
 
 TOOLS = [{"type": "function", "function": {"name": "light", "parameters": {
     "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}}]  # fmt: skip
@@ -34,6 +42,10 @@ CASES: list[tuple[str, str, str, list[Any], dict[str, Any]]] = [
     (" \n \n|\n\nJa.", "", "Ja.", [], {}),
     ("Ümläut 漢字 👍 <b> </thin|漢字 </think", "Ümläut 漢字 👍 <b> </thin", "漢字 </think", [], {}),
     ("a\n\n\n b  |c\n|", "a\n\n\n b", "c\n|", [], {}),
+    ("<think> again ◁think▷ [THINK]|Ja.", "<think> again ◁think▷ [THINK]", "Ja.", [], {}),
+    ("Only thoughts.\n|", "Only thoughts.", "", [], {}),
+    ("a 漢|字 </think> 👍", "a 漢", "字 </think> 👍", [], {}),
+    (f"Both.|{CALL}\n{CALL}", "Both.", "", CALLED * 2, {"tools": TOOLS}),
     (f"I call {CALL} later|\nNo.", f"I call {CALL} later", "No.", [], {"tools": TOOLS}),
     (f"Light.\n|\n\n{CALL}", "Light.", "", CALLED, {"tools": TOOLS}),
     (f"{CALL}\n|\n\nWell. {CALL}", CALL, "Well. ", CALLED, {"tools": TOOLS}),
@@ -409,3 +421,23 @@ def test_a_lost_sequence_goes_on_in_its_thoughts(temperature, tmp_path):
             assert reopened > 5
 
     asyncio.run(scenario())
+
+
+def test_a_device_alone_renders_as_the_server_would(tmp_path):
+    text = HFText(folder(tmp_path / "m", "added", template(TAGS["added"], True)))
+    tokenizer = TargetTokenizer(text.tokenizer_json)
+    info = tiny_info(thoughts=ThoughtTags(*TAGS["added"]), template_variables=text.template_variables)
+    turns = (
+        ChatMessage("user", "a"),
+        ChatMessage("assistant", "b", reasoning="So I think"),
+        ChatMessage("user", "c"),
+    )
+    found = set()
+    for variables in ("", '{"enable_thinking": false}', '{"reasoning_effort": "low"}'):
+        found.add(rendered := render(turns, text.chat_template, info, tokenizer, variables))
+        assert rendered == text.render(turns, (), read_variables(variables))
+    assert len(found) == 3
+    memory = TargetMemory(tmp_path, "a:1")
+    told = replace(info, has_chat_template=False)
+    asyncio.run(memory.keep(None, told))
+    assert memory.recall().info == told

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from opensled.answer import Chunk
 from opensled.answer_text import AnswerText
+from opensled.chat_sandbox import environment, variables
 from opensled.messages import Guide, ThoughtTags
 from opensled.painter import Painter
 from opensled.thinking import (
@@ -129,6 +130,30 @@ def test_thoughts_go_by_the_keys_that_a_template_reads():
     assert thoughts_by_key("{{ m.reasoning_content }}", "a") == {"reasoning_content": "a"}
     assert thoughts_by_key("{{ m['thinking'] }}", "a") == {"thinking": "a"}
     assert thoughts_by_key("{{ m.reasoning_content }}", "") == thoughts_by_key("{{ m }}", "a") == {}
+
+
+VARIABLES = [
+    ("{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}", ["thinking"]),
+    (
+        "{%- set enable_thinking = enable_thinking | default(true) %}{{ enable_thinking }}",
+        ["enable_thinking"],
+    ),
+    ("{% for thinking in messages %}{{ thinking }}{% endfor %}", ["messages"]),
+    (
+        "{% set thinking = 'a' %}{{ thinking }}{% macro f(x) %}{{ x }}{{ reasoning }}{% endmacro %}",
+        ["reasoning"],
+    ),
+    (
+        "{%- set ns = namespace(a=b | default(0)) %}{{ strftime_now('x') }}{{ ns.c }}{{ d.thinking }}",
+        ["b", "d"],
+    ),
+    ("no {{ 'thinking' }} {# thinking #}", []),
+]
+
+
+@pytest.mark.parametrize(("template", "names"), VARIABLES)
+def test_variables_of_templates(template, names):
+    assert variables(environment(), template) == names
 
 
 def test_painted_thoughts_and_text_are_those_of_the_chunk():
