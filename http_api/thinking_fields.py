@@ -92,8 +92,7 @@ def _switched(fields: Fields, name: str) -> Iterator[Wish]:
 def _efforts(fields: Fields, name: str = EFFORT) -> Iterator[Wish]:
     effort = fields.text(name, "")
     if effort not in ANY_EFFORT:
-        on = effort not in NO_EFFORT
-        yield Wish(fields.path(name), on, effort if on else "")
+        yield Wish(fields.path(name), effort not in NO_EFFORT, effort)
 
 
 def _others(kwargs: Fields, info: ModelInfo) -> dict[str, Any]:
@@ -119,14 +118,19 @@ def _resolved(wishes: list[Wish], info: ModelInfo) -> dict[str, Any]:
                 f"{wishes[0].field} and {wish.field} differ on whether the model is to think: send one of them",
                 wish.field,
             )
-    read = info.template_variables
     if not wishes:
         return {}
-    if wishes[0].on:
-        return _on(wishes, info)
-    switches = {name: off for name, off in SWITCHES.items() if name in read}
+    return _on(wishes, info) if wishes[0].on else _off(wishes, info)
+
+
+def _off(wishes: list[Wish], info: ModelInfo) -> dict[str, Any]:
+    """The variables that switch thinking off; an effort of none is one only where the client says it so."""
+    read = info.template_variables
+    switches: dict[str, Any] = {name: off for name, off in SWITCHES.items() if name in read}
     switches |= {BUDGET: 0} if BUDGET in read else {}
-    if info.thoughts is not None and not switches:
+    if not switches and EFFORT in read and any(wish.effort for wish in wishes):
+        switches[EFFORT] = NO_EFFORT[0]
+    if not switches and (info.thoughts is not None or EFFORT in read):
         raise Unsupported(
             f"{wishes[0].field} asks for no thoughts, and {info.model_id} always thinks: its chat template reads no "
             "variable that switches it off; leave the field out, or leave the thoughts out by include_reasoning: false",
