@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 from edge_client.commits import Commit
 from edge_client.drafting import Drafting, DraftThread
@@ -17,8 +18,9 @@ from edge_client.telemetry import Telemetry
 from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
 from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
-from opensled.messages import ModelInfo, Prefill
+from opensled.messages import ModelInfo, Prefill, is_chat
 from opensled.protocol import EndRules, Truth
+from opensled.thinking import reader_of
 from opensled.tokenizer import TargetTokenizer
 
 
@@ -43,6 +45,8 @@ class AnswerStream:
         self._session, self._thread, self._task, self._offline = session, thread, task, offline
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
         self._text = AnswerText(tokenizer, task.stop)
+        if is_chat(task.prompt):
+            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens))
         self._ends = end_rules(info, task, self._truth)
         self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0, rule=session.rule)
         goes_on = offline.mode == PROVISIONAL and thread.drafts
@@ -62,17 +66,19 @@ class AnswerStream:
             return Chunk("", (), waiting=event, provisional=self._guess())
         if isinstance(event, Prefill):
             return Chunk("", (), prefill=event, provisional=self._guess())
-        tokens, text = self._text.commit(event.tokens)
+        tokens, text, thoughts, thought = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
+        self._stats.thought_tokens += thought
+        chunk = Chunk(text, tokens, None, None, origins, logprobs, thoughts=thoughts, thought_tokens=thought)
         reason = "stop" if self._text.stopped else self._truth.finish_reason
         if not reason:
-            return Chunk(text, tokens, logprobs=logprobs, origins=origins, provisional=self._guess())
+            return replace(chunk, provisional=self._guess())
         await self._stop()
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
         self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
-        return Chunk(text + self._text.flush(), tokens, reason, self._stats, origins, logprobs)
+        return chunk.ended(reason, self._stats, *self._text.end())
 
     async def aclose(self) -> None:
         """Give up what is under way, and count what it cost."""

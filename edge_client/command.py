@@ -103,7 +103,8 @@ async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool
             if (author := unverified(chunk.origins)) and not warned:
                 warned = True
                 log.warning(WARNINGS[author])
-            printed.write("" if quiet else chunk.text)
+            if not quiet:
+                printed.write(chunk.text, chunk.thoughts)
             printed.status(chunk.status)
             yield chunk
 
@@ -111,8 +112,10 @@ async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool
 def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
     last = chunks[-1]
     stats = last.stats or Stats(0, 0)
+    thoughts = "".join(chunk.thoughts for chunk in chunks)
     return {
         "text": "".join(chunk.text for chunk in chunks),
+        **({"thoughts": thoughts} if thoughts else {}),
         "token_ids": [id for chunk in chunks for id in chunk.token_ids],
         "finish_reason": last.finish_reason,
         "rule": LOCAL_ONLY if stats.local_tokens else stats.rule or rule,

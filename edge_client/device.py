@@ -214,6 +214,7 @@ class Device:
             top_logprobs=task.top_logprobs,
             guide=task.guide,
             takes_unverified=self.writes_alone,
+            template_variables=task.template_variables,
             **self._defaults.opening(task, drafts),
         )
 

@@ -11,7 +11,7 @@ from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
 from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.images import ImageFacts
-from opensled.messages import Limits, ModelInfo, RuleFacts
+from opensled.messages import Limits, ModelInfo, RuleFacts, ThoughtTags
 from opensled.padding import PADDING, PADDING_REQUIRED
 from opensled.tokenizer import TargetTokenizer
 
@@ -62,7 +62,7 @@ def pads(wanted: bool, info: ModelInfo) -> bool:
     return wanted or PADDING_REQUIRED in info.capabilities
 
 
-LISTS = ("eos_ids", "capabilities", "aliases")
+LISTS = ("eos_ids", "capabilities", "aliases", "template_variables")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class TargetMemory:
             fields |= {name: tuple(fields[name]) for name in LISTS}
             fields["limits"] = Limits(**fields["limits"])
             fields["images"] = ImageFacts(**fields["images"]) if fields.get("images") else None
+            fields["thoughts"] = ThoughtTags(*fields["thoughts"]) if fields["thoughts"] else None
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from opensled.answer_text import CALL_TAGS, overlap
+from opensled.answer_text import CALL_TAGS
+from opensled.protocol import overlap
 
 OPENING = CALL_TAGS[0]
 

@@ -7,6 +7,7 @@ from http_api.content_parts import TurnContent, read_content
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
+from opensled.thinking import KEYS
 
 MAX_PROMPTS = 64  # in one request
 
@@ -109,9 +110,25 @@ def _assistant(fields: Fields) -> ChatMessage:
     read = [_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(made)]
     if only:
         read.append(_called(fields_of(only, fields.path("function_call")), ""))
-    refusal = fields.text("refusal", "")
-    text = _content(fields, thoughts=True).text or refusal
-    return ChatMessage("assistant", text, tuple(read), name=fields.text("name", ""))
+    refusal, said = fields.text("refusal", ""), _content(fields, thoughts=True)
+    return ChatMessage(
+        "assistant",
+        said.text or refusal,
+        tuple(read),
+        name=fields.text("name", ""),
+        reasoning=_reasoning(fields) or said.thoughts,
+    )
+
+
+def _reasoning(fields: Fields) -> str:
+    """The thoughts of an earlier answer, as one of the servers spells them that clients know."""
+    for name in KEYS:
+        value = fields.take(name)
+        if isinstance(value, str) and value:
+            for other in KEYS:
+                fields.take(other)
+            return require_text(value, fields.path(name))
+    return ""
 
 
 def _call(value: object, where: str) -> ToolCall:

@@ -81,9 +81,12 @@ FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 class ChatChoice:
     """Choice number `index` of a chat; `logprobs` and `calls` if the request asks for them."""
 
-    def __init__(self, index: int, logprobs: ChatLogprobs | None, calls: CallReader | None) -> None:
+    def __init__(
+        self, index: int, logprobs: ChatLogprobs | None, calls: CallReader | None, shows_thoughts: bool = True
+    ) -> None:
         self._index, self._logprobs, self._reader = index, logprobs, calls
-        self._content = ""
+        self._shows_thoughts = shows_thoughts
+        self._content = self._thoughts = ""
         self._calls: list[dict[str, Any]] = []
         self._entries: list[dict[str, Any]] = []
         self._cut = False  # the answer ended where a call might have begun
@@ -94,7 +97,7 @@ class ChatChoice:
 
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns the pieces that a stream sends."""
-        deltas = [self._delta(piece) for piece in self._pieces(chunk)]
+        deltas = self._thought(chunk) + [self._delta(piece) for piece in self._pieces(chunk)]
         logprobs = self._logprobs.of(chunk) if self._logprobs else None
         if logprobs and logprobs["content"]:
             self._entries += logprobs["content"]
@@ -109,10 +112,19 @@ class ChatChoice:
 
     def whole(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
+        if self._thoughts:
+            message["reasoning_content"] = self._thoughts
         if self._calls:
             message |= {"content": self._content or None, "tool_calls": self._calls}
         logprobs = {"content": self._entries, "refusal": None} if self._logprobs else None
         return {"index": self._index, "message": message, "logprobs": logprobs, "finish_reason": self._reason}
+
+    def _thought(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """What is thought, under the name that most servers and clients have for it."""
+        if not chunk.thoughts or not self._shows_thoughts:
+            return []
+        self._thoughts += chunk.thoughts
+        return [{"reasoning_content": chunk.thoughts}]
 
     def _pieces(self, chunk: Chunk) -> list[AnswerPiece]:
         if self._reader is None:

@@ -25,19 +25,20 @@ class TurnContent(NamedTuple):
 
     text: str
     images: tuple[TurnImage, ...] = ()
+    thoughts: str = ""  # of an earlier answer
 
 
 def read_content(value: Any, where: str, pictures: str = "", thoughts: bool = False) -> TurnContent:
     """A string, or a list of parts: texts, and pictures of the type `pictures`, if there are any. None is an empty one.
 
-    `thoughts`: whether parts with an earlier answer's thoughts are left out. Raises InvalidRequest or Unsupported with
+    `thoughts`: whether there may be parts with an earlier answer's thoughts. Raises InvalidRequest or Unsupported with
     the path of the part.
     """
     if is_nothing(value):
         return TurnContent("")
     if not isinstance(value, list):
         return TurnContent(require_text(value, where))
-    text, images = "", list[TurnImage]()
+    text, thought, images = "", "", list[TurnImage]()
     for index, part in enumerate(value):
         if is_nothing(part):
             continue
@@ -51,13 +52,22 @@ def read_content(value: Any, where: str, pictures: str = "", thoughts: bool = Fa
         elif kind in TEXTS:
             name = "refusal" if kind == "refusal" else "text"
             text += said(part, fields, name)
-        elif not (thoughts and kind in THOUGHTS):
+        elif thoughts and kind in THOUGHTS:
+            thought += _thought(fields)
+        else:
             known = " or ".join(["a text", *([pictures] if pictures else [])])
             raise Unsupported(
                 f"{fields.path('type')} must be {known}: this model reads nothing else", fields.path("type")
             )
         fields.leave_rest()
-    return TurnContent(text, tuple(images))
+    return TurnContent(text, tuple(images), thought)
+
+
+def _thought(fields: Fields) -> str:
+    """The text of a part with thoughts; "" = it has none that can be read."""
+    texts = [fields.take(name) for name in ("thinking", "reasoning", "text")]
+    found = next((text for text in texts if isinstance(text, str)), "")
+    return require_text(found, fields.path("text"))
 
 
 def said(value: Any, fields: Fields, name: str) -> str:

@@ -241,8 +241,9 @@ class EventStream(Response):
     def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
         for payload in self._reply.push(number, chunk):
             yield self._reply.event(payload)
-        if chunk.status and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
-            yield self._reply.heartbeat(chunk.status)
+        status = chunk.status or ("thinking" if chunk.thoughts else "")  # which the client may not be told of
+        if status and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
+            yield self._reply.heartbeat(status)
 
 
 def _body(content: bytes, more: bool) -> dict[str, Any]:

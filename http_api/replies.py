@@ -65,6 +65,7 @@ def ref(name: str) -> Schema:
 
 NUMBER: Schema = {"type": "number"}
 NATURAL: Schema = {"type": "integer", "minimum": 0}
+THOUGHTS = {**TEXT, "description": "What the model thought before its answer; absent if it thought nothing."}
 FINGERPRINT = {
     **TEXT,
     "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers. "
@@ -150,6 +151,7 @@ def _chat_choice() -> Schema:
         "role": one_of("assistant"),
         "content": or_null(TEXT),
         "refusal": {"type": "null"},
+        "reasoning_content": THOUGHTS,
         "tool_calls": items(_call(), 1),
     }
     return every(
@@ -172,7 +174,12 @@ def _chat_delta() -> Schema:
         },
         "index", "function",
     )  # fmt: skip
-    delta = {"role": one_of("assistant"), "content": TEXT, "tool_calls": items(piece, 1, 1)}
+    delta = {
+        "role": one_of("assistant"),
+        "content": TEXT,
+        "reasoning_content": TEXT,
+        "tool_calls": items(piece, 1, 1),
+    }
     return every(
         {
             "index": NATURAL,
@@ -230,7 +237,7 @@ def _usage() -> Schema:
         {
             **dict.fromkeys(counts, NATURAL),
             "prompt_tokens_details": every({"cached_tokens": cached_tokens()}),
-            "completion_tokens_details": every(dict.fromkeys(predictions, NATURAL)),
+            "completion_tokens_details": every(dict.fromkeys(("reasoning_tokens", *predictions), NATURAL)),
             "opensled": draft_figures(),
         }
     )

@@ -16,6 +16,7 @@ from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import Form, make_guide, read_calls, read_form
 from http_api.model_names import asked_name
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
+from http_api.thinking_fields import KWARGS, read_thinking
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
@@ -29,6 +30,7 @@ CLIENT_NAMES = {
     "model_id": "model",
     "pace": "opensled.pace",
     "background": "opensled.background",
+    "template_variables": KWARGS,
 }
 
 
@@ -42,6 +44,7 @@ class Request:
     include_usage: bool
     is_chat: bool
     echo: bool = False  # the prompt goes before the answer
+    shows_thoughts: bool = True  # the answer has them, apart from its text
     names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
     repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
     # A function's name as the model knows it -> its namespace, and its name there
@@ -77,9 +80,17 @@ def chat_request(
     guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
     limit, name = token_limit(fields, info, "max_completion_tokens", "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
-    task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
+    variables, shown = read_thinking(fields, info)
+    task = Task(
+        prompt,
+        params,
+        read_stop(fields.take("stop")),
+        _chat_logprobs(fields),
+        guide,
+        template_variables=variables,
+    )
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return shared(fields, [task], _count(fields), True, names)
+    return replace(shared(fields, [task], _count(fields), True, names), shows_thoughts=shown)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:

@@ -34,6 +34,7 @@ def usage(stats: Stats, rule: str) -> dict[str, Any]:
         "total_tokens": stats.prompt_tokens + stats.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
         "completion_tokens_details": {
+            "reasoning_tokens": stats.thought_tokens,
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
         },
@@ -155,7 +156,7 @@ def _choice(index: int, task: Task, request: Request, tokenizer: TargetTokenizer
     logged, names = task.top_logprobs is not None, request.tool_names
     if request.is_chat:
         logprobs = ChatLogprobs(tokenizer) if logged else None
-        return ChatChoice(index, logprobs, CallReader(names) if names else None)
+        return ChatChoice(index, logprobs, CallReader(names) if names else None, request.shows_thoughts)
     echo = _text_of(task.prompt, tokenizer) if request.echo else ""
     return CompletionChoice(index, CompletionLogprobs(tokenizer) if logged else None, echo)
 

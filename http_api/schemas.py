@@ -22,6 +22,7 @@ from http_api.replies import (
 )
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
+from http_api.thinking_fields import EFFORT, KWARGS, SET_ALREADY, TYPES
 from opensled.bounds import MAX_CHARACTERS
 from opensled.messages import (
     MAX_BIAS,
@@ -34,6 +35,8 @@ from opensled.messages import (
     PENALTIES,
     ModelInfo,
 )
+from opensled.template_variables import RESERVED
+from opensled.thinking import KEYS
 
 
 def components(info: ModelInfo) -> Schema:
@@ -44,6 +47,7 @@ def components(info: ModelInfo) -> Schema:
                 "messages": items(ref("Message"), 1),
                 **_common(info),
                 **_chat_only(),
+                **thinking(),
                 **guided(info),
             },
             "messages",
@@ -223,6 +227,37 @@ def _chat_only() -> Schema:
     }
 
 
+def thinking() -> Schema:
+    """Fields of chats and responses, which agree on whether the model is to think."""
+    kwargs = {name: one_of(*SET_ALREADY.get(name, ()), None) for name in RESERVED} | _switches()
+    return {
+        **_switches(),
+        "include_reasoning": switch("false: the answer comes without the thoughts."),
+        "reasoning": _reasoning(),
+        KWARGS: optional(
+            opened(kwargs), "Variables of the chat template; those that it does not read are left out."
+        ),
+    }
+
+
+def _switches() -> Schema:
+    kind = opened({"type": one_of(*TYPES, None)})
+    return {
+        "enable_thinking": switch("Whether the model thinks before it answers."),
+        "thinking": optional({"anyOf": [{"type": "boolean"}, kind]}, "The same, as DeepSeek and GLM have it."),
+        EFFORT: optional(TEXT, "How much it thinks; none = not at all."),
+    }
+
+
+def _reasoning() -> Schema:
+    fields = {
+        "enabled": switch("Whether the model thinks before it answers."),
+        "effort": optional(TEXT, "How much it thinks; none = not at all."),
+        "exclude": switch("true: the answer comes without the thoughts."),
+    }
+    return optional(opened(fields), "Others of its fields are left out.")
+
+
 def _completion_only() -> Schema:
     return {
         "max_tokens": number(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
@@ -260,7 +295,7 @@ def picture(kind: str) -> Schema:
 
 
 def content(*others: Schema, thoughts: bool = False) -> Schema:
-    """A text, or a list of texts and `others`, and of an earlier answer's thoughts, which are left out."""
+    """A text, or a list of texts and `others`, and of an earlier answer's thoughts."""
     said = optional(TEXT, "")
     text = opened(
         {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": said}, "type", "text"
@@ -284,6 +319,7 @@ def _messages(info: ModelInfo) -> list[Schema]:
         "content": content(thoughts=True),
         "refusal": optional(TEXT, "The text of an answer that has no other."),
         "function_call": optional(called, "A call, as older clients remember it."),
+        **{key: {"description": "What it thought before: for templates that read it."} for key in KEYS},
         "tool_calls": optional(items(call), ""),
     }
     shown = content(*([picture("image_url")] if info.images else []))

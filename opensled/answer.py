@@ -1,7 +1,9 @@
 """What is asked and what is given: tasks, chunks of text, and at the end the statistics."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from opensled.images import Image
@@ -37,6 +39,7 @@ class Task:
     background: bool | None = None  # no reader waits for it; None = the device's default
     alone: bool = False  # the draft model answers by itself, without the target
     drafts: bool = True  # the device drafts for it; without drafts the server decodes it alone
+    template_variables: str = ""  # as of `Open`
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -52,6 +55,7 @@ class Stats:
 
     prompt_tokens: int
     completion_tokens: int
+    thought_tokens: int = 0  # of those, tokens of thoughts and their tags
     cached_tokens: int = 0  # of the prompt, those whose KV was found in the prefix cache instead of computed
     rounds: int = 0
     drafted: int = 0  # tokens proposed in those rounds
@@ -113,6 +117,18 @@ class Chunk:
     prefill: Prefill | None = None  # how far the prompt is read, while that goes on
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
     coarse_tools: tuple[str, ...] = ()  # on the first chunk, see `Opened`
+    thoughts: str = ""  # what is thought, before `text`
+    thought_tokens: int = 0  # tokens of thoughts, tags included, of those so far that no chunk has counted
+
+    def ended(self, reason: str, stats: Stats, thoughts: str, text: str) -> Chunk:
+        """It as the last chunk, with what was held back of the answer."""
+        return replace(
+            self,
+            text=self.text + text,
+            thoughts=self.thoughts + thoughts,
+            finish_reason=reason,
+            stats=stats,
+        )
 
     @property
     def status(self) -> str:

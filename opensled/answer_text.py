@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
+from typing import NamedTuple
 
-from opensled.protocol import common_prefix
+from opensled.protocol import common_prefix, overlap
+from opensled.thinking import ThoughtReader
 from opensled.tokenizer import TargetTokenizer
 
 # Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
@@ -101,45 +103,88 @@ class StopStrings:
         return max((overlap(text, stop) for stop in self._stops), default=0)
 
 
-def overlap(text: str, whole: str) -> int:
-    """Length of the longest tail of `text` that begins `whole` without being all of it."""
-    for length in range(min(len(text), len(whole) - 1), 0, -1):
-        if whole.startswith(text[-length:]):
-            return length
-    return 0
+class Told(NamedTuple):
+    """What tokens add to an answer."""
+
+    ids: tuple[int, ...]
+    text: str
+    thoughts: str = ""  # before the text
+    thought_tokens: int = 0  # tokens of thoughts, tags included, that were not counted before
 
 
 class AnswerText(TextStream):
-    """The text of a growing answer, up to a stop string."""
+    """The thoughts and the text of a growing answer, up to a stop string, which may stand in either."""
 
     def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str]) -> None:
         super().__init__(tokenizer)
         self._stops = StopStrings(stop) if stop else None
+        self._reader: ThoughtReader | None = None
+        self._undecided = 0  # tokens that may belong to a start tag
+
+    def think(self, reader: ThoughtReader | None) -> None:
+        """Tell thoughts from the rest by `reader`, from the first token on; None: all is text."""
+        self._reader = reader
 
     @property
     def stopped(self) -> bool:
         return self._stops is not None and self._stops.hit
 
     def guess(self, ids: Sequence[int]) -> str:
-        """The text that these ids would add."""
+        """The thoughts and the text that these ids would add."""
         supposed = copy(self)  # neither it nor its stop strings ever change a list in place
-        supposed._stops = copy(self._stops)
-        return supposed.push(ids)
+        supposed._stops, supposed._reader = copy(self._stops), copy(self._reader)
+        told = supposed.commit(tuple(ids))
+        return told.thoughts + told.text
 
-    def commit(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-        """The ids up to the one that completes a stop string, and the text that can be shown now."""
-        shown = ""
+    def commit(self, ids: tuple[int, ...]) -> Told:
+        """The ids up to the one that completes a stop string, and what can be shown now."""
+        thoughts, text, counted = "", "", 0
         for count, token in enumerate(ids, 1):
-            shown += self.push([token])
+            more = self._commit(token)
+            thoughts, text, counted = (
+                thoughts + more.thoughts,
+                text + more.text,
+                counted + more.thought_tokens,
+            )
             if self.stopped:
-                return ids[:count], shown
-        return ids, shown
+                return Told(ids[:count], text, thoughts, counted)
+        return Told(ids, text, thoughts, counted)
 
-    def flush(self) -> str:
-        if self._stops is None:
-            return super().flush()
-        return "" if self.stopped else self._stops.push(super().flush()) + self._stops.flush()
+    def end(self) -> tuple[str, str]:
+        """The thoughts and the text that were held back, at the end of the answer."""
+        text = "" if self.stopped else self._released(self.flush())
+        text += self._stops.flush() if self._stops else ""
+        if self._reader is None:
+            return "", text
+        (thoughts, shown), rest = self._reader.push(text), self._reader.flush()
+        return thoughts + rest.thoughts, shown + rest.text
+
+    def _commit(self, token: int) -> Told:
+        text, reader = self.push([token]), self._reader
+        if reader is None:
+            return Told((token,), text)
+        undecided, was_inside = reader.decides, reader.inside
+        said = reader.push(text)
+        self._undecided += undecided
+        counted = int(was_inside)
+        if undecided and not reader.decides:
+            counted, self._undecided = self._undecided * reader.has_thought, 0
+        return Told((token,), said.text, said.thoughts, counted)
 
     def _push(self, token: int) -> str:
-        text = super()._push(token)
+        return self._released(self._tag(token) or super()._push(token))
+
+    def _released(self, text: str) -> str:
         return self._stops.push(text) if self._stops else text
+
+    def _tag(self, token: int) -> str:
+        """What a special token adds that is a tag of thoughts, while these may begin or end; "" = another token."""
+        reader = self._reader
+        if (
+            reader is None
+            or token not in self._tokenizer.special_ids
+            or not (reader.decides or reader.inside)
+        ):
+            return ""
+        spelled = self._tokenizer.piece(token)
+        return super().flush() + spelled if spelled in reader.tags else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from opensled.errors import EngineError, UnsupportedModel
@@ -18,6 +19,7 @@ from opensled.fork_server import ForkServer, OverLimit
 # sandbox nothing that a template reaches can be changed, so one fork renders many chats.
 LIMITS = ForkLimits(seconds=2.0, memory=256 << 20, limits_setup=True, questions=1000)
 HANDLER = "opensled.chat_render:answering"
+NO_CHAT = b"{}"  # asks for the template's variables
 SHORT_CHAT = [{"role": "user", "content": "Hi"}]
 
 
@@ -38,13 +40,16 @@ class ChatRenderer:
         setup = json.dumps(about).encode()
         self._forks = ForkServer(HANDLER, setup, LIMITS)
 
-    def require(self, origin: object) -> None:
-        """Raises UnsupportedModel, naming `origin`, if the template cannot be compiled or renders no short chat."""
+    def require(self, origin: object) -> tuple[str, ...]:
+        """Names that the template reads and that it is not given by itself, sorted.
+
+        Raises UnsupportedModel, naming `origin`, if the template cannot be compiled or renders no short chat.
+        """
         try:
             self._forks.start()
-            self.render(SHORT_CHAT, None)
-        except TemplateRefused:
-            pass  # it wants another chat
+            with suppress(TemplateRefused):  # it wants another chat
+                self.render(SHORT_CHAT, None)
+            return tuple(json.loads(self._forks.ask(NO_CHAT)))
         except EngineError as error:
             raise UnsupportedModel(
                 f"the chat template of {origin} cannot be compiled: {error}; put another chat_template.jinja "
@@ -56,13 +61,19 @@ class ChatRenderer:
                 "chat_template.jinja beside its tokenizer.json"
             ) from error
 
-    def render(self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+    def render(
+        self,
+        turns: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text of a chat up to the start of the assistant's next turn.
 
+        `variables`: further ones that the template may read.
         Raises TemplateRefused, OverLimit, EngineError, and Cancelled by `opensled.fork_server.STOP`.
         """
         try:
-            question = json.dumps({"messages": turns, "tools": tools}).encode()
+            question = json.dumps({**(variables or {}), "messages": turns, "tools": tools}).encode()
         except RecursionError as error:
             raise TemplateRefused("they are nested too deeply") from error
         answer = json.loads(self._forks.ask(question))
@@ -77,18 +88,21 @@ class ChatRenderer:
 
 
 def answering(setup: bytes) -> Callable[[bytes], bytes]:
-    """What answers in a fork: the texts of chats by the template in `setup`."""
+    """What answers in a fork: the texts of chats by the template in `setup`, or, of no chat, what it reads."""
     from opensled import chat_sandbox
 
     fields = json.loads(setup)
-    render = chat_sandbox.environment().from_string(fields["template"]).render
+    environment = chat_sandbox.environment()
+    render = environment.from_string(fields["template"]).render
 
     def answer(question: bytes) -> bytes:
         asked = json.loads(question)
+        if not asked:
+            return json.dumps(chat_sandbox.variables(environment, fields["template"])).encode()
         errors = []
         for absent in _absent(asked, fields["undefined"]):
             try:
-                text = render(**fields["special"], **{**asked, **absent}, add_generation_prompt=True)
+                text = render({**asked, **fields["special"], **absent, "add_generation_prompt": True})
                 return json.dumps({"text": text}).encode()
             except MemoryError:
                 raise

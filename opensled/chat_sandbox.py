@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,6 +23,11 @@ def environment() -> ImmutableSandboxedEnvironment:
     made.globals["dict"] = _Dict()
     made.globals["namespace"] = _Namespace
     return made
+
+
+def variables(environment: ImmutableSandboxedEnvironment, template: str) -> list[str]:
+    """Names that a template looks up and that the environment does not set, sorted."""
+    return sorted(meta.find_undeclared_variables(environment.parse(template)) - environment.globals.keys())
 
 
 class _GenerationTag(Extension):

@@ -29,6 +29,7 @@ from opensled.messages import (
     RuleFacts,
     ServerMessage,
     SparseDistribution,
+    ThoughtTags,
     TokenLogprobs,
     Verdict,
 )
@@ -132,6 +133,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         "limits": _encode_limits(info.limits),
         "rules": rules,
         "images": None if info.images is None else pb.ImageFacts(**vars(info.images)),
+        "thoughts": None if info.thoughts is None else pb.ThoughtTags(**info.thoughts._asdict()),
     }
     return pb.DescribeReply(**vars(info) | parts)
 
@@ -159,6 +161,8 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         images=_decode_images(reply.images) if reply.HasField("images") else None,
         engine=reply.engine,
         aliases=tuple(reply.aliases),
+        template_variables=tuple(reply.template_variables),
+        thoughts=_decode_thoughts(reply.thoughts) if reply.HasField("thoughts") else None,
     )
 
 
@@ -166,6 +170,12 @@ def _decode_images(facts: pb.ImageFacts) -> ImageFacts:
     if not facts.rows:
         raise InvalidRequest("an image takes at least one position", "images")
     return ImageFacts(facts.token_id, facts.rows, facts.most, facts.most_bytes)
+
+
+def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
+    if not tags.start or not tags.end:
+        raise InvalidRequest("thoughts stand between two tags", "thoughts")
+    return ThoughtTags(tags.start, tags.end)
 
 
 def described(data: bytes) -> ModelInfo:

@@ -139,6 +139,7 @@ class ChatMessage:
     tool_call_id: str = ""  # the call that a tool's turn answers
     name: str = ""
     images: tuple[TurnImage, ...] = ()  # by their offsets, ascending
+    reasoning: str = ""  # what an assistant thought before `content`; only for templates that read it
 
 
 Prompt = tuple[int, ...] | str | tuple[ChatMessage, ...]
@@ -198,6 +199,7 @@ class Open:
     device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
     takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
     images: tuple[Image, ...] = ()  # of the prompt, in order
+    template_variables: str = ""  # of a chat, for its template: JSON object, "" = none
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
@@ -319,6 +321,13 @@ class RuleFacts:
     draft_probs: bool = False  # needs the distribution that each draft token was drawn from
 
 
+class ThoughtTags(NamedTuple):
+    """The texts, or spellings of special tokens, between which a model thinks before it answers."""
+
+    start: str
+    end: str
+
+
 @dataclass(frozen=True)
 class ModelInfo:
     """What `Describe` tells of a server before the first sequence."""
@@ -337,6 +346,8 @@ class ModelInfo:
     images: ImageFacts | None = None  # None: it reads text alone
     engine: str = ""  # how the target is computed, in words for people
     aliases: tuple[str, ...] = ()  # further names by which HTTP APIs take it
+    template_variables: tuple[str, ...] = ()  # that the chat template reads, besides what every chat gives it
+    thoughts: ThoughtTags | None = None  # None: it writes none that are known as such
 
     def serves(self, rule: str) -> bool:
         """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""

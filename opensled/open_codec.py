@@ -7,6 +7,7 @@ from opensled.errors import InvalidRequest
 from opensled.images import DIGEST_BYTES, Image, TurnImage
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
 from opensled.noise import KEY_BYTES
+from opensled.template_variables import read_variables
 from opensled.v1 import verify_pb2 as pb
 
 
@@ -18,9 +19,9 @@ def encode_open(message: Open) -> pb.Open:
         "guide": _encode_guide(guide) if guide else None,
         "images": [pb.Image(**vars(image)) for image in message.images],
     }
-    del fields["prompt"]
+    del fields["prompt"], fields["template_variables"]
     encoded = pb.Open(**fields)
-    _encode_prompt(message.prompt, encoded)
+    _encode_prompt(message.prompt, message.template_variables, encoded)
     return encoded
 
 
@@ -28,11 +29,11 @@ def _encode_guide(guide: Guide) -> pb.Guide:
     return pb.Guide(**vars(guide) | {"tools": [pb.Tool(**vars(tool)) for tool in guide.tools]})
 
 
-def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
+def _encode_prompt(prompt: Prompt, variables: str, into: pb.Open) -> None:
     if isinstance(prompt, str):
         into.text = prompt
     elif is_chat(prompt):
-        into.chat.CopyFrom(pb.Chat(messages=map(_encode_turn, prompt)))
+        into.chat.CopyFrom(pb.Chat(messages=map(_encode_turn, prompt), variables=variables))
     else:
         into.ids.CopyFrom(pb.Ids(ids=prompt))  # type: ignore[arg-type]
 
@@ -47,6 +48,7 @@ def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
 def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open:
     """Our message; `positions`: see `bounds.check_open`."""
     bounds.check_open(message, positions)
+    read_variables(message.chat.variables)
     if message.noise_key:
         require_key(message.noise_key)
     return Open(
@@ -65,6 +67,7 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         device=message.device,
         takes_unverified=message.takes_unverified,
         images=tuple([_decode_image(image) for image in message.images]),
+        template_variables=message.chat.variables,
     )
 
 
@@ -106,7 +109,7 @@ def _decode_turn(turn: pb.ChatMessage, images: Iterator[Image]) -> ChatMessage:
     """`images`: of this turn and the later ones; `bounds.check_open` has counted them."""
     calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in turn.tool_calls)
     placed = tuple([TurnImage(offset, next(images)) for offset in turn.images])
-    return ChatMessage(turn.role, turn.content, calls, turn.tool_call_id, turn.name, placed)
+    return ChatMessage(turn.role, turn.content, calls, turn.tool_call_id, turn.name, placed, turn.reasoning)
 
 
 def _decode_params(params: pb.SamplingParams) -> SamplingParams:

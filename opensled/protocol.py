@@ -88,6 +88,14 @@ def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     return length
 
 
+def overlap(text: str, whole: str) -> int:
+    """Length of the longest tail of `text` that begins `whole` without being all of it."""
+    for length in range(min(len(text), len(whole) - 1), 0, -1):
+        if whole.startswith(text[-length:]):
+            return length
+    return 0
+
+
 class Truth:
     """One end's copy of the committed tokens of a sequence, fed by verdicts in any order, any number of times.
 

@@ -98,6 +98,10 @@ OPENING = (
     Row("turns, or calls in them, without end", "invalid_request", "messages", parts, NEVER,
         each(chat(*[pb.ChatMessage()] * (bounds.MAX_TURNS + 1)),
              chat(pb.ChatMessage(tool_calls=[pb.ToolCall()] * (bounds.MAX_TURNS + 1))))),
+    Row("variables of a chat template that are no JSON object, take more than 16 KiB, or that every chat sets",
+        "invalid_request", "template_variables", "variable", NEVER,
+        each(*(chat(pb.ChatMessage(role="user"), variables=sent)
+               for sent in ("[]", "{", '{"a": "' + "a" * 16384 + '"}', '{"messages": []}', '{"eos_token": ""}')))),
     Row("as many committed ids as `max_tokens`", "invalid_request", "max_tokens", "committed already", NEVER,
         each(opening(committed=[1] * MAX_TOKENS))),
     Row("`temperature` below 0, above 100, between 0 and 1e-6, NaN or infinite", "invalid_request", "temperature",

@@ -57,7 +57,7 @@ class GatedText(FakeText):
         assert self.gate.wait(10)
         return super().encode(text)
 
-    def render(self, messages, tools=()):
+    def render(self, messages, *more):
         if messages:
             raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
         return ()

@@ -155,6 +155,7 @@ class FakeText:
     """Byte-sized ids, no template."""
 
     chat_template = tool_template = ""
+    template_variables: tuple[str, ...] = ()
     eos_ids = (EOS,)
     tokenizer_json = b'{"version": "1.0"}'
     tokenizer_hash = "0" * 64

@@ -39,8 +39,8 @@ def bias(*entries: tuple[int, float]) -> bytes:
     return opening(logit_bias=[pb.LogitBias(id=id, bias=bias) for id, bias in entries])
 
 
-def chat(*turns: pb.ChatMessage) -> bytes:
-    return opening(None, chat=pb.Chat(messages=turns))
+def chat(*turns: pb.ChatMessage, variables: str = "") -> bytes:
+    return opening(None, chat=pb.Chat(messages=turns, variables=variables))
 
 
 def guided(**fields) -> bytes:

@@ -18,7 +18,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
 # Everywhere: any value, the header names them.
 ANNOTATIONS: list[dict[str, Any]] = [
     {"cache_prompt": True}, {"service_tier": "flex"}, {"store": True}, {"verbosity": "low"}, {"metadata": {"a": 1}},
-    {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"}, {"reasoning": {"summary": "auto"}},
+    {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"},
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
     {"length_penalty": 1.0, "early_stopping": True}, {"mirostat_tau": 5, "xtc_threshold": 0.1, "dry_base": 1.75},

@@ -8,6 +8,7 @@ from typing import Any
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
 
+THINKING = ("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "enable_thinking")
 LOGPROBS = "message.output_text.logprobs"
 # "Valid is accepted" cannot be asked of a real server: it alone knows whether a prompt fits its context, and which
 # keywords of a JSON schema its grammar can keep to.
@@ -45,6 +46,10 @@ def relate(body: Any, vocabulary: int) -> Any:
         related["logit_bias"] = {
             str(int(id) % vocabulary): bias for id, bias in related["logit_bias"].items()
         }
+    for name in THINKING[1:]:  # else they may differ
+        related.pop(name, None)
+    if isinstance(related.get(THINKING[0]), dict):
+        related[THINKING[0]] = dict(list(related[THINKING[0]].items())[:1])
     _relate_tools(related)
     _relate_history(related)
     return related

@@ -56,12 +56,12 @@ class SpeakingBackend(FakeBackend):
             if start >= self.fail_after:
                 raise self.error
             await asyncio.sleep(0)
-            ids, shown = text.commit(self.ids[start : start + self.step])
+            ids, shown, *_ = text.commit(self.ids[start : start + self.step])
             yield Chunk(shown, ids, origins=tuple(itertools.islice(origins, len(ids))))
         while self.endless:
             await asyncio.sleep(0.001)
             yield Chunk(".", (9,), origins=("server",))
-        yield Chunk(text.flush(), (), self.reason, STATS)
+        yield Chunk(text.end()[1], (), self.reason, STATS)
 
 
 def request(method, path, view=None, backend=None, access=Access(), ending=None, **options):

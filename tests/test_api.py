@@ -38,7 +38,11 @@ def test_a_chat_answer():
         "completion_tokens": 4,
         "total_tokens": 11,
         "prompt_tokens_details": {"cached_tokens": 3},
-        "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 2,
+            "rejected_prediction_tokens": 3,
+        },
         "opensled": {"rule": "match", **STATS.figures()},
     }
 

@@ -18,6 +18,7 @@ from opensled.messages import (
     Prefill,
     RuleFacts,
     SamplingParams,
+    ThoughtTags,
     Verdict,
 )
 from opensled.v1 import verify_pb2 as pb
@@ -34,7 +35,8 @@ CLIENT = [
         "model",
         "print",
     ),
-    Open((ChatMessage("user", "hé"), ChatMessage("assistant", ""))),
+    Open((ChatMessage("user", "hé"), ChatMessage("assistant", "", reasoning="hm"))),
+    Open((ChatMessage("user", "a"),), template_variables='{"enable_thinking": false}'),
     Draft(3, DraftBlock(7, (DraftToken(5), DraftToken(151_935)))),
     Draft(4, DraftBlock(7)),
     Draft(5, DraftBlock(7, (DraftToken(5), DraftToken(6), DraftToken(7)), (-1, -1, 1)), 0.5),
@@ -64,8 +66,9 @@ def test_server_messages_survive(message):
 
 def test_model_info_survives():
     info = ModelInfo(
-        "m", 9, "f", (1,), Limits(4, 9), (RuleFacts("match", True, True, False),), "exact", "0", "h", True
-    )
+        "m", 9, "f", (1,), Limits(4, 9), (RuleFacts("match", True, True, False),), "exact", "0", "h", True,
+        template_variables=("enable_thinking",), thoughts=ThoughtTags("<think>", "</think>"),
+    )  # fmt: skip
     assert codec.decode_info(codec.encode_info(info)) == info
 
 
@@ -80,6 +83,11 @@ def _open(**fields):
     return pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]), params=params, **fields))
 
 
+def _chat(variables):
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user")], variables=variables)
+    return pb.ClientMessage(open=pb.Open(chat=chat, params=pb.SamplingParams(max_tokens=1)))
+
+
 def _draft(**fields):
     return pb.ClientMessage(draft=pb.Draft(counter=1, tokens=[1], **fields))
 
@@ -90,6 +98,10 @@ def _draft(**fields):
         (pb.ClientMessage(), "kind"),
         (pb.ClientMessage(open=pb.Open(params=pb.SamplingParams(max_tokens=1))), "prompt"),
         (_open(noise_key=b"short"), "noise_key"),
+        *(
+            (_chat(text), "template_variables")
+            for text in ("[]", "{", '{"messages": []}', '{"a": "%s"}' % ("é" * 9000))
+        ),
         (pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]))), "max_tokens"),
         (pb.ClientMessage(draft=pb.Draft(tokens=[1])), "counter"),
         (_draft(parents=[-1, 0]), "parents"),

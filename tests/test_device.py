@@ -115,8 +115,8 @@ def test_a_full_server_is_told_at_once():
 def test_text_counts_the_token_that_completes_a_stop_string():
     ids = tuple(TOKENIZER.encode("one two three"))
     text = AnswerText(TOKENIZER, ("two",))
-    kept, shown = text.commit(ids)
-    assert shown == "one " and text.stopped and text.flush() == ""
+    kept, shown, *_ = text.commit(ids)
+    assert shown == "one " and text.stopped and text.end() == ("", "")
     assert "two" in TOKENIZER.decode(kept) and "two" not in TOKENIZER.decode(kept[:-1])
 
 

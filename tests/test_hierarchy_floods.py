@@ -36,7 +36,7 @@ ABOVE = Tenants((("hub", "hub"), ("other", "other")), limits={"hub": TenantLimit
 class ChatText(FakeText):
     """Renders chats as servers ask for it."""
 
-    def render(self, messages, tools=()):
+    def render(self, messages, *more):
         return super().render(messages)
 
 

@@ -200,8 +200,8 @@ def test_results_of_a_response_find_their_calls_without_ids():
 
 
 def test_what_earlier_turns_have_besides_is_named_once():
-    turns = answered(reasoning_content="a", id="m1") * 300
-    assert taken(CHATS[0], messages=turns)[1] == "messages[].reasoning_content, messages[].id"
+    turns = answered(parsed="a", id="m1") * 300
+    assert taken(CHATS[0], messages=turns)[1] == "messages[].parsed, messages[].id"
 
 
 @pytest.mark.parametrize(("items", "turns"), ITEMS)

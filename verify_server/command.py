@@ -25,6 +25,7 @@ from opensled.load_thread import loaded
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import require_safe_metrics
 from opensled.padding import PADDING, PADDING_REQUIRED
+from opensled.thinking import thought_tags
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
@@ -318,6 +319,8 @@ def describe(
         images=engine.info.images,
         engine=engine.info.way,
         aliases=aliases,
+        template_variables=text.template_variables,
+        thoughts=thought_tags(text.chat_template) or thought_tags(text.tool_template),
     )
 
 

@@ -7,8 +7,9 @@ from functools import partial
 from opensled.bounds import MAX_CHARACTERS, too_long
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.images import expanded, require_none, starts_of
-from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
+from opensled.messages import ChatMessage, Limits, Open, Prompt, is_chat
 from opensled.protocol import EndRules
+from opensled.template_variables import read_variables
 from verify_server.engine.base import EngineInfo
 from verify_server.security import Tenants
 from verify_server.target import TextCodec
@@ -86,9 +87,7 @@ class InputProcessor:
         context = self.limits_of(tenant).context_length
         if message.images:
             self._require_images(message)
-        ids = await self._encoded(
-            message.prompt, message.guide, min(limit or context, context), tenant, spent
-        )
+        ids = await self._encoded(message, min(limit or context, context), tenant, spent)
         if is_chat(message.prompt):
             ids = expanded(ids, message.images, self._info.images)
         if limit and len(ids) > limit:
@@ -129,7 +128,7 @@ class InputProcessor:
             pool.close()
         self._guides.close()
 
-    async def constraint(self, message: Open, tenant: str) -> Constraint | None:
+    async def constraint(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Constraint | None:
         """The mask of a guided answer. A large schema takes seconds to compile: not on the event loop."""
         if message.guide is None or not message.guide.masks:
             return None
@@ -137,13 +136,14 @@ class InputProcessor:
             raise InvalidRequest(
                 "a guided answer ends where its guide says: leave ignore_eos out", "ignore_eos"
             )
-        start = partial(self._guides.start, message.guide, message.committed, tenant)
+        start = partial(self._guides.start, message.guide, message.committed, tenant, prompt_ids)
         return await self._grammars.run(tenant, start)
 
     async def _encoded(
-        self, prompt: Prompt, guide: Guide | None, longest: int, tenant: str, spent: Spent | None
+        self, message: Open, longest: int, tenant: str, spent: Spent | None
     ) -> tuple[int, ...]:
         """Megabytes take seconds to tokenize: not on the event loop, and not at all if they cannot fit."""
+        prompt, guide = message.prompt, message.guide
         if isinstance(prompt, str):
             _check_size(len(prompt), longest)
             return await self._texts.run(tenant, partial(self.text.encode, prompt), spent)
@@ -151,7 +151,8 @@ class InputProcessor:
             tools = guide.tools if guide else ()
             schemas = sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)
             _check_size(sum(map(_turn_size, prompt)) + schemas, longest)
-            return await self._chats.run(tenant, partial(self.text.render, prompt, tools), spent)
+            variables = read_variables(message.template_variables)
+            return await self._chats.run(tenant, partial(self.text.render, prompt, tools, variables), spent)
         return prompt  # type: ignore[return-value]
 
 
@@ -165,7 +166,14 @@ def length_of(prompt: Prompt) -> int:
 def _turn_size(turn: ChatMessage) -> int:
     """Characters that a turn of a chat adds to a prompt."""
     calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in turn.tool_calls)
-    return len(turn.role) + len(turn.content) + len(turn.tool_call_id) + len(turn.name) + calls
+    return (
+        len(turn.role)
+        + len(turn.content)
+        + len(turn.tool_call_id)
+        + len(turn.name)
+        + len(turn.reasoning)
+        + calls
+    )
 
 
 def _check_size(characters: int, tokens: int) -> None:

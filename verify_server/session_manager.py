@@ -231,7 +231,7 @@ class SessionManager:
         label, rule = served
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
-        constraint = await self.inputs.constraint(message, tenant)
+        constraint = await self.inputs.constraint(message, prompt_ids, tenant)
         images = await self.inputs.images(message, prompt_ids, tenant, spent)
         if self.draining:
             raise _shutting_down()

@@ -1,6 +1,6 @@
 """A target ready to serve: an engine and the tokenizer that belongs to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -33,6 +33,7 @@ class TextCodec(Protocol):
     tokenizer_hash: str  # sha256 of it, hex
     chat_template: str  # "" if the target has none
     tool_template: str  # that of chats with tools, mostly the same
+    template_variables: tuple[str, ...]  # that they read, besides what every chat gives them
     eos_ids: tuple[int, ...]  # ends of a turn, by all files that state one
     vocab_size: int  # ids that the tokenizer knows
     fingerprint: str  # of the spelling of each of them (opensled/vocabulary.py)
@@ -40,9 +41,15 @@ class TextCodec(Protocol):
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default. Raises InvalidRequest."""
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`.
 
+        `variables`: further ones for the template.
         Raises Unsupported without a template, InvalidRequest for what the template refuses.
         """
 

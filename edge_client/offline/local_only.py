@@ -20,6 +20,8 @@ from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verd
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
 from opensled.sampling import Sampler
+from opensled.template_variables import read_variables
+from opensled.thinking import thoughts_by_key
 from opensled.tokenizer import TargetTokenizer
 
 
@@ -76,8 +78,10 @@ def own_prompt(task: Task, info: ModelInfo, tokenizer: TargetTokenizer, template
     prompt = task.prompt
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt)
+    elif is_chat(prompt):
+        ids = render(prompt, template, info, tokenizer, task.template_variables)
     else:
-        ids = render(prompt, template, info, tokenizer) if is_chat(prompt) else prompt  # type: ignore[assignment]
+        ids = prompt  # type: ignore[assignment]
     if not 0 < len(ids) < info.limits.context_length:
         raise Unreachable(f"no server can be reached, and {len(ids)} tokens are no prompt for a draft model")
     return ids
@@ -101,9 +105,13 @@ def needs_target(asked: Task | Open) -> str:
 
 
 def render(
-    messages: Sequence[ChatMessage], template: str, info: ModelInfo, tokenizer: TargetTokenizer
+    messages: Sequence[ChatMessage],
+    template: str,
+    info: ModelInfo,
+    tokenizer: TargetTokenizer,
+    variables: str = "",
 ) -> tuple[int, ...]:
-    """Token ids of a chat of texts up to the start of the assistant's next turn.
+    """Token ids of a chat of texts up to the start of the assistant's next turn; `variables`: as of `Open`.
 
     Raises Unsupported if this device cannot render the chat, InvalidRequest if the template refuses it.
     """
@@ -112,9 +120,13 @@ def render(
     if any(turn.tool_calls or turn.tool_call_id for turn in messages):
         raise Unsupported("no server can be reached; tools are the server's alone", "messages")
     renderer = _renderer(template, tuple(_special(info, tokenizer).items()))
-    turns = [{"role": turn.role, "content": turn.content} for turn in messages]
+    turns = [
+        {"role": turn.role, "content": turn.content, **thoughts_by_key(template, turn.reasoning)}
+        for turn in messages
+    ]
+    given = read_variables(variables)
     try:
-        text = first_taken([turns], lambda turns: renderer.render(turns, None))
+        text = first_taken([turns], lambda turns: renderer.render(turns, None, given))
     except EngineError as error:
         raise InvalidRequest(f"the chat template cannot be compiled here: {error}", "messages") from error
     return tokenizer.encode_rendered(text)

@@ -19,8 +19,9 @@ from edge_client.terminal.chat_input import History, Terminal, history_path, pip
 from edge_client.terminal.chat_view import Answer, Notes, View
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
+from edge_client.terminal.thoughts import Piece, Thoughts
 from opensled import logs
-from opensled.answer import WARNINGS, Chunk, Task, unverified
+from opensled.answer import WARNINGS, Chunk, Origin, Task, unverified
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 from opensled.origins import colour_of
 from opensled.painter import Painter
@@ -165,13 +166,15 @@ class Chat:
     async def _answer(self, question: str, answer: Answer) -> None:
         task = Task(self._conversation.prompt(question), self._config.params())
         painter = Painter(self._device.tokenizer) if self._config.show_drafts else None
+        thoughts = Thoughts(self._view.palette)
         async with aclosing(self._device.answer(task)) as chunks:
             async for chunk in chunks:
                 author = unverified(chunk.origins)
                 if author and author not in answer.origins:
                     self._view.warn(WARNINGS[author])
                 answer.add(chunk)
-                for text, colour in _painted(chunk, painter):
+                thought, said = _painted(chunk, painter)
+                for text, colour in thoughts.apart(thought if self._view.chatty else [], said):
                     self._view.text(text, colour)
                 self._view.guess(chunk.provisional, chunk.status)
 
@@ -186,13 +189,15 @@ class Chat:
             self._view.note(f"cut after {stats.completion_tokens} tokens; --max-tokens allows more")
 
 
-def _painted(chunk: Chunk, painter: Painter | None) -> list[tuple[str, str]]:
-    """Pieces of text with their colours: by origin with a `painter`, else only for text that no target has verified."""
+def _painted(chunk: Chunk, painter: Painter | None) -> tuple[list[Piece], list[Piece]]:
+    """Thoughts and text with their colours: by origin with a `painter`, else only for what no target has verified."""
     if painter is None:
         author = unverified(chunk.origins)
-        return [(chunk.text, colour_of(author) if author else "")]
-    pieces = painter.push(chunk.token_ids, chunk.origins)
-    return [
-        (text, colour_of(origin))
-        for text, origin in pieces + (painter.flush() if chunk.finish_reason else [])
-    ]
+        colour = colour_of(author) if author else ""
+        return [(chunk.thoughts, colour)], [(chunk.text, colour)]
+    thoughts, said = painter.paint(chunk)
+    return _coloured(thoughts), _coloured(said)
+
+
+def _coloured(pieces: list[tuple[str, Origin]]) -> list[Piece]:
+    return [(text, colour_of(origin)) for text, origin in pieces]

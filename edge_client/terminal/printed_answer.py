@@ -4,6 +4,7 @@ import sys
 
 from edge_client.terminal.colour import palette
 from edge_client.terminal.tail import tail_of
+from edge_client.terminal.thoughts import Thoughts
 from opensled.printable import visible
 
 
@@ -11,18 +12,22 @@ class PrintedAnswer:
     """An answer as it comes. Both streams are often the same terminal, which then shows the status behind the text."""
 
     def __init__(self) -> None:
-        self._text = tail_of(sys.stdout, palette("auto", sys.stdout))
+        colours = palette("auto", sys.stdout)
+        self._text, self._thoughts = tail_of(sys.stdout, colours), Thoughts(colours)
         both = sys.stdout.isatty() and sys.stderr.isatty()
         self._status = self._text if both else tail_of(sys.stderr, palette("auto", sys.stderr))
         self._beside = sys.stdout if both else sys.stderr
 
-    def write(self, text: str) -> None:
-        """A piece of the answer; a file or a pipe gets it as it is."""
+    def write(self, text: str, thoughts: str = "") -> None:
+        """A piece of the answer; a file or a pipe gets it as it is, and no thoughts."""
         if self._status is not self._text:
             self._tell(self._status.put(""))
+        pieces = [(text, "")]
         if sys.stdout.isatty():
-            text = visible(text.replace("\r\n", "\n"))
-        sys.stdout.write(self._text.put(text))
+            shown = self._thoughts.apart([(thoughts, "")], pieces)
+            pieces = [(visible(piece.replace("\r\n", "\n")), colour) for piece, colour in shown]
+        for piece, colour in pieces:
+            sys.stdout.write(self._text.put(piece, colour))
         sys.stdout.flush()
 
     def status(self, status: str) -> None:

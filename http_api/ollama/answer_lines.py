@@ -27,7 +27,7 @@ class OllamaReply:
         self._calls = WholeCalls(CallReader(asked.tool_names) if asked.tool_names else None)
         self._logprobs = None if asked.task.top_logprobs is None else ChatLogprobs(backend.tokenizer)
         self._model, self._info = asked.model, backend.info
-        self._text = ""
+        self._text = self._thoughts = ""
         self._made: list[Call] = []
         self._entries: list[dict[str, Any]] = []
         self._end: dict[str, Any] = {}
@@ -41,7 +41,9 @@ class OllamaReply:
         if author := unverified(chunk.origins):
             self.headers[LOCAL_HEADER] = LOCAL_ONLY
             self._model = alone_name(self._info, author)
-        pieces = [self._piece(found) for found in self._calls.push(chunk.text, bool(chunk.finish_reason))]
+        pieces = [self.piece(thoughts=chunk.thoughts)] if chunk.thoughts else []
+        self._thoughts += chunk.thoughts
+        pieces += [self._piece(found) for found in self._calls.push(chunk.text, bool(chunk.finish_reason))]
         entries = self._logprobs.of(chunk)["content"] if self._logprobs else []
         if entries:
             pieces = pieces or [self.piece()]
@@ -68,11 +70,11 @@ class OllamaReply:
 
     def whole(self) -> dict[str, Any]:
         logprobs = {"logprobs": self._entries} if self._logprobs else {}
-        return {**self.piece(self._text, self._made), **logprobs, **self._end}
+        return {**self.piece(self._text, self._made, self._thoughts), **logprobs, **self._end}
 
-    def piece(self, text: str = "", calls: list[Call] | None = None) -> dict[str, Any]:
+    def piece(self, text: str = "", calls: list[Call] | None = None, thoughts: str = "") -> dict[str, Any]:
         """An object with this part of the answer, and no end."""
-        return {**_frame(self._model), **_said(self._asked, text, calls), "done": False}
+        return {**_frame(self._model), **_said(self._asked, text, calls, thoughts), "done": False}
 
     def _piece(self, found: str | Call) -> dict[str, Any]:
         if isinstance(found, str):
@@ -121,8 +123,9 @@ def _frame(model: str) -> dict[str, Any]:
     return {"model": model, "created_at": timestamp()}
 
 
-def _said(asked: OllamaRequest, text: str, calls: list[Call] | None) -> dict[str, Any]:
+def _said(asked: OllamaRequest, text: str, calls: list[Call] | None, thoughts: str = "") -> dict[str, Any]:
+    thought = {"thinking": thoughts} if thoughts else {}
     if not asked.is_chat:
-        return {"response": text}
+        return {"response": text, **thought}
     made = {"tool_calls": calls} if calls else {}
-    return {"message": {"role": "assistant", "content": text, **made}}
+    return {"message": {"role": "assistant", "content": text, **thought, **made}}

@@ -51,7 +51,12 @@ def shown(info: ModelInfo, since: str) -> dict[str, Any]:
             f"{FAMILY}.vocab_size": info.vocab_size,
             f"{FAMILY}.numerics": info.numerics,
         },
-        "capabilities": ["completion", *tools, *(["vision"] if info.images else [])],
+        "capabilities": [
+            "completion",
+            *tools,
+            *(["vision"] if info.images else []),
+            *(["thinking"] if info.thoughts else []),
+        ],
     }
 
 

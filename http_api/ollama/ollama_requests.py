@@ -17,6 +17,7 @@ from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, r
 from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
 from http_api.model_names import asked_name
 from http_api.ollama.chat_turns import openai_turns, with_images
+from http_api.thinking_fields import EFFORT, NO_EFFORT
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.messages import ModelInfo
@@ -56,6 +57,8 @@ RENAMED = {
     **{ours: f"options.{theirs}" for theirs, ours in SERVED.items()},
     "max_completion_tokens": "options.num_predict",
     "response_format": "format",
+    "enable_thinking": "think",
+    EFFORT: "think",
 }
 RENAMED_PROMPT = {**RENAMED, "messages": "prompt", "logprobs": "top_logprobs"}
 
@@ -94,7 +97,11 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     """/api/chat. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
     turns = fields.take("messages")
-    asked = {"messages": openai_turns(turns, info.images is not None), "tools": fields.take("tools")}
+    asked = {
+        "messages": openai_turns(turns, info.images is not None),
+        "tools": fields.take("tools"),
+        **_thinking(fields, info),
+    }
     has_prompt = turns is not None
     return _request(fields, info, asked if has_prompt else None, _chat_request, True)
 
@@ -112,10 +119,11 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     if is_raw:
         if system:
             raise Unsupported("system needs a chat template: leave it out, or raw", "system")
+        _thinking(fields, info)  # a text is continued, whatever it says
         raw: dict[str, Any] = {"prompt": prompt}
         return _request(fields, info, raw if prompt else None, _raw_request, False)
     turns = [{"role": "system", "content": system}] if system else []
-    asked = {"messages": [*turns, {"role": "user", "content": content}]}
+    asked = {"messages": [*turns, {"role": "user", "content": content}], **_thinking(fields, info)}
     return _request(fields, info, asked if prompt else None, _chat_request, False)
 
 
@@ -133,7 +141,7 @@ def _request(
 ) -> OllamaRequest:
     """The other fields, which both kinds of requests share; `asked`: what `read` is to read besides, None = nothing."""
     model = asked_name(fields, info)
-    shared = _shared(fields, model)
+    shared = _shared(fields)
     unloads = _no_time(fields.take("keep_alive"))
     stream = fields.flag("stream", True)
     fields.finish()
@@ -145,10 +153,8 @@ def _request(
     return OllamaRequest(model, is_chat, stream, unloads, request, renamed)
 
 
-def _shared(fields: Fields, model: str) -> dict[str, Any]:
+def _shared(fields: Fields) -> dict[str, Any]:
     """Fields of the OpenAI API."""
-    if fields.take("think") is not None and not ignores("think"):
-        raise Unsupported(f"{model!r} does not support thinking: leave think out, or false", "think")
     for name in ("truncate", "shift"):  # a chat is never shortened: one that is too long is refused
         if fields.flag(name, False):
             leave_out(name)
@@ -162,6 +168,27 @@ def _shared(fields: Fields, model: str) -> dict[str, Any]:
 
 def _chat_request(body: dict[str, Any], info: ModelInfo) -> requests.Request:
     return requests.chat_request(body, info, form_of)
+
+
+def _thinking(fields: Fields, info: ModelInfo) -> dict[str, Any]:
+    """The field `think`: true, false, or how much."""
+    value = fields.raw("think")
+    if value is None or is_any_of(value, EMPTY):
+        return {}
+    if not isinstance(value, bool | str):
+        raise InvalidRequest("think must be true, false, low, medium or high", "think")
+    if value not in (False, *NO_EFFORT) and info.thoughts is None:
+        if not ignores("think"):
+            raise Unsupported(
+                f"{info.model_id!r} does not support thinking: leave think out, or false", "think"
+            )
+        return {}
+    if isinstance(value, bool):
+        return {"enable_thinking": value}
+    if value in NO_EFFORT or EFFORT in info.template_variables:
+        return {EFFORT: value}
+    leave_out("think")  # how much, as the template reads no such variable
+    return {"enable_thinking": True}
 
 
 def _raw_request(body: dict[str, Any], info: ModelInfo) -> requests.Request:

@@ -42,11 +42,12 @@ class PageReply:
         return []
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """What a chunk adds: pieces [text, origin], the guess of what follows, what goes on instead of text."""
-        pieces = self._painter.push(chunk.token_ids, chunk.origins)
-        if chunk.finish_reason:
-            pieces += self._painter.flush()
+        """What a chunk adds: pieces [text, origin], the same of thoughts, the guess of what follows, what goes on
+        instead of text."""
+        thoughts, pieces = self._painter.paint(chunk)
         news: dict[str, Any] = {"pieces": pieces}
+        if thoughts:
+            news["thoughts"] = thoughts
         if chunk.provisional:
             news["guess"] = chunk.provisional
         if chunk.status:

@@ -10,10 +10,10 @@ from http_api.fields import Fields, call_arguments, fields_of, leave_out, requir
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ToolCall
 
-# What is left out of earlier answers: thoughts, and what tools of other services did, which a client may have kept from
-# a turn with another provider.
+# What is left out of earlier answers: what tools of other services did, which a client may have kept from a turn with
+# another provider.
 LEFT_OUT = (
-    "reasoning", "compaction", "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call",
+    "compaction", "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call",
     "computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call",
     "shell_call_output", "apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_call",
     "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
@@ -25,7 +25,7 @@ STATES = ("in_progress", "completed", "incomplete")
 def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
     """The field `input`; `sees`: whether the target reads pictures.
 
-    Calls join the assistant's turn before them, as one answer holds them.
+    Calls join the assistant's turn before them, as one answer holds them, and thoughts the one behind them.
     """
     if isinstance(value, str):
         return (ChatMessage("user", require_text(value, "input")),)
@@ -36,13 +36,32 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
         turn = _turn(item, f"input[{index}]", sees)
         if turn is None:
             continue
-        if turn.tool_calls and turns and turns[-1].role == "assistant":
-            turns[-1] = replace(turns[-1], tool_calls=turns[-1].tool_calls + turn.tool_calls)
+        if (
+            turns
+            and turn.role == turns[-1].role == "assistant"
+            and (turn.tool_calls or _only_thinks(turns[-1]))
+        ):
+            turns[-1] = _joined(turns[-1], turn)
         else:
             turns.append(turn)
+    turns = [turn for turn in turns if not _only_thinks(turn)]
     if not turns:
         raise InvalidRequest("input must have a message: its items hold nothing that is read", "input")
     return with_ids(turns)
+
+
+def _only_thinks(turn: ChatMessage) -> bool:
+    return bool(turn.reasoning) and not (turn.content or turn.tool_calls)
+
+
+def _joined(turn: ChatMessage, following: ChatMessage) -> ChatMessage:
+    """Two items of one answer as one turn."""
+    return replace(
+        turn,
+        content=turn.content + following.content,
+        tool_calls=turn.tool_calls + following.tool_calls,
+        reasoning=turn.reasoning + following.reasoning,
+    )
 
 
 def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
@@ -67,6 +86,9 @@ def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
     has_content = isinstance(value, dict) and "content" in value
     turn = _message(fields, sees, has_content) if kind == "message" else READERS[kind](fields)
     fields.leave_rest()
+    if kind == "reasoning" and not turn.reasoning:
+        leave_out(f"input[].type={kind}")
+        return None
     return turn
 
 
@@ -81,7 +103,18 @@ def _message(fields: Fields, sees: bool, has_content: bool) -> ChatMessage:
     read = read_content(
         fields.take("content"), fields.path("content"), pictures, thoughts=role == "assistant"
     )
-    return ChatMessage(ROLES[role], read.text, images=read.images)
+    return ChatMessage(ROLES[role], read.text, images=read.images, reasoning=read.thoughts)
+
+
+def _thoughts(fields: Fields) -> ChatMessage:
+    """Of an earlier answer: in clear, else their summary; of encrypted ones alone there is nothing to read."""
+    read = [
+        read_content(value, fields.path(name), thoughts=True)
+        for name in ("content", "summary")
+        if isinstance(value := fields.take(name), list)
+    ]
+    told = [one.thoughts + one.text for one in read]
+    return ChatMessage("assistant", "", reasoning=next(filter(None, told), ""))
 
 
 def _call(fields: Fields) -> ChatMessage:
@@ -108,6 +141,7 @@ def _output(fields: Fields) -> ChatMessage:
 
 
 READERS: dict[str, Callable[[Fields], ChatMessage]] = {
+    "reasoning": _thoughts,
     "function_call": _call,
     "function_call_output": _output,
     "custom_tool_call": _custom_call,

@@ -56,6 +56,48 @@ class MessageItem:
         return {"type": f"response.{kind}", **place, **news}
 
 
+class ThoughtsItem:
+    """What the model thinks before its answer."""
+
+    is_whole = True
+
+    def __init__(self, index: int) -> None:
+        """`index`: its place in the output."""
+        self._id, self._index = f"rs_{secrets.token_hex(12)}", index
+        self._text = ""
+
+    def opening(self) -> list[Event]:
+        added = {"type": "response.output_item.added", "output_index": self._index}
+        item = {**self.whole("in_progress"), "content": []}
+        return [{**added, "item": item}, self._of_part("content_part.added", part=self._part())]
+
+    def push(self, text: str) -> Event:
+        self._text += text
+        return self._of_part("reasoning_text.delta", delta=text)
+
+    def closing(self) -> list[Event]:
+        return [
+            self._of_part("reasoning_text.done", text=self._text),
+            self._of_part("content_part.done", part=self._part()),
+        ]
+
+    def whole(self, status: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "reasoning",
+            "status": status,
+            "summary": [],
+            "content": [self._part()],
+        }
+
+    def _part(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": self._text}
+
+    def _of_part(self, kind: str, **news: object) -> Event:
+        place = {"item_id": self._id, "output_index": self._index, "content_index": 0}
+        return {"type": f"response.{kind}", **place, **news}
+
+
 class CallItem:
     """A call of the function `name` of `namespace`, "" = of none."""
 
@@ -97,7 +139,14 @@ class ResponseOutput:
         """`is_json`: whether its texts are asked to be JSON."""
         self._is_json = is_json
         self._closed: list[dict[str, Any]] = []
-        self._open: MessageItem | CallItem | None = None
+        self._open: MessageItem | CallItem | ThoughtsItem | None = None
+
+    def add_thoughts(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        if not isinstance(self._open, ThoughtsItem):
+            self._open = ThoughtsItem(len(self._closed))
+            events = self._open.opening()
+        return [*events, self._open.push(text)]
 
     def add_text(self, text: str, logprobs: list[dict[str, Any]]) -> list[Event]:
         events: list[Event] = []
@@ -117,11 +166,13 @@ class ResponseOutput:
         return [self._open.push(arguments)]
 
     def finish(self, status: str) -> list[Event]:
-        """Close the last item with this status; an answer without a word is an empty message."""
+        """Close the last item with this status; an answer without a word is an empty message, if it is whole."""
         events: list[Event] = []
-        if not self._closed and self._open is None:
-            self._open = MessageItem(0, self._is_json)
-            events = self._open.opening()
+        if status == "completed" and isinstance(self._open, ThoughtsItem):
+            events = self.close(status)
+        if self._open is None and not any(item["type"] != "reasoning" for item in self._closed):
+            self._open = MessageItem(len(self._closed), self._is_json)
+            events += self._open.opening()
         return events + self.close(status)
 
     def close(self, status: str) -> list[Event]:

@@ -29,7 +29,7 @@ def components() -> Schema:
     return {
         "Response": every({**_outcome(), **_repeated(), **_always()}),
         "ResponseEvent": {"anyOf": [*_about_response(), *_about_items(), *_about_parts(), _error()]},
-        "OutputItem": {"anyOf": [_message(), _call()]},
+        "OutputItem": {"anyOf": [_message(), _thoughts(), _call()]},
         "OutputText": _part(),
     }
 
@@ -67,6 +67,7 @@ def _repeated() -> Schema:
         "max_output_tokens": or_null(NATURAL),
         "metadata": {"type": "object", "additionalProperties": TEXT},
         "parallel_tool_calls": FLAG,
+        "reasoning": every({"effort": or_null(TEXT), "summary": one_of(None)}),
         "temperature": NUMBER,
         "text": every({"format": {"anyOf": forms}, "verbosity": one_of("medium")}),
         "tool_choice": {"anyOf": [one_of(*CHOICES), chosen]},
@@ -80,7 +81,6 @@ def _always() -> Schema:
     return {
         "background": one_of(False),
         "previous_response_id": one_of(None),
-        "reasoning": every({"effort": one_of(None), "summary": one_of(None)}),
         "service_tier": one_of("default"),
         "store": {
             **one_of(False),
@@ -100,7 +100,7 @@ def _usage() -> Schema:
             "input_tokens": NATURAL,
             "input_tokens_details": every(cached),
             "output_tokens": NATURAL,
-            "output_tokens_details": every({"reasoning_tokens": one_of(0)}),
+            "output_tokens_details": every({"reasoning_tokens": NATURAL}),
             "total_tokens": NATURAL,
             "opensled": draft_figures(),
         }
@@ -128,6 +128,22 @@ def _part() -> Schema:
             "logprobs": items(token_logprobs()),
         }
     )
+
+
+def _thoughts() -> Schema:
+    return every(
+        {
+            "id": {**TEXT, "pattern": "^rs_"},
+            "type": one_of("reasoning"),
+            "status": ITEM_STATUS,
+            "summary": items({}, 0, 0),
+            "content": items(_thought(), 0, 1),
+        }
+    )
+
+
+def _thought() -> Schema:
+    return every({"type": one_of("reasoning_text"), "text": TEXT})
 
 
 def _call() -> Schema:
@@ -161,10 +177,12 @@ def _about_items() -> list[Schema]:
 def _about_parts() -> list[Schema]:
     place = {"item_id": TEXT, "output_index": NATURAL}
     text = {**place, "content_index": one_of(0)}
-    logprobs = items(token_logprobs())
+    logprobs, part = items(token_logprobs()), {"anyOf": [ref("OutputText"), _thought()]}
     return [
-        _event("response.content_part.added", **text, part=ref("OutputText")),
-        _event("response.content_part.done", **text, part=ref("OutputText")),
+        _event("response.content_part.added", **text, part=part),
+        _event("response.content_part.done", **text, part=part),
+        _event("response.reasoning_text.delta", **text, delta=TEXT),
+        _event("response.reasoning_text.done", **text, text=TEXT),
         _event("response.output_text.delta", **text, delta=TEXT, logprobs=logprobs),
         _event("response.output_text.done", **text, text=TEXT, logprobs=logprobs),
         _event("response.function_call_arguments.delta", **place, delta=TEXT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import Any
 
 from http_api.backend import Backend
@@ -42,7 +43,13 @@ class ResponseReply(Reply):
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns the events that a stream sends."""
-        choices = [piece["choices"][0] for piece in super().push(index, chunk)]
+        # The log-probabilities are those of a text, and thoughts are none here
+        listed = replace(
+            chunk,
+            logprobs=chunk.logprobs[chunk.thought_tokens :],
+            token_ids=chunk.token_ids[chunk.thought_tokens :],
+        )
+        choices = [piece["choices"][0] for piece in super().push(index, listed)]
         return self._numbered([event for choice in choices for event in self._events(choice)])
 
     def closing(self) -> list[dict[str, Any]]:
@@ -75,7 +82,6 @@ class ResponseReply(Reply):
             **self._request.repeated,
             "background": False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
             "service_tier": "default",
             "store": False,
             "truncation": "disabled",
@@ -92,6 +98,8 @@ class ResponseReply(Reply):
             events = self._output.finish(STATUS[reason])
             self._status, self._cut_by = self._output.status, CUT_BY.get(reason)
             return events
+        if "reasoning_content" in delta:
+            return self._output.add_thoughts(delta["reasoning_content"])
         if "content" in delta:
             logprobs = choice["logprobs"]["content"] if choice["logprobs"] else []
             return self._output.add_text(delta["content"], logprobs)
@@ -116,7 +124,9 @@ def response_usage(chat: dict[str, Any]) -> dict[str, Any]:
         "input_tokens": chat["prompt_tokens"],
         "input_tokens_details": {**chat["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": chat["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {
+            "reasoning_tokens": chat["completion_tokens_details"]["reasoning_tokens"],
+        },
         "total_tokens": chat["total_tokens"],
         "opensled": chat["opensled"],
     }

@@ -32,12 +32,13 @@ from http_api.requests import (
 )
 from http_api.response_api.input_items import read_input
 from http_api.sampling_fields import NO_LIMIT, read_params, read_stop, token_limit
+from http_api.thinking_fields import read_thinking
 from opensled.answer import Task
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo, Tool
 
 LOGPROBS = "message.output_text.logprobs"
-# No answer here has reasoning or comes from such a tool, so what belongs to them is never missing.
+# Thoughts are told in clear, and no answer comes from such a tool, so what belongs to them is never missing.
 INCLUDED = (
     LOGPROBS,
     "reasoning.encrypted_content",
@@ -81,9 +82,11 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     guide = _guide(fields, tools, info)
     limit, _ = token_limit(fields, info, "max_output_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
-    task = Task(prompt, params, read_stop(fields.take("stop")), _logprobs(fields, guide), guide)
+    variables, shown = read_thinking(fields, info)
+    stop, logprobs = read_stop(fields.take("stop")), _logprobs(fields, guide)
+    task = Task(prompt, params, stop, logprobs, guide, template_variables=variables)
     request = shared(fields, [task], 1, True, NAMES)
-    return replace(request, repeated=_repeated(body, task), namespaces=spaces)
+    return replace(request, repeated=_repeated(body, task), namespaces=spaces, shows_thoughts=shown)
 
 
 def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
@@ -161,6 +164,7 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
         "max_output_tokens": None if limit == NO_LIMIT else limit,
         "metadata": _metadata(given.get("metadata")),
         "parallel_tool_calls": Fields(body).flag("parallel_tool_calls", True),
+        "reasoning": {"effort": _given(given.get("reasoning", {})).get("effort"), "summary": None},
         "temperature": task.params.temperature,
         "text": {
             "format": _repeated_form(_given(given.get("text", {})).get("format", {})),

@@ -5,7 +5,16 @@ from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schem
 from http_api.replies import COUNT, TEXT, Schema, items, number, one_of, opened, optional, ref, requested
 from http_api.response_api.input_items import LEFT_OUT, ROLES
 from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
-from http_api.schemas import CALL_ID, RESULT_ID, arguments, content, everywhere, picture, without_effect
+from http_api.schemas import (
+    CALL_ID,
+    RESULT_ID,
+    arguments,
+    content,
+    everywhere,
+    picture,
+    thinking,
+    without_effect,
+)
 from opensled.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
 
 FUNCTION = one_of("function")
@@ -35,6 +44,7 @@ def _fields() -> Schema:
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
             f"With {LOGPROBS} only: of so many of the likeliest tokens, too.",
         ),
+        **thinking(),
         "metadata": {"description": "The caller's own; the answer repeats texts of a usual size."},
         "store": {"description": "Nothing is stored here."},
     }

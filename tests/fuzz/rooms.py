@@ -37,7 +37,7 @@ class Text(FakeText):
 
     tokenizer_json = small_tokenizer()
 
-    def render(self, messages: Any, tools: Any = ()) -> tuple[int, ...]:
+    def render(self, messages: Any, *more: Any) -> tuple[int, ...]:
         return self.encode("".join(turn.content for turn in messages))
 
 

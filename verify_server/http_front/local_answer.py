@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 from opensled.answer import Chunk, Origin, Stats
@@ -11,17 +11,20 @@ from opensled.answer_text import AnswerText
 from opensled.errors import ProtocolError
 from opensled.messages import Open, Opened, Prefill, Verdict
 from opensled.protocol import Truth
+from opensled.thinking import ThoughtReader
 from verify_server.local_call import LocalCall
 
 SERVER: Origin = "server"
+ReadsThoughts = Callable[[Sequence[int]], ThoughtReader | None]
 
 
 class LocalAnswer:
     """Goes on over several calls, if the first ones are lost; `opening` begins the next one."""
 
-    def __init__(self, opening: Open, text: AnswerText, started: float) -> None:
-        """`started`: when the client asked, in seconds of the monotonic clock."""
-        self.opening, self._text, self._started = opening, text, started
+    def __init__(self, opening: Open, text: AnswerText, started: float, reads: ReadsThoughts) -> None:
+        """`started`: when the client asked, in seconds of the monotonic clock. `reads`: makes of a prompt's ids what
+        tells thoughts from the rest."""
+        self.opening, self._text, self._started, self._reads = opening, text, started, reads
         self._truth: Truth | None = None
         self._stats = Stats(0, 0)
 
@@ -53,6 +56,7 @@ class LocalAnswer:
             raise ProtocolError("the server did not open the sequence; see its log")
         if self._truth is None:
             self._truth = Truth(opened.prompt_ids)
+            self._text.think(self._reads(opened.prompt_ids))
             self._stats.prompt_tokens = len(self._truth)
         if not self._truth.generated:
             self._stats.cached_tokens = 0  # another replica may compute all of the prompt
@@ -71,18 +75,20 @@ class LocalAnswer:
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
-        tokens, text = self._text.commit(news)
+        tokens, text, thoughts, thought = self._text.commit(news)
         if tokens and not stats.completion_tokens:
             stats.first_token = self._seconds
         stats.completion_tokens += len(tokens)
+        stats.thought_tokens += thought
         stats.server_decoded += len(tokens)
         logprobs = verdict.logprobs[-len(news) :][: len(tokens)] if news else ()
         origins = (SERVER,) * len(tokens)
         reason = "stop" if self._text.stopped else truth.finish_reason
+        chunk = Chunk(text, tokens, None, None, origins, logprobs, thoughts=thoughts, thought_tokens=thought)
         if not reason:
-            return Chunk(text, tokens, origins=origins, logprobs=logprobs)
+            return chunk
         stats.seconds = self._seconds
-        return Chunk(text + self._text.flush(), tokens, reason, stats, origins, logprobs)
+        return chunk.ended(reason, stats, *self._text.end())
 
     @property
     def _seconds(self) -> float:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 
 from starlette.types import Scope
 
@@ -14,8 +15,9 @@ from opensled.answer import Chunk, Task
 from opensled.answer_text import AnswerText
 from opensled.drafting.status import DraftStatus
 from opensled.errors import Overloaded, Unreachable
-from opensled.messages import MATCH, ModelInfo, Open
+from opensled.messages import MATCH, ModelInfo, Open, is_chat
 from opensled.penalties import require_served
+from opensled.thinking import reader_of
 from opensled.tokenizer import TargetTokenizer
 from verify_server.http_front.client_guard import CALLER, Caller
 from verify_server.http_front.local_answer import LocalAnswer
@@ -67,7 +69,9 @@ class ServerBackend:
     async def _answer(self, caller: Caller, task: Task) -> AsyncGenerator[Chunk, None]:
         model = self._sequences.model()
         text = AnswerText(model.tokenizer, task.stop)
-        answer = LocalAnswer(self._open(task, model.info), text, time.monotonic())
+        tags = model.info.thoughts if is_chat(task.prompt) else None
+        reads = partial(reader_of, tags, model.tokenizer)
+        answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads)
         committed, heard_at = 0, time.monotonic()
         while True:
             try:
@@ -106,4 +110,5 @@ class ServerBackend:
             guide=task.guide,
             pace=task.pace or 0.0,
             background=bool(task.background),
+            template_variables=task.template_variables,
         )

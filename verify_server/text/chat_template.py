@@ -19,10 +19,17 @@ from opensled.chat_forms import Turn, first_taken, one_leading, short_ids
 from opensled.chat_render import ChatRenderer
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, Tool, ToolCall
+from opensled.template_variables import RESERVED
+from opensled.thinking import thoughts_by_key
 from verify_server.text.template_files import Templates
 
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.
 PICTURE = f"<picture {secrets.token_hex(16)}>"
+
+MOST_VARIABLES, MAX_NAME = (
+    64,
+    64,
+)  # variables of a template that devices are told of, and letters of a name; chosen
 
 
 class Chats:
@@ -43,11 +50,16 @@ class Chats:
         self._placeholder = placeholder
         self._renderers = {text: ChatRenderer(text, special, undefined) for text in templates if text}
         self._templates = templates
-        for renderer in self._renderers.values():
-            renderer.require(origin)
+        names = {name for renderer in self._renderers.values() for name in renderer.require(origin)}
+        self.variables = tuple(sorted(filter(_is_told, names))[:MOST_VARIABLES])
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> str:
-        """The text of a chat up to the start of the assistant's next turn.
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Tool],
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text of a chat up to the start of the assistant's next turn; `variables`: see `ChatRenderer.render`.
 
         Raises Unsupported without a template, InvalidRequest for what the template or the tokenizer refuses.
         """
@@ -60,9 +72,14 @@ class Chats:
         def render(turns: list[Turn]) -> str:
             if has_parts:  # such a template writes the placeholder by itself
                 turns = [{**turn, "content": _parts(turn["content"])} for turn in turns]
-            return self._renderers[template].render(turns, functions)
+            return self._renderers[template].render(turns, functions, variables)
 
         return valid_text(first_taken(versions, render).replace(PICTURE, self._placeholder))
+
+
+def _is_told(name: str) -> bool:
+    """Whether clients are told of a variable of a template."""
+    return name not in RESERVED and len(name) <= MAX_NAME
 
 
 def reads_parts(template: str) -> bool:
@@ -99,7 +116,7 @@ def template_input(
     plain = _plain_turns(messages, template)
     versions = [plain]
     if mentions(template, "tool_calls"):
-        turns = [_turn(message) for message in messages]
+        turns = [_turn(message, template) for message in messages]
         versions = [turns, _with_texts(turns), short_ids(turns), plain]
     functions = [_function(tool) for tool in tools]
     if functions and not mentions(template, "tools"):
@@ -149,9 +166,10 @@ def _function(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _turn(message: ChatMessage) -> Turn:
+def _turn(message: ChatMessage, template: str) -> Turn:
     """One message for a template with tool calls, which reads their arguments as an object, not as text."""
     turn: Turn = {"role": message.role, "content": message.content}
+    turn |= thoughts_by_key(template, message.reasoning)
     if message.tool_calls:
         turn["tool_calls"] = [
             {"id": call.id, "type": "function", "function": _call(call)} for call in message.tool_calls
@@ -198,6 +216,7 @@ def _plain_turns(messages: Sequence[ChatMessage], template: str) -> list[Turn]:
             turn = {"role": "user", "content": f"Result of {name}: {message.content}"}
         else:
             turn = {"role": message.role, "content": _plain_text(message, template)}
+            turn |= thoughts_by_key(template, message.reasoning)
         if is_result and in_results:  # some templates require that user and assistant alternate
             turns[-1]["content"] += "\n" + turn["content"]
         else:

@@ -5,7 +5,7 @@ metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or 
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class GgufText:
         self.chat_template, self.tool_template = templates
         special = files.special() or _special(metadata)
         self._chats = Chats(templates, special, path, undefined=templates is not beside)
+        self.template_variables = self._chats.variables
         self.vocab_size = len(self._pieces)
         self.eos_ids = tuple(dict.fromkeys((*gguf_ends.eos_ids(metadata), *files.ends(self._tokenizer))))
         self.fingerprint = fingerprint(self._pieces)
@@ -64,9 +65,14 @@ class GgufText:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
         return self._ids(valid_text(text), framed=True)
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        return self._ids(self._chats.render(messages, tools), framed=False)
+        return self._ids(self._chats.render(messages, tools, variables), framed=False)
 
     def _ids(self, text: str, framed: bool) -> tuple[int, ...]:
         """By `encode_batch`: `encode` holds the interpreter's lock, seconds for a long text, and stalls all streams."""

@@ -24,6 +24,7 @@ from opensled.answer_text import CALL_TAGS
 from opensled.distribution import GUIDE
 from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.fork_frames import ForkLimits
+from opensled.thinking import SPELLINGS
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ COMPILER_STACK = 256 * 1024 * 1024  # bytes
 LIMITS = ForkLimits(seconds=2.0, memory=COMPILER_STACK + (128 << 20))
 MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
 HANDLER = "verify_server.text.grammar_compiler:answering"
+TAGS = SPELLINGS.union(CALL_TAGS)  # they are text for grammars, also where they are special tokens
 
 ANY = Grammar('start: answer\nanswer: %json {"type": "object"}', (), "")
 
@@ -176,7 +178,7 @@ def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTo
         if id < width:
             tokens[id] = plain.decode_bytes([id])
     for id, token in tokenizer.get_added_tokens_decoder().items():
-        if token.special and token.content not in CALL_TAGS:
+        if token.special and token.content not in TAGS:
             special.append(id)
         elif id < width:
             tokens[id] = tokenizer.decode([id], skip_special_tokens=False).encode()

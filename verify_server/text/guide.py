@@ -27,8 +27,9 @@ from opensled.errors import (
 )
 from opensled.fork_server import ForkServer, OverLimit
 from opensled.messages import Guide, Tool
+from opensled.thinking import start_of, tail_of, thought_tags
 from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
-from verify_server.text.tool_grammar import Grammar, grammar_of
+from verify_server.text.tool_grammar import Grammar, Thoughts, grammar_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -152,21 +153,27 @@ class GuideCompiler:
 
     def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
         self._width, self._eos_ids, self._template = width, frozenset(eos_ids), chat_template
+        self._tags = thought_tags(chat_template)
         self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids)
         self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
         self._memory = GrammarMemory()
         # Digest of a grammar -> the bytes it takes, or why it is refused; the latest last.
         self._checked = OrderedDict[bytes, int | RequestError]()
 
-    def start(self, guide: Guide, committed: Sequence[int], tenant: str = "") -> Constraint:
-        """The constraint of an answer that begins with `committed`. Takes milliseconds, for a huge schema a second.
+    def start(
+        self, guide: Guide, committed: Sequence[int], tenant: str = "", prompt: Sequence[int] = ()
+    ) -> Constraint:
+        """The constraint of an answer to `prompt` that begins with `committed`. Takes milliseconds, for a huge schema a
+        second.
 
         Raises InvalidRequest or Unsupported (`field` is `response_format`, `tools` or `tool_choice`) if the guide
         cannot be compiled or enforced, Overloaded if the live grammars take too much memory, and TruthConflict for
         committed ids that break the grammar. Ends early, with `Cancelled`, by `opensled.fork_server.STOP`.
         """
+        thoughts = self._thoughts(prompt)
+        started = partial(self._start, guide, committed=committed, tenant=tenant, thoughts=thoughts)
         try:
-            return self._start(guide, {}, committed, tenant)
+            return started({})
         except (InvalidRequest, Unsupported) as error:
             loose = [tool for tool in guide.tools if not tool.strict]
             if error.field != "tools" or not loose:
@@ -174,9 +181,17 @@ class GuideCompiler:
             self._compiler.read_vocabulary("tools")  # where it is no schema's fault
         coarse = {tool.name: self._coarse(tool) for tool in loose}
         try:
-            return self._start(guide, coarse, committed, tenant)
+            return started(coarse)
         except (InvalidRequest, Unsupported):
-            return self._start(guide, dict.fromkeys(coarse, COARSEST), committed, tenant)
+            return started(dict.fromkeys(coarse, COARSEST))
+
+    def _thoughts(self, prompt: Sequence[int]) -> Thoughts | None:
+        """What the answer to a prompt may think first."""
+        if self._tags is None:
+            return None
+        vocabulary = self._compiler.read_vocabulary("tools")
+        tail = tail_of(prompt, lambda token: vocabulary.decode_bytes([token]))
+        return Thoughts(self._tags, start_of(self._tags, tail))
 
     def _coarse(self, tool: Tool) -> int:
         """How coarse the grammar of a tool must be to be compiled (`grammar_of`)."""
@@ -190,9 +205,14 @@ class GuideCompiler:
         return COARSEST
 
     def _start(
-        self, guide: Guide, coarse: Mapping[str, int], committed: Sequence[int], tenant: str
+        self,
+        guide: Guide,
+        coarse: Mapping[str, int],
+        committed: Sequence[int],
+        tenant: str,
+        thoughts: Thoughts | None,
     ) -> Constraint:
-        grammar = grammar_of(guide, self._template, coarse)
+        grammar = grammar_of(guide, self._template, coarse, thoughts)
         self._compiler.read_vocabulary(grammar.field)
         give_back = self._memory.take(tenant, self._check(grammar))
         try:

@@ -1,7 +1,7 @@
 """Tokenizer and chat template of a Hugging Face target."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class HFText:
         self.chat_template, self.tool_template = templates
         placeholder = _placeholder(folder, self._tokenizer)
         self._chats = Chats(templates, self._tokenizer.special_tokens_map, folder, placeholder)
+        self.template_variables = self._chats.variables
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
         self.fingerprint = fingerprint(piece or "" for piece in pieces)
@@ -33,9 +34,14 @@ class HFText:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
         return tuple(self._tokenizer.encode(valid_text(text), verbose=False))
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        text = self._chats.render(messages, tools)
+        text = self._chats.render(messages, tools, variables)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 

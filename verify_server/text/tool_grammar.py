@@ -1,12 +1,15 @@
 """The grammar of a guided answer, in llguidance's Lark, from `response_format` and `tools`.
 
 Tool calls have the form of the chat template (verify_server/text/chat_template.py). With `tool_choice` "auto" answers
-are free text or calls; calls in tags may also follow free text, as models that reason first write them. Bare JSON calls
-have no separator, so there is at most one: `parallel` allows several calls, but does not require them.
+are free text or calls; calls in tags may also follow free text. Bare JSON calls have no separator, so there is at most
+one: `parallel` allows several calls, but does not require them.
+
+A model that thinks first does so freely: the grammar of the answer begins behind the end tag, and blanks.
 """
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,7 +18,8 @@ from typing import Any
 from opensled.answer_text import CALL_TAGS
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.held_schema import beyond, held
-from opensled.messages import Guide, Tool
+from opensled.messages import Guide, ThoughtTags, Tool
+from opensled.thinking import Start
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
 # The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with
@@ -45,6 +49,8 @@ FOREIGN_CALLS = ("<function=", "<arg_key>")
 
 # Allow every token whose bytes fit the grammar, not only those of the canonical tokenization.
 HEADER = '%llguidance {"no_forcing": true}'
+# Between the end of thoughts and the answer; without a bound a model can pad for ever.
+BLANKS = r"[ \t\r\n]{0,40}"
 # Free text: up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
 TAGGED_TEXT = r"TEXT: /(.|\n)*/"
 BARE_TEXT = r"TEXT: /[ \t\r\n]*([^{ \t\r\n](.|\n)*)?/"
@@ -68,8 +74,18 @@ class Grammar:
     field: str  # the request field that asked for a grammar
 
 
-def grammar_of(guide: Guide, template: str, coarse: Mapping[str, int] | None = None) -> Grammar:
-    """The grammar of a guide for the model of a chat template.
+@dataclass(frozen=True)
+class Thoughts:
+    """What an answer may think before the grammar holds."""
+
+    tags: ThoughtTags
+    start: Start
+
+
+def grammar_of(
+    guide: Guide, template: str, coarse: Mapping[str, int] | None = None, thoughts: Thoughts | None = None
+) -> Grammar:
+    """The grammar of a guide for the model of a chat template; `thoughts`: None = nothing comes before it.
 
     `coarse`: the names of tools, without `strict`, that are held less closely: at 1 without what takes the compiler
     longest, at 2 their arguments are any object.
@@ -79,11 +95,34 @@ def grammar_of(guide: Guide, template: str, coarse: Mapping[str, int] | None = N
     field = "tools" if guide.tool_choice in ("auto", "required") else "response_format"
     if field == "response_format":
         part = _answer_part(guide)
-        return Grammar("\n".join((HEADER, "start: answer", f"answer: %json {part.schema}")), (part,), field)
-    return _tools_grammar(guide, template, coarse or {})
+        rules, parts = ["start: answer", f"answer: %json {part.schema}"], [part]
+    else:
+        rules, parts = _tools_rules(guide, template, coarse or {})
+    rules = [HEADER, *(_behind(thoughts, rules) if thoughts else rules)]
+    return Grammar("\n".join(rules), tuple(parts), field)
 
 
-def _tools_grammar(guide: Guide, template: str, coarse: Mapping[str, int]) -> Grammar:
+def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
+    """`rules` for what comes behind thoughts; where the model itself begins these, other text begins otherwise."""
+    start, end = map(re.escape, thoughts.tags)
+    opening = rf"{BLANKS}{start}".replace("/", r"\/")
+    inside = rf"(.|\n)*{end}".replace("/", r"\/")
+    if thoughts.start.inside:
+        before = ["start: thoughts blanks rest", f"thoughts[lazy]: /{inside}/"]
+    elif thoughts.start.may_open:
+        before = ["start: rest | thoughts blanks rest", f"thoughts[lazy]: /{opening}{inside}/"]
+    else:
+        return list(rules)
+    unlike = rf" & ~/{opening}(.|\n)*/" if thoughts.start.may_open else ""
+    behind = [
+        re.sub("^start:", "rest:", rule) if not rule.startswith("TEXT:") else rule + unlike for rule in rules
+    ]
+    return [*before, f"blanks: /{BLANKS}/", *behind]
+
+
+def _tools_rules(
+    guide: Guide, template: str, coarse: Mapping[str, int]
+) -> tuple[list[str], list[GrammarPart]]:
     tools = _callable(guide)
     tagged = has_call_tags(template)
     if any(mark in template for mark in FOREIGN_CALLS):
@@ -97,7 +136,7 @@ def _tools_grammar(guide: Guide, template: str, coarse: Mapping[str, int]) -> Gr
         GrammarPart(f"the parameters of tool {tool.name!r}", "tools", _schema_text(each, "tools"))
         for tool, each in zip(tools, arguments, strict=True)
     ]
-    rules = [HEADER, f"object: %json {_schema_text({'anyOf': calls}, 'tools')}"]
+    rules = [f"object: %json {_schema_text({'anyOf': calls}, 'tools')}"]
     rules += _tagged_calls(guide.parallel) if tagged else ["calls: object"]
     if guide.tool_choice == "required":
         rules.append("start: calls")
@@ -112,7 +151,7 @@ def _tools_grammar(guide: Guide, template: str, coarse: Mapping[str, int]) -> Gr
         rules += ["start: TEXT | head body more", f'head[lazy]: TEXT "{CALL_TAGS[0]}"', TAGGED_TEXT]
     else:
         rules += ["start: TEXT | calls", BARE_TEXT]
-    return Grammar("\n".join(rules), tuple(parts), "tools")
+    return rules, parts
 
 
 def _tagged_calls(parallel: bool) -> list[str]:

@@ -1,0 +1,443 @@
+"""Models that think: what comes apart, over each API, whole and streamed, with drafts and without.
+
+Run: pytest tests/test_thinking.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from edge_client.device import Device
+from edge_client.lengths.fixed import FixedLength
+from edge_client.offline.local_only import render
+from edge_client.served_target import TargetMemory
+from http_api.app import build_app
+from opensled.messages import ChatMessage, ThoughtTags
+from opensled.template_variables import read_variables
+from opensled.tokenizer import TargetTokenizer
+from tests.fakes import IMPATIENT, MemoryNetwork, Weather
+from tests.thinking_world import TAGS, asks, folder, template, thinking
+from tests.tiny_drafts import tiny_info
+from verify_server.text.hf_text import HFText
+
+TOOLS = [{"type": "function", "function": {"name": "light", "parameters": {
+    "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}}]  # fmt: skip
+CALL = '<tool_call>\n{"name": "light", "arguments": {"on": true}}\n</tool_call>'
+CALLED = [("light", {"on": True})]
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": {
+    "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+    "additionalProperties": False}}}  # fmt: skip
+
+# Behind the start tag and "\n", which the prompt or the model writes: what is written, what of it is thought, the
+# text, the calls, and what is asked for besides.
+CASES: list[tuple[str, str, str, list[Any], dict[str, Any]]] = [
+    ("Two and two.\nFour.\n|\n\nIt is 4.", "Two and two.\nFour.", "It is 4.", [], {}),
+    ("|Ja.", "", "Ja.", [], {}),
+    (" \n \n|\n\nJa.", "", "Ja.", [], {}),
+    ("Ümläut 漢字 👍 <b> </thin|漢字 </think", "Ümläut 漢字 👍 <b> </thin", "漢字 </think", [], {}),
+    ("a\n\n\n b  |c\n|", "a\n\n\n b", "c\n|", [], {}),
+    ("<think> again ◁think▷ [THINK]|Ja.", "<think> again ◁think▷ [THINK]", "Ja.", [], {}),
+    ("Only thoughts.\n|", "Only thoughts.", "", [], {}),
+    ("a 漢|字 </think> 👍", "a 漢", "字 </think> 👍", [], {}),
+    (f"Both.|{CALL}\n{CALL}", "Both.", "", CALLED * 2, {"tools": TOOLS}),
+    (f"I call {CALL} later|\nNo.", f"I call {CALL} later", "No.", [], {"tools": TOOLS}),
+    (f"Light.\n|\n\n{CALL}", "Light.", "", CALLED, {"tools": TOOLS}),
+    (f"{CALL}\n|\n\nWell. {CALL}", CALL, "Well. ", CALLED, {"tools": TOOLS}),
+    (f"Hm.|{CALL}", "Hm.", "", CALLED, {"tools": TOOLS, "tool_choice": "required"}),
+    ('{"a": 1} or so\n|\n\n{"a": true}', '{"a": 1} or so', '{"a": true}', [], {"response_format": FORM}),
+    ('Never ends {"a": true}' + " and on" * 40, "", "", [], {"max_tokens": 18}),
+]  # fmt: skip
+
+
+class Told:
+    """One answer as an API tells it."""
+
+    def __init__(self) -> None:
+        self.thoughts = self.text = self.reason = ""
+        self.calls: list[tuple[str, Any]] = []
+        self.counted: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other)
+
+    def __repr__(self) -> str:
+        return repr(vars(self))
+
+
+async def chat(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    body = {**body, "stream": stream, **({"stream_options": {"include_usage": True}} if stream else {})}
+    told, arguments = Told(), []
+    response = await client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    replies = (
+        [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+        if stream
+        else [response.json()]
+    )
+    for reply in replies:
+        for choice in reply["choices"]:
+            piece = choice.get("delta") or choice.get("message") or {}
+            told.thoughts += piece.get("reasoning_content") or ""
+            assert not (piece.get("reasoning_content") and told.text and stream), "thoughts come first"
+            told.text += piece.get("content") or ""
+            told.reason = choice["finish_reason"] or told.reason
+            for call in piece.get("tool_calls") or ():
+                if "id" in call:
+                    arguments.append([call["function"]["name"], ""])
+                arguments[-1][1] += call["function"]["arguments"]
+        if reply.get("usage"):
+            told.counted = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    told.calls = [(name, json.loads(text)) for name, text in arguments]
+    return told
+
+
+async def responses(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    body = {**body, "input": body["messages"], "stream": stream}
+    del body["messages"]
+    if "max_tokens" in body:
+        body["max_output_tokens"] = body.pop("max_tokens")
+    if form := body.pop("response_format", None):
+        body["text"] = {"format": {"type": "json_schema", **form["json_schema"]}}
+    body["tools"] = [{"type": "function", **tool["function"]} for tool in body.get("tools", ())]
+    response = await client.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+    if not stream:
+        return _of_response(response.json())
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    deltas = Told()
+    for event in events:
+        deltas.thoughts += event["delta"] if event["type"] == "response.reasoning_text.delta" else ""
+        deltas.text += event["delta"] if event["type"] == "response.output_text.delta" else ""
+    told = _of_response(events[-1]["response"])
+    assert (deltas.thoughts, deltas.text) == (told.thoughts, told.text)
+    added = [event["item"]["id"] for event in events if event["type"] == "response.output_item.added"]
+    assert added == [item["id"] for item in events[-1]["response"]["output"]]
+    return told
+
+
+def _of_response(response: dict[str, Any]) -> Told:
+    told = Told()
+    for number, item in enumerate(response["output"]):
+        if item["type"] == "reasoning":
+            assert number == 0 and item["summary"] == []
+            told.thoughts += "".join(part["text"] for part in item["content"])
+        if item["type"] == "message":
+            told.text += "".join(part["text"] for part in item["content"])
+        if item["type"] == "function_call":
+            told.calls.append((item["name"], json.loads(item["arguments"])))
+    told.counted = response["usage"]["output_tokens_details"]["reasoning_tokens"]
+    told.reason = {"completed": "stop", "incomplete": "length"}[response["status"]]
+    return told
+
+
+async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    body = {**body, "stream": stream, "options": {"temperature": body["temperature"], "seed": body["seed"]}}
+    body["options"] |= {"top_k": 0, "top_p": 1, "num_predict": body.pop("max_tokens", 400)}
+    for name in ("temperature", "seed"):
+        del body[name]
+    if form := body.pop("response_format", None):
+        body["format"] = form["json_schema"]["schema"]
+    if body.pop("tool_choice", ""):
+        body["tool_choice"] = "auto"  # it has no other
+    if "enable_thinking" in body:
+        body["think"] = body.pop("enable_thinking")
+    response = await client.post("/api/chat", json=body)
+    assert response.status_code == 200, response.text
+    told = Told()
+    for line in response.text.splitlines():
+        reply = json.loads(line)
+        told.thoughts += reply["message"].get("thinking", "")
+        told.text += reply["message"]["content"]
+        told.calls += [(call["function"]["name"], call["function"]["arguments"])
+                       for call in reply["message"].get("tool_calls", ())]  # fmt: skip
+        told.reason = reply.get("done_reason", told.reason)
+    return told
+
+
+APIS = (chat, responses, ollama)
+
+
+def written(kind: str, prompt_opens: bool, script: str) -> str:
+    """What the target writes for a case."""
+    start, end = TAGS[kind]
+    text = script.replace("|", end, 1)
+    return text if prompt_opens else f"{start}\n{text}"
+
+
+def asked(text: str, temperature: float = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": asks(text)}],
+        "temperature": temperature,
+        "seed": 5,
+        "max_tokens": 400,
+        **more,
+    }
+
+
+KINDS = [
+    ("added", True),
+    ("added", False),
+    ("special", True),
+    ("special", False),
+    ("spelled", True),
+    ("spelled", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "prompt_opens"), KINDS)
+def test_thoughts_come_apart(kind, prompt_opens, tmp_path):
+    async def scenario():
+        async with thinking(tmp_path / "m", kind, prompt_opens) as (server, edge, _):
+            for number, (script, thoughts, text, calls, more) in enumerate(CASES):
+                body = asked(written(kind, prompt_opens, script), **more)
+                for api in APIS if kind == "added" else APIS[:1]:  # behind the reader all is the same
+                    for client, stream in ((server, False), (server, True), (edge, False), (edge, True)):
+                        told = await api(client, body, stream)
+                        where = (number, api.__name__, client is edge, stream, told)
+                        if "max_tokens" in more:  # cut somewhere
+                            assert told.thoughts and script.startswith(told.thoughts), where
+                            assert (told.text, told.calls, told.reason) == ("", [], "length"), where
+                            continue
+                        assert (told.thoughts, told.text, told.calls) == (thoughts, text, calls), where
+                        assert told.reason == ("tool_calls" if calls and api is chat else "stop"), where
+                        assert told.counted is None or (told.counted > 0), where
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("prompt_opens", [True, False])
+def test_drafts_change_nothing_at_a_temperature(prompt_opens, tmp_path):
+    """Also across the end of thoughts, where the grammar begins: the drafts know no grammar."""
+
+    async def scenario():
+        async with thinking(tmp_path / "m", "added", prompt_opens) as (server, edge, _):
+            for script, _thoughts, _text, _calls, more in CASES:
+                for seed in range(4):
+                    body = asked(written("added", prompt_opens, script), 0.8, **{**more, "seed": seed})
+                    told = [await chat(client, body, False) for client in (server, edge, edge)]
+                    told.append(await chat(edge, {**body, "opensled": {"drafts": False}}, True))
+                    assert told[0] == told[1] == told[2] == told[3], (script, seed)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("prompt_opens", [True, False])
+def test_thinking_switched_off(prompt_opens, tmp_path):
+    switches = [
+        {"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"},
+        {"reasoning": {"effort": "none"}}, {"reasoning": {"enabled": False}}, {"thinking": {"type": "disabled"}},
+        {"thinking": False}, {"chat_template_kwargs": {"thinking": False}},
+    ]  # fmt: skip
+
+    async def scenario():
+        async with thinking(tmp_path / "m", "added", prompt_opens) as (server, edge, _):
+            for switch in switches:
+                for api in APIS[:2]:
+                    told = await api(edge, asked("No <think> here", **switch), True)
+                    assert (told.thoughts, told.text, told.counted) == ("", "No <think> here", 0), switch
+            told = await ollama(server, asked("No </think> here", enable_thinking=False), False)
+            assert (told.thoughts, told.text) == ("", "No </think> here")
+            guided = asked('{"a": true}', response_format=FORM, enable_thinking=False)
+            assert (await chat(edge, guided, False)).text == '{"a": true}'
+
+    asyncio.run(scenario())
+
+
+def test_switches_that_nothing_reads(tmp_path):
+    """Off is refused by name, on and an effort are hints, and two that differ are a mistake."""
+
+    async def scenario():
+        async with thinking(tmp_path / "m", switch=False) as (server, edge, _):
+            for client in (server, edge):
+                for switch, field in (
+                    ({"enable_thinking": False}, "enable_thinking"),
+                    (
+                        {"chat_template_kwargs": {"enable_thinking": False}},
+                        "chat_template_kwargs.enable_thinking",
+                    ),
+                    ({"reasoning_effort": "none"}, "reasoning_effort"),
+                    ({"thinking": {"type": "disabled"}}, "thinking"),
+                ):
+                    refused = await client.post("/v1/chat/completions", json=asked("a", **switch))
+                    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+                    assert "always thinks" in refused.json()["error"]["message"]
+                refused = await client.post("/api/chat", json={"messages": [], "think": False})
+                assert refused.status_code == 200  # of no prompt
+                body = {"messages": [{"role": "user", "content": "a"}], "think": False}
+                refused = await client.post("/api/chat", json=body)
+                assert refused.status_code == 400 and refused.json()["error"].startswith("think asks for no")
+                taken = await client.post(
+                    "/v1/chat/completions",
+                    json=asked("a</think>b", reasoning_effort="high", chat_template_kwargs={"new": 1}),
+                )
+                assert taken.headers["OpenSLED-Ignored"] == "chat_template_kwargs.new, reasoning_effort"
+                differ = asked("a", enable_thinking=True, thinking={"type": "disabled"})
+                refused = await client.post("/v1/chat/completions", json=differ)
+                assert refused.status_code == 400 and "differ" in refused.json()["error"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_variables_reach_the_template(tmp_path):
+    async def prompt_tokens(client, **more):
+        response = await client.post("/v1/chat/completions", json=asked("a</think>b", **more))
+        assert response.status_code == 200 and "OpenSLED-Ignored" not in response.headers, response.text
+        return response.json()["usage"]["prompt_tokens"]
+
+    async def scenario():
+        async with thinking(tmp_path / "m") as (server, edge, _):
+            for client in (server, edge):
+                plain = await prompt_tokens(client)
+                assert await prompt_tokens(client, reasoning_effort="low") > plain
+                assert (
+                    await prompt_tokens(client, chat_template_kwargs={"reasoning_effort": "very " * 9})
+                    > plain + 9
+                )
+                assert await prompt_tokens(client, enable_thinking=True) == plain
+                for kwargs in ({"messages": []}, {"eos_token": "x"}, {"chat_template": "a"}):
+                    body = asked("a", chat_template_kwargs=kwargs)
+                    refused = await client.post("/v1/chat/completions", json=body)
+                    assert refused.status_code == 400, refused.text
+                    assert refused.json()["error"]["param"] == f"chat_template_kwargs.{next(iter(kwargs))}"
+                body = asked("a", chat_template_kwargs={"reasoning_effort": "x" * 20_000})
+                refused = await client.post("/v1/chat/completions", json=body)
+                assert refused.json()["error"]["param"] == "chat_template_kwargs"
+
+    asyncio.run(scenario())
+
+
+def test_thoughts_that_are_not_wanted(tmp_path):
+    async def scenario():
+        async with thinking(tmp_path / "m") as (_, edge, _):
+            for more in ({"include_reasoning": False}, {"reasoning": {"exclude": True}}):
+                for api in APIS[:2]:
+                    for stream in (False, True):
+                        told = await api(edge, asked("hm</think>Yes.", **more), stream)
+                        assert (told.thoughts, told.text) == ("", "Yes.") and told.counted > 0
+
+    asyncio.run(scenario())
+
+
+def test_earlier_thoughts_come_back(tmp_path):
+    """By the key that the template reads, however a client spells them."""
+    first = {"role": "user", "content": "Why?"}
+    last = {"role": "user", "content": asks("a</think>b")}
+    parts = [{"type": "thinking", "thinking": "I think so"}, {"type": "text", "text": "So."}]
+    spelled = [{key: "I think so"} for key in ("reasoning_content", "reasoning", "thinking")]
+    spelled.append({"content": parts})
+
+    async def prompt_tokens(client, path, **body):
+        response = await client.post(path, json={"temperature": 0, **body})
+        assert response.status_code == 200, response.text
+        usage = response.json()["usage"]
+        return usage.get("prompt_tokens", usage.get("input_tokens"))
+
+    async def scenario():
+        async with thinking(tmp_path / "m") as (server, edge, _):
+            for client in (server, edge):
+                said = {"role": "assistant", "content": "So."}
+                plain = await prompt_tokens(client, "/v1/chat/completions", messages=[first, said, last])
+                found = set()
+                for extra in spelled:
+                    turns = [first, {**said, **extra}, last]
+                    found.add(await prompt_tokens(client, "/v1/chat/completions", messages=turns))
+                for content in ({"content": [{"type": "reasoning_text", "text": "I think so"}], "summary": []},
+                                {"summary": [{"type": "summary_text", "text": "I think so"}]}):  # fmt: skip
+                    items = [first, {"type": "reasoning", "id": "rs_1", **content}, said, last]
+                    found.add(await prompt_tokens(client, "/v1/responses", input=items))
+                assert len(found) == 1 and found.pop() > plain + 2
+                reply = await client.post(
+                    "/api/chat",
+                    json={"messages": [first, {**said, "thinking": "I think so"}, last], "stream": False},
+                )
+                assert reply.json()["prompt_eval_count"] > plain + 2
+
+    asyncio.run(scenario())
+
+
+def test_ollama_knows_what_thinks(tmp_path):
+    async def scenario():
+        async with thinking(tmp_path / "m") as (server, edge, _):
+            for client in (server, edge):
+                shown = await client.post("/api/show", json={})
+                assert "thinking" in shown.json()["capabilities"]
+                body = {"prompt": asks("hm\n</think>\n\nYes."), "stream": False, "think": True}
+                reply = (await client.post("/api/generate", json=body)).json()
+                assert (reply["thinking"], reply["response"]) == ("hm", "Yes.")
+                raw = {"prompt": f"<|assistant|>{asks('x')}", "stream": False, "raw": True}
+                assert "thinking" not in (await client.post("/api/generate", json=raw)).json()
+                level = await client.post("/api/generate", json={**body, "think": "low"})
+                assert level.status_code == 200 and "OpenSLED-Ignored" not in level.headers
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_string_may_stand_in_thoughts(tmp_path):
+    async def scenario():
+        async with thinking(tmp_path / "m") as (server, edge, _):
+            for client in (server, edge):
+                told = await chat(client, asked("one two three</think>four", stop=["two"]), True)
+                assert (told.thoughts, told.text, told.reason) == ("one", "", "stop")
+
+    asyncio.run(scenario())
+
+
+class ForgetfulNetwork(MemoryNetwork):
+    """Of a server that has forgotten all sessions whenever a stream is opened again."""
+
+    def connect(self, *more):
+        for session in list(self.manager.remembered):
+            self.manager.forget(session)
+        return super().connect()
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_lost_sequence_goes_on_in_its_thoughts(temperature, tmp_path):
+    """The server learns from the ids alone where the answer stands, and the grammar with it."""
+
+    async def scenario():
+        async with thinking(tmp_path / "m") as (server, edge, manager):
+            info, script = edge.device.info, edge.device._factory
+            reopened = 0
+            for number, (script_text, _thoughts, _text, _calls, more) in enumerate(CASES):
+                body = asked(written("added", True, script_text), temperature, **more)
+                expected = await chat(server, body, False)
+                network = ForgetfulNetwork(manager, Weather(loss=0.12, seed=number))
+                device = Device(network, info, edge.device.tokenizer, script, FixedLength(4), 1, IMPATIENT)
+                transport = httpx.ASGITransport(build_app(device))
+                async with httpx.AsyncClient(
+                    transport=transport, base_url="http://127.0.0.1", timeout=60
+                ) as client:
+                    assert await chat(client, body, True) == expected, number
+                reopened += device.telemetry.reopened
+                await device.close()
+            assert reopened > 5
+
+    asyncio.run(scenario())
+
+
+def test_a_device_alone_renders_as_the_server_would(tmp_path):
+    text = HFText(folder(tmp_path / "m", "added", template(TAGS["added"], True)))
+    tokenizer = TargetTokenizer(text.tokenizer_json)
+    info = tiny_info(thoughts=ThoughtTags(*TAGS["added"]), template_variables=text.template_variables)
+    turns = (
+        ChatMessage("user", "a"),
+        ChatMessage("assistant", "b", reasoning="So I think"),
+        ChatMessage("user", "c"),
+    )
+    found = set()
+    for variables in ("", '{"enable_thinking": false}', '{"reasoning_effort": "low"}'):
+        found.add(rendered := render(turns, text.chat_template, info, tokenizer, variables))
+        assert rendered == text.render(turns, (), read_variables(variables))
+    assert len(found) == 3
+    memory = TargetMemory(tmp_path, "a:1")
+    told = replace(info, has_chat_template=False)
+    asyncio.run(memory.keep(None, told))
+    assert memory.recall().info == told
