@@ -17,7 +17,7 @@ ANNOTATIONS = frozenset(
         # how a router would choose among models and hosts; one model is here, and a prompt is never shortened
         "provider", "models", "route", "transforms", "ttl",
         # hints to models that think or tell less on demand; http_api/thinking_fields.py reads those of chats
-        "reasoning", "reasoning_effort", "verbosity", "include_reasoning", "separate_reasoning", "reasoning_format",
+        "reasoning", "reasoning_effort", "verbosity", "separate_reasoning", "reasoning_format",
         # belongs to sampling that is off, or to a context that is never shortened
         "mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
         "xtc_threshold", "dynatemp_exponent", "length_penalty", "early_stopping", "num_ctx", "n_ctx", "n_keep",

@@ -75,10 +75,6 @@ class Fields:
     def path(self, name: str) -> str:
         return self._where + name
 
-    def __contains__(self, name: str) -> bool:
-        """Whether it is there, and not read yet."""
-        return name in self._values
-
     def rest(self) -> Iterator[tuple[str, Any]]:
         """Take everything that is not read yet."""
         while self._values:

@@ -53,23 +53,28 @@ class Wish(NamedTuple):
 
 def read_thinking(fields: Fields, info: ModelInfo) -> Thinking:
     """Reads all of these fields. Raises InvalidRequest and Unsupported with the field as the client spells it."""
-    kwargs = fields.inside(KWARGS) if KWARGS in fields else Fields({}, f"{KWARGS}.")
+    kwargs = _inner(fields, KWARGS)
     shown = fields.flag("include_reasoning", True)
     wishes = [*_wishes(fields), *_efforts(fields)]
-    if "reasoning" in fields:
-        reasoning = fields.inside("reasoning")
-        shown = shown and not reasoning.flag("exclude", False)
-        wishes += [*_switched(reasoning, "enabled"), *_efforts(reasoning, "effort")]
-        reasoning.leave_rest()
+    reasoning = _inner(fields, "reasoning")
+    shown = shown and not reasoning.flag("exclude", False)
+    wishes += [*_switched(reasoning, "enabled"), *_efforts(reasoning, "effort")]
+    reasoning.leave_rest()
     wishes += [*_wishes(kwargs), *_efforts(kwargs)]
     variables = {**_others(kwargs, info), **_resolved(wishes, info)}
     return Thinking(_text(variables) if variables else "", shown)
 
 
+def _inner(fields: Fields, name: str) -> Fields:
+    """The fields of an object that may be empty."""
+    value = fields.take(name)
+    return fields_of({} if value is None else value, fields.path(name))
+
+
 def _wishes(fields: Fields) -> Iterator[Wish]:
     """Of the fields that switch it."""
     yield from _switched(fields, "enable_thinking")
-    value, where = fields.take("thinking"), fields.path("thinking")
+    value, where = fields.raw("thinking"), fields.path("thinking")
     if not isinstance(value, dict):
         yield from _switched(Fields({"thinking": value}, where.removesuffix("thinking")), "thinking")
         return

@@ -22,7 +22,7 @@ ANNOTATIONS: list[dict[str, Any]] = [
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
     {"length_penalty": 1.0, "early_stopping": True}, {"mirostat_tau": 5, "xtc_threshold": 0.1, "dry_base": 1.75},
-    {"include_reasoning": True}, {"n_keep": 4},
+    {"n_keep": 4},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
     {"provider": {"order": ["a"]}}, {"models": ["a", "b"]}, {"route": "fallback"}, {"transforms": ["middle-out"]},
     {"ttl": 300},

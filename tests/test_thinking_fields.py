@@ -41,7 +41,7 @@ WISHES: list[tuple[dict[str, Any], ThoughtTags | None, tuple[str, ...], dict[str
     ({"chat_template_kwargs": {"add_generation_prompt": True, "tools": []}}, None, (), {}, ""),
     ({"chat_template_kwargs": {"add_generation_prompt": False}}, None, (), "chat_template_kwargs.add_generation_prompt",
      ""),
-    ({"chat_template_kwargs": []}, None, (), "chat_template_kwargs", ""),
+    ({"chat_template_kwargs": [1]}, None, (), "chat_template_kwargs", ""),
     ({"enable_thinking": True, "reasoning_effort": "none"}, THINKS, ("enable_thinking",), "reasoning_effort", ""),
     ({"include_reasoning": False, "thinking": None, "reasoning": None}, THINKS, (), {}, ""),
     ({"include_reasoning": "no"}, THINKS, (), "include_reasoning", ""),
