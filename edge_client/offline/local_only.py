@@ -15,6 +15,7 @@ from edge_client.offline.provisional import SEGMENT
 from opensled.answer import Origin, Task
 from opensled.chat_forms import first_taken
 from opensled.chat_render import ChatRenderer
+from opensled.control_tokens import ControlTokens
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
@@ -112,12 +113,21 @@ def render(
     if any(turn.tool_calls or turn.tool_call_id for turn in messages):
         raise Unsupported("no server can be reached; tools are the server's alone", "messages")
     renderer = _renderer(template, tuple(_special(info, tokenizer).items()))
-    turns = [{"role": turn.role, "content": turn.content} for turn in messages]
+
+    def text(messages: Sequence[ChatMessage], _: object) -> str:
+        turns = [{"role": turn.role, "content": turn.content} for turn in messages]
+        return first_taken([turns], lambda turns: renderer.render(turns, None))
+
     try:
-        text = first_taken([turns], lambda turns: renderer.render(turns, None))
+        return _control(tokenizer, template).encode(messages, (), text, tokenizer.encode_rendered)
     except EngineError as error:
         raise InvalidRequest(f"the chat template cannot be compiled here: {error}", "messages") from error
-    return tokenizer.encode_rendered(text)
+
+
+@lru_cache(maxsize=1)
+def _control(tokenizer: TargetTokenizer, template: str) -> ControlTokens:
+    """Of the latest tokenizer and template."""
+    return tokenizer.control_tokens(template)
 
 
 @lru_cache(maxsize=1)
