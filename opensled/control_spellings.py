@@ -1,24 +1,26 @@
-"""Where the strings of people in a chat spell control tokens, and how such a spelling is broken by a mark.
+"""Where the strings of people in a chat spell control tokens, and how a mark breaks such a spelling.
 
-A string of people is every string of messages and tools: texts, names, ids, arguments of calls, schemas with their keys.
-A mark is put inside each spelling before the chat is rendered and taken out afterwards, so that whatever is spelled in
-the rendered text while the marks are in it was written by the template.
+Strings of people are all strings of messages and tools: texts, names, ids, arguments of calls, schemas with their keys.
+The marks are put in before a chat is rendered, so whatever its text then spells was written by the template; afterwards
+they are taken out.
 """
 
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from opensled.messages import ChatMessage, Tool
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})  # no text of people
-JSON_TEXTS = frozenset({"arguments", "parameters"})  # fields of calls and tools whose strings are within JSON
+JSON_FIELDS = frozenset({"arguments", "parameters"})  # of calls and tools: their strings are within JSON
+MARKS = 10**20  # so many; digits stay as they are where a template changes cases, or writes JSON in ASCII
 NEVER = "(?!)"  # a regular expression that is nowhere
-MARK_DIGITS = 24  # digits stay as they are where a template changes cases, or writes JSON in ASCII
+
 Change = Callable[[str], str]
 
 
@@ -31,93 +33,108 @@ class Chat(NamedTuple):
 
 def new_mark() -> str:
     """A mark for one chat: no text of it can hold it, by chance or by intent."""
-    return "".join(secrets.choice("123456789") for _ in range(MARK_DIGITS))
+    return str(MARKS + secrets.randbelow(MARKS))
 
 
 class Spellings:
-    """The spellings of control tokens in the strings of people."""
+    """The spellings of control tokens in strings of people, in any case of their letters."""
 
     def __init__(self, tokens: Collection[str], markup: Collection[str]) -> None:
         """`markup`: those of `tokens` that the text of an assistant may hold, such as the tags of its thoughts."""
-        self._starts = "".join(sorted({case for token in tokens for case in _cases(token[0])}))
+        self._starts = {case for token in tokens for case in _cases(token[0])}
         self._ends = {case for token in tokens for case in _cases(token[-1])}
         self._longest = max(map(len, tokens), default=0)
         self._joined = "\0".join(["", *(token.lower() for token in tokens), ""])
-        barred = [token for token in tokens if token not in markup]
-        self._spelled = {False: _spelled_at(tokens), True: _spelled_at(barred)}
-        kept = f"(?!{trie(markup)})" if markup else ""
-        start = f"[{re.escape(self._starts)}]" if tokens else NEVER
-        self._started = {False: re.compile(start), True: re.compile(kept + start, re.IGNORECASE)}
+        self._spelled = _first_letters(tokens)
+        self._spelled_by_assistants = _first_letters([token for token in tokens if token not in markup])
+        self._markup = re.compile(f"({trie(markup) or NEVER})", re.IGNORECASE)
 
     def concern(self, chat: Chat) -> bool:
-        """Whether a string of people could be a part of a control token: it has the first letter of one, or follows it."""
+        """Whether a string of people may be a part of a control token: it has the first letter of one, or its end."""
         found = False
 
-        def look(text: str, _: bool) -> str:
+        def look(text: str) -> str:
             nonlocal found
-            found = found or any(start in text for start in self._starts) or self._follows(text)
+            found = found or bool(text) and (self._starts_in(text) or self._follows(text))
             return text
 
-        changed(chat, look)
+        changed(chat, look, look)
         return found
 
     def broken(self, chat: Chat, mark: str) -> Chat:
-        """With `mark` in each spelling of a control token, in any case of its letters."""
-        return changed(chat, lambda text, own: self._spelled[own].sub(r"\g<0>" + mark, text))
+        """With `mark` in each spelling."""
+        after = r"\g<0>" + mark
+
+        def others(text: str) -> str:
+            return self._spelled.sub(after, text)
+
+        def assistants(text: str) -> str:
+            return self._spelled_by_assistants.sub(after, text)
+
+        return changed(chat, others, assistants)
 
     def broken_anywhere(self, chat: Chat, mark: str) -> Chat:
-        """With `mark` in everything that a template could make a control token of.
+        """With `mark` in everything of which a template could make a control token.
 
-        It might cut or join texts, or write a string of people next to its own letters.
+        It may cut and join texts, or write a name between letters of its own.
         """
 
-        def cut(text: str, own: bool) -> str:
-            text = self._started[own].sub(r"\g<0>" + mark, text)
-            return re.sub(r"^\s*", r"\g<0>" + mark, text, count=1) if self._follows(text) else text
+        def others(text: str) -> str:
+            follows = self._follows(text)
+            for start in self._starts:
+                text = text.replace(start, start + mark)
+            return re.sub(r"^\s*", r"\g<0>" + mark, text) if follows else text
 
-        return changed(chat, cut)
+        def assistants(text: str) -> str:
+            parts = self._markup.split(text)
+            return "".join(part if index % 2 else others(part) for index, part in enumerate(parts))
+
+        return changed(chat, others, assistants)
 
     def _follows(self, text: str) -> bool:
-        """Whether `text` is what a control token goes on with, or ends with."""
+        """Whether a control token can go on with `text`, or end with the beginning of it."""
         head = text.lstrip()[: self._longest].lower()
-        if not head:
-            return False
-        if len(head) < self._longest and head.rstrip() in self._joined:
+        if head and len(head) < self._longest and head.rstrip() in self._joined:
             return True
+        if self._ends.isdisjoint(head):
+            return False
         ends = (at + 1 for at, letter in enumerate(head) if letter in self._ends)
         return any(head[:end] + "\0" in self._joined for end in ends)
 
+    def _starts_in(self, text: str) -> bool:
+        return any(start in text for start in self._starts)
+
 
 def trie(words: Collection[str]) -> str:
-    """A regular expression for the longest of `words`, which must not be empty, that is at a place.
+    """A regular expression for the longest of `words` at a place; "" if there is no word.
 
-    Letters that several share are tried once: tokenizers have thousands of control tokens.
+    It tries letters that several words share once: some tokenizers have thousands of control tokens.
     """
-    heads: dict[str, list[str]] = {}
-    for word in words:
-        if word:
-            heads.setdefault(word[0], []).append(word[1:])
-    branches = [re.escape(head) + trie(rests) for head, rests in heads.items()]
+    branches = [re.escape(letter) + trie(rests) for letter, rests in _by_first(words).items()]
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "")
 
 
-def changed(chat: Chat, change: Callable[[str, bool], str]) -> Chat:
-    """With each string of people changed; `change` is told whether it is the text of an assistant."""
+def changed(chat: Chat, others: Change, assistants: Change) -> Chat:
+    """A chat with its strings of people changed; `assistants` changes the contents of an assistant's turns."""
     return Chat(
-        [_message(message, change) for message in chat.messages],
-        [_object(tool, lambda text: change(text, False)) for tool in chat.tools],
+        [
+            _message(message, assistants if message.role == "assistant" else others, others)
+            for message in chat.messages
+        ],
+        [_object(tool, others) for tool in chat.tools],
     )
 
 
-def _message(message: ChatMessage, change: Callable[[str, bool], str]) -> ChatMessage:
-    own = message.role == "assistant"
-    content, offsets = _between_pictures(message, lambda text: change(text, own))
-    made = _object(message, lambda text: change(text, False))
-    calls = tuple(_object(call, lambda text: change(text, False)) for call in message.tool_calls)
-    images = tuple(placed._replace(offset=at) for placed, at in zip(message.images, offsets))
-    return replace(made, content=content, images=images, tool_calls=calls)
+def _message(message: ChatMessage, of_content: Change, others: Change) -> ChatMessage:
+    made = _object(message, others)
+    content, offsets = _between_pictures(message, of_content)
+    if content != message.content:
+        images = tuple(placed._replace(offset=at) for placed, at in zip(message.images, offsets, strict=False))
+        made = replace(made, content=content, images=images)
+    calls = tuple(_object(call, others) for call in message.tool_calls)
+    return replace(made, tool_calls=calls) if calls else made
 
 
 def _between_pictures(message: ChatMessage, change: Change) -> tuple[str, list[int]]:
@@ -132,25 +149,27 @@ def _between_pictures(message: ChatMessage, change: Change) -> tuple[str, list[i
 
 def _object(value: Any, change: Change) -> Any:
     """A message, call or tool with its own strings changed, but for a content."""
-    return replace(value, **dict(_changes(value, change)))
-
-
-def _changes(value: Any, change: Change) -> Iterator[tuple[str, str]]:
-    for field in fields(value):
-        text = getattr(value, field.name)
-        if not isinstance(text, str) or field.name == "content" or (field.name == "role" and text in ROLES):
+    changes = {}
+    for name in _text_fields(type(value)):
+        text = getattr(value, name)
+        if name == "role" and text in ROLES:
             continue
-        new = _json(text, change) if field.name in JSON_TEXTS else change(text)
+        new = _json(text, change) if name in JSON_FIELDS else change(text)
         if new != text:
-            yield field.name, new
+            changes[name] = new
+    return replace(value, **changes) if changes else value
+
+
+@cache
+def _text_fields(kind: type) -> list[str]:
+    """With the postponed annotations of opensled/messages.py, the type of a field is its source."""
+    return [field.name for field in fields(kind) if field.type == "str" and field.name != "content"]
 
 
 def _json(text: str, change: Change) -> str:
-    """JSON with its strings changed, as they are without escapes; what is no JSON is refused later."""
-    if not text:
-        return text
+    """JSON with its strings changed, which are read without their escapes; what is no JSON is refused later."""
     try:
-        value = json.loads(text)
+        value = json.loads(text) if text else None
         made = _value(value, change)
         return text if made == value else json.dumps(made, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -167,14 +186,20 @@ def _value(value: Any, change: Change) -> Any:
     return value
 
 
+def _by_first(words: Collection[str]) -> dict[str, list[str]]:
+    """The rests of words by their first letters."""
+    rests: dict[str, list[str]] = {}
+    for word in filter(None, words):
+        rests.setdefault(word[0], []).append(word[1:])
+    return rests
+
+
 def _cases(letter: str) -> set[str]:
     return {letter, *letter.lower(), *letter.upper()}
 
 
-def _spelled_at(tokens: Collection[str]) -> re.Pattern[str]:
-    """The first letter of each spelling, those within others too."""
-    heads: dict[str, list[str]] = {}
-    for token in tokens:
-        heads.setdefault(token[0], []).append(token[1:])
-    branches = [f"{re.escape(head)}(?={trie(rests)})" for head, rests in heads.items()]
-    return re.compile("|".join(branches) or NEVER, re.IGNORECASE)
+def _first_letters(tokens: Collection[str]) -> re.Pattern[str]:
+    """Finds the first letter of each spelling, also of those that begin within another."""
+    firsts = {letter: re.escape("".join(_cases(letter))) for letter in _by_first(tokens)}
+    branches = [f"[{firsts[first]}](?=(?i:{trie(rests)}))" for first, rests in _by_first(tokens).items()]
+    return re.compile("|".join(branches) or NEVER)

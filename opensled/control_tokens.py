@@ -54,7 +54,7 @@ class ControlTokens:
         text = self._marked(chat, mark, render) if self._spellings.concern(chat) else render(*chat)
         if mark not in text:
             ids = encode(text)
-            if sum(map(self._counted.__contains__, ids)) <= len(self._own(text)):
+            if sum(map(ids.count, self._counted.intersection(ids))) <= len(self._own(text)):
                 return ids
             # Letters of people became one in another way, such as by a normalizer.
         return self._apart(text, mark)
