@@ -14,9 +14,11 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from opensled.chat_forms import short_id
 from opensled.messages import ChatMessage, Tool
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})  # no text of people
+IDS = frozenset({"id", "tool_call_id"})  # opaque: one that would be broken has a short id in its place
 JSON_FIELDS = frozenset({"arguments", "parameters"})  # of calls and tools: their strings are within JSON
 MARKS = 10**20  # so many; digits stay as they are where a template changes cases, or writes JSON in ASCII
 NEVER = "(?!)"  # a regular expression that is nowhere
@@ -156,7 +158,7 @@ def _object(value: Any, change: Change) -> Any:
             continue
         new = _json(text, change) if name in JSON_FIELDS else change(text)
         if new != text:
-            changes[name] = new
+            changes[name] = short_id(text) if name in IDS else new
     return replace(value, **changes) if changes else value
 
 

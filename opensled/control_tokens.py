@@ -34,7 +34,7 @@ class ControlTokens:
         special, named = _found(tokenizer, templates, placeholder)
         self._ids = special | named
         self._spelled = re.compile(trie(self._ids) or NEVER)
-        self._spellings = Spellings(self._ids, markup_of(named))
+        self._spellings = Spellings(self._ids, _markup(named, tokenizer))
         unknown = getattr(tokenizer.model, "unk_token", None)  # stands for any text
         self._counted = frozenset(id for text, id in self._ids.items() if text != unknown)
         self._lock = Lock()
@@ -104,17 +104,21 @@ def _found(
     special, named = dict[str, int](), dict[str, int]()
     for id, token in tokenizer.get_added_tokens_decoder().items():
         text = token.content
+        if not SIGNS.search(text):
+            continue
         if token.special or text == placeholder:
             special[text] = id
         elif any(text in template for template in templates):
             named[text] = id
-    return tuple({text: id for text, id in found.items() if SIGNS.search(text)} for found in (special, named))
+    return special, named
 
 
-def markup_of(tokens: Collection[str]) -> list[str]:
-    """Those of `tokens` that come in pairs, such as <think> and </think>."""
-    pairs = ((token, f"{token[0]}/{token[1:]}") for token in tokens)
-    return [token for pair in pairs if pair[1] in tokens for token in pair]
+def _markup(tokens: Collection[str], tokenizer: Tokenizer) -> list[str]:
+    """Those of `tokens` that come in pairs, such as <think> and </think>: parts of an answer, no borders of turns."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    closed = {f"{token[0]}/{token[1:]}": token for token in added}
+    pairs = {part for closing, token in closed.items() if closing in added for part in (token, closing)}
+    return [token for token in tokens if token in pairs]
 
 
 def renamed(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
