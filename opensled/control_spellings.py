@@ -20,7 +20,7 @@ from opensled.messages import ChatMessage, Tool
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})  # no text of people
 IDS = frozenset({"id", "tool_call_id"})  # opaque: one that would be broken has a short id in its place
 JSON_FIELDS = frozenset({"arguments", "parameters"})  # of calls and tools: their strings are within JSON
-MARKS = 10**20  # so many; digits stay as they are where a template changes cases, or writes JSON in ASCII
+MARKS = 10**11  # so many; digits stay as they are where a template changes cases, or writes JSON in ASCII
 NEVER = "(?!)"  # a regular expression that is nowhere
 
 Change = Callable[[str], str]
@@ -34,7 +34,7 @@ class Chat(NamedTuple):
 
 
 def new_mark() -> str:
-    """A mark for one chat: no text of it can hold it, by chance or by intent."""
+    """A mark for one chat, which no text of it holds but by a rare chance."""
     return str(MARKS + secrets.randbelow(MARKS))
 
 
@@ -57,7 +57,7 @@ class Spellings:
 
         def look(text: str) -> str:
             nonlocal found
-            found = found or bool(text) and (self._starts_in(text) or self._follows(text))
+            found = found or self._concerns(text)
             return text
 
         changed(chat, look, look)
@@ -103,8 +103,8 @@ class Spellings:
         ends = (at + 1 for at, letter in enumerate(head) if letter in self._ends)
         return any(head[:end] + "\0" in self._joined for end in ends)
 
-    def _starts_in(self, text: str) -> bool:
-        return any(start in text for start in self._starts)
+    def _concerns(self, text: str) -> bool:
+        return bool(text) and (any(start in text for start in self._starts) or self._follows(text))
 
 
 def trie(words: Collection[str]) -> str:
@@ -133,7 +133,9 @@ def _message(message: ChatMessage, of_content: Change, others: Change) -> ChatMe
     made = _object(message, others)
     content, offsets = _between_pictures(message, of_content)
     if content != message.content:
-        images = tuple(placed._replace(offset=at) for placed, at in zip(message.images, offsets, strict=False))
+        images = tuple(
+            placed._replace(offset=at) for placed, at in zip(message.images, offsets, strict=False)
+        )
         made = replace(made, content=content, images=images)
     calls = tuple(_object(call, others) for call in message.tool_calls)
     return replace(made, tool_calls=calls) if calls else made
@@ -152,7 +154,7 @@ def _between_pictures(message: ChatMessage, change: Change) -> tuple[str, list[i
 def _object(value: Any, change: Change) -> Any:
     """A message, call or tool with its own strings changed, but for a content."""
     changes = {}
-    for name in _text_fields(type(value)):
+    for name in _text_fields(value.__class__):
         text = getattr(value, name)
         if name == "role" and text in ROLES:
             continue

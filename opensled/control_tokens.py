@@ -1,9 +1,9 @@
 """Tokenizes chats so that their template alone writes control tokens: what people spell stays text.
 
 Control tokens are the special tokens of a tokenizer, and those of its other added tokens that the template spells, such
-as `<｜User｜>` or `<tool_call>`. A chat that spells none has the ids of transformers. For the others there is a second
-tokenizer, in which control tokens have secret names: in the rendered text those of the template get these names, and the
-rest, in whatever words, can become none.
+as `<｜User｜>` or `<tool_call>`. A chat in which people spell none has the ids of transformers. For others there is a
+second tokenizer, in which control tokens have secret names: in the rendered text those of the template get these names,
+and the rest, in whatever words, can become none.
 """
 
 import json
@@ -48,7 +48,8 @@ class ControlTokens:
     ) -> Ids:
         """Token ids of a chat, up to the start of the assistant's next turn.
 
-        `render`: its text by the template, and may raise InvalidRequest; `encode`: ids of a text, control tokens included.
+        `render`: its text by the template, or raises InvalidRequest; `encode`: ids of a text, control tokens
+        included. Raises Unsupported for a tokenizer that cannot read control tokens as text.
         """
         chat, mark = Chat(messages, tools), new_mark()
         text = self._marked(chat, mark, render) if self._spellings.concern(chat) else render(*chat)

@@ -16,8 +16,24 @@ SPELLED = [
     ("</s>", "[INST]"),
     ("<|end|>", "<|system|>"),
 ]
-OTHERS = ["<tool_call>", "</tool_response>", "</think>", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"]
-OTHERS += ["[/INST]", "[TOOL_RESULTS]", "[/AVAILABLE_TOOLS]", "<s>", "<bos>", "<eos>", "<|begin_of_text|>", "<unk>"]
+OTHERS = [
+    "<tool_call>",
+    "</tool_response>",
+    "</think>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜end▁of▁sentence｜>",
+]
+OTHERS += [
+    "[/INST]",
+    "[TOOL_RESULTS]",
+    "[/AVAILABLE_TOOLS]",
+    "<s>",
+    "<bos>",
+    "<eos>",
+    "<|begin_of_text|>",
+    "<unk>",
+]
 OTHERS += ["<|endoftext|>", "<|python_tag|>", "<|assistant|>", "<|user|>"]
 PRIVATE = "\ue000\ue001\uf8ff"  # marks that another program might use
 
@@ -25,7 +41,9 @@ PRIVATE = "\ue000\ue001\uf8ff"  # marks that another program might use
 def strings() -> list[str]:
     """All different; those of the families in turn."""
     made = [word for other in OTHERS for word in (other, f"say {other}{other} now")]
-    made += [text for forms in zip(*(_forms(end, start) for end, start in SPELLED), strict=True) for text in forms]
+    made += [
+        text for forms in zip(*(_forms(end, start) for end, start in SPELLED), strict=True) for text in forms
+    ]
     return list(dict.fromkeys(made))
 
 
@@ -35,15 +53,31 @@ def _forms(end: str, start: str) -> Iterator[str]:
     yield from (end * 2, end * 40, f"{end[:half]}{end}{end[half:]}", f"{end[0]}{end}", f"{end}{end[-1]}")
     yield from (f" {end} ", f"\n\n{end}\n\n", f"\t{start}\t", f"{end}\0", f"\0{end}", f"é{end}你", f"😀{end}")
     yield from (end.upper(), end.title(), end.lower() + end.upper(), f"{end[:half]}\u200b{end[half:]}{end}")
-    yield from (end.replace("<", "＜").replace(">", "＞"), end.replace("|", "｜") + end, end.replace("<", "‹") + end)
+    yield from (
+        end.replace("<", "＜").replace(">", "＞"),
+        end.replace("|", "｜") + end,
+        end.replace("<", "‹") + end,
+    )
     yield from (PRIVATE + end + PRIVATE, f"{PRIVATE[0]}{end}{PRIVATE[1]}", f"{PRIVATE[1]}{end}{PRIVATE[0]}")
-    yield from (json.dumps(end), json.dumps({end: start}), "".join(f"\\u{ord(letter):04x}" for letter in end) + end)
+    yield from (
+        json.dumps(end),
+        json.dumps({end: start}),
+        "".join(f"\\u{ord(letter):04x}" for letter in end) + end,
+    )
     yield from (f"&lt;{end[1:]}", f"{{{{ '{end}' }}}}", f"{{% raw %}}{end}{{% endraw %}}", f"```\n{end}\n```")
-    yield from (end[1:], end[:-1], end[1:-1], f"{end[:half]}\n{end[half:]}", f"{end[:half]}/no_think{end[half:]}")
+    yield from (
+        end[1:],
+        end[:-1],
+        end[1:-1],
+        f"{end[:half]}\n{end[half:]}",
+        f"{end[:half]}/no_think{end[half:]}",
+    )
     yield from (f"<b>{end}</b>", f"1234567890{end}1234567890", f"{end}assistant\n", f"{end[:-1]}{start}")
 
 
-def everywhere(text: str, calls: bool = True, folded: bool = False) -> tuple[list[ChatMessage], tuple[Tool, ...]]:
+def everywhere(
+    text: str, calls: bool = True, folded: bool = False
+) -> tuple[list[ChatMessage], tuple[Tool, ...]]:
     """A chat in which each string has `text`, but for those that an assistant wrote."""
     turns = [
         ChatMessage("system", f"Be {text}"),
@@ -54,7 +88,9 @@ def everywhere(text: str, calls: bool = True, folded: bool = False) -> tuple[lis
     schema = {"type": "object", "properties": {text: {"type": "string", "description": text, "enum": [text]}}}
     tool = Tool(text, text, json.dumps(schema))
     if calls:
-        call = ToolCall(text, text, json.dumps({text: [text, {"in": text}]}))  # as escapes where JSON has them
+        call = ToolCall(
+            text, text, json.dumps({text: [text, {"in": text}]})
+        )  # as escapes where JSON has them
         turns += [ChatMessage("assistant", "", (call,)), ChatMessage("tool", text, (), text, text)]
         turns += [] if folded else [ChatMessage("user", text)]
     return turns, (tool,) if calls else ()
@@ -102,5 +138,8 @@ PLACES = {
     "role": lambda text: ([ChatMessage(text, "Hi")], ()),
     "tool": lambda text: (_user("Hi")[0], (Tool(text, "Switches", "{}"),)),
     "description": lambda text: (_user("Hi")[0], (Tool("light", text, "{}"),)),
-    "schema": lambda text: (_user("Hi")[0], (Tool("light", "", _arguments(text).replace("{", '{"$defs": {') + "}"),)),
+    "schema": lambda text: (
+        _user("Hi")[0],
+        (Tool("light", "", _arguments(text).replace("{", '{"$defs": {') + "}"),),
+    ),
 }

@@ -6,13 +6,25 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from opensled.store import model_path
 from tests.tiny_drafts import TOKENIZER_JSON
 
 TINY = model_path("tiny")
-CORPUS = ["a small house by the sea, and the words in it are many", "the end of a turn [1] <b> | for the user\n"] * 9
+CORPUS = [
+    "a small house by the sea, and the words in it are many",
+    "the end of a turn [1] <b> | for the user\n",
+] * 9
 PROMPT = "{% if add_generation_prompt %}"
 
 # As Llama 3.1: any role, words are trimmed, tools in the system turn, calls as JSON.
@@ -33,7 +45,7 @@ CHATML = (
     "{{ '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}{% else %}"
     "{% set text = m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content %}"
     "{{ '<|im_start|>' + m.role + '\n' + text }}{% for c in m.tool_calls or [] %}"
-    "{{ '\n<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}{{ c.function.arguments | tojson }}"
+    '{{ \'\n<tool_call>\n{"name": "\' + c.function.name + \'", "arguments": \' }}{{ c.function.arguments | tojson }}'
     "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
     + PROMPT
     + "{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -53,8 +65,8 @@ MISTRAL = (
     "{% for m in rest %}{% if m.role == 'user' %}"
     "{% if tools is not none and m == (rest | selectattr('role', 'equalto', 'user') | list)[-1] %}"
     "[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
-    "{% if loop.last and messages[0].role == 'system' %}{{ '[INST] ' + messages[0].content + '\n\n' + m.content + '[/INST]' }}"
-    "{% else %}{{ '[INST] ' + m.content + '[/INST]' }}{% endif %}"
+    "{% set lead = messages[0].content + '\n\n' if loop.last and messages[0].role == 'system' else '' %}"
+    "{{ '[INST] ' + lead + m.content + '[/INST]' }}"
     "{% elif m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}{% set out = c.function | tojson %}{{ out[:-1] }}"
     "{% if c.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif %}"
     "{{ ', \"id\": \"' + c.id + '\"}' }}{% endfor %}]{{ eos_token }}"
@@ -70,8 +82,13 @@ DEEPSEEK = (
 )
 # Of a Unigram tokenizer, which looks for its pieces everywhere, and changes letters before it does.
 UNIGRAM = (
-    "{% for m in messages %}{{ '<s>' + m.role + ': ' + m.content + '</s>' }}{% endfor %}" + PROMPT + "<s>{% endif %}"
+    "{% for m in messages %}{{ '<s>' + m.role + ': ' + m.content + '</s>' }}{% endfor %}"
+    + PROMPT
+    + "<s>{% endif %}"
 )
+
+
+BRACKETS = ("INST", "TOOL_CALLS", "AVAILABLE_TOOLS", "TOOL_RESULTS")
 
 
 class Family(NamedTuple):
@@ -108,8 +125,7 @@ FAMILIES = {
     ),
     "mistral": Family(
         MISTRAL,
-        ("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
-        + ("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        ("<s>", "</s>", *(f"[{end}{name}]" for name in BRACKETS for end in ("", "/"))),
         build="metaspace",
         folded=True,
         calls=True,
@@ -131,7 +147,11 @@ def write(name: str, folder: Path) -> Path:
     family = FAMILIES[name]
     (folder / "tokenizer.json").write_text(BUILD[family.build](family).to_str())
     (folder / "chat_template.jinja").write_text(family.template)
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": family.special[0], "eos_token": family.special[1]}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": family.special[0],
+        "eos_token": family.special[1],
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
@@ -139,7 +159,11 @@ def write(name: str, folder: Path) -> Path:
 def _byte_level(family: Family) -> Tokenizer:
     saved = json.loads(TOKENIZER_JSON)
     old = {token["content"] for token in saved["added_tokens"]}
-    pieces = [piece for piece in sorted(saved["model"]["vocab"], key=saved["model"]["vocab"].get) if piece not in old]
+    pieces = [
+        piece
+        for piece in sorted(saved["model"]["vocab"], key=saved["model"]["vocab"].get)
+        if piece not in old
+    ]
     saved["model"]["vocab"] = {piece: id for id, piece in enumerate(pieces)}
     saved["added_tokens"] = []
     return _with_tokens(Tokenizer.from_str(json.dumps(saved)), family)
@@ -148,7 +172,9 @@ def _byte_level(family: Family) -> Tokenizer:
 def _sentencepiece(family: Family) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     return _trained(tokenizer, family)
 
 
@@ -163,7 +189,9 @@ def _metaspace(family: Family) -> Tokenizer:
 
 def _trained(tokenizer: Tokenizer, family: Family) -> Tokenizer:
     raw = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>", *family.special, *raw], show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>", *family.special, *raw], show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     saved = json.loads(tokenizer.to_str())
     saved["added_tokens"] = [token for token in saved["added_tokens"] if token["content"] not in raw]
@@ -171,8 +199,14 @@ def _trained(tokenizer: Tokenizer, family: Family) -> Tokenizer:
 
 
 def _unigram(family: Family) -> Tokenizer:
-    letters = sorted({letter for text in CORPUS for letter in text} | set("</>{}[]\"_=0123456789ABCDEFUS"))
-    pieces = [("<unk>", 0.0), ("<s>", -1.0), ("</s>", -1.0), ("▁", -2.0), *((letter, -5.0) for letter in letters)]
+    letters = sorted({letter for text in CORPUS for letter in text} | set('</>{}[]"_=0123456789ABCDEFUS'))
+    pieces = [
+        ("<unk>", 0.0),
+        ("<s>", -1.0),
+        ("</s>", -1.0),
+        ("▁", -2.0),
+        *((letter, -5.0) for letter in letters),
+    ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -182,7 +216,9 @@ def _unigram(family: Family) -> Tokenizer:
 
 
 def _with_tokens(tokenizer: Tokenizer, family: Family) -> Tokenizer:
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in family.special])
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in family.special]
+    )
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.added])
     if "bos_token" in family.template:
         bos = family.special[0]

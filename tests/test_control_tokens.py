@@ -22,8 +22,38 @@ NAMES = ["tiny", *FAMILIES]
 HARMLESS = "word"
 BLANKS = dict.fromkeys(map(ord, " ▁"))  # which SentencePiece does not tell apart
 WORDS = [
-    *("Hi", "if a < b:", "<b>bold</b>", "a | b", "[1]", "[x](y)", "x</div>", "5 > 3", "\n", "\n\n", "\n\n\n", "  ", "end"),
-    *("<", "<|", "|>", "</", "[", "]", "<|im", "user", "{'a': 1}", '{"a": "<"}', "é", "你好", "😀", "\t", "1234567890"),
+    *(
+        "Hi",
+        "if a < b:",
+        "<b>bold</b>",
+        "a | b",
+        "[1]",
+        "[x](y)",
+        "x</div>",
+        "5 > 3",
+        "\n",
+        "\n\n",
+        "\n\n\n",
+        "  ",
+        "end",
+    ),
+    *(
+        "<",
+        "<|",
+        "|>",
+        "</",
+        "[",
+        "]",
+        "<|im",
+        "user",
+        "{'a': 1}",
+        '{"a": "<"}',
+        "é",
+        "你好",
+        "😀",
+        "\t",
+        "1234567890",
+    ),
 ]
 
 
@@ -107,7 +137,9 @@ def ordinary(rng, name):
         return turns, ()
     call = ToolCall("abcde1234", "light", '{"room": "<b> 1", "on": true}')
     turns += [ChatMessage("assistant", "", (call,)), ChatMessage("tool", said(), (), "abcde1234", "light")]
-    return turns, (Tool("light", "if a < b", '{"type": "object", "properties": {"on": {"type": "boolean"}}}'),)
+    return turns, (
+        Tool("light", "if a < b", '{"type": "object", "properties": {"on": {"type": "boolean"}}}'),
+    )
 
 
 def as_transformers(folder, turns, tools):
@@ -130,7 +162,9 @@ def test_ordinary_chats_have_the_ids_of_transformers(name, tmp_path):
     for _ in range(50):
         turns, tools = ordinary(rng, name)
         assert list(text.render(turns, tools)) == as_transformers(folder, turns, tools), turns
-    assert "_second" not in vars(text._control), "the second tokenizer is for chats that spell a control token"
+    assert "_second" not in vars(text._control), (
+        "the second tokenizer is for chats that spell a control token"
+    )
 
 
 def test_a_device_alone_reads_them_the_same_way(texts):
