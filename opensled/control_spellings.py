@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from opensled.chat_forms import short_id
 from opensled.messages import ChatMessage, Tool
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})  # no text of people
+# What templates know as roles is no text of people.
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython", "model"})
 IDS = frozenset({"id", "tool_call_id"})  # opaque: one that would be broken has a short id in its place
 JSON_FIELDS = frozenset({"arguments", "parameters"})  # of calls and tools: their strings are within JSON
 MARKS = 10**11  # so many; digits stay as they are where a template changes cases, or writes JSON in ASCII
@@ -39,59 +40,62 @@ def new_mark() -> str:
 
 
 class Spellings:
-    """The spellings of control tokens in strings of people, in any case of their letters."""
+    """The spellings of control tokens in strings of people, and of the parts of which a template could make one."""
 
     def __init__(self, tokens: Collection[str], markup: Collection[str]) -> None:
         """`markup`: those of `tokens` that the text of an assistant may hold, such as the tags of its thoughts."""
+        self.whole = re.compile(trie(tokens) or NEVER)
         self._starts = {case for token in tokens for case in _cases(token[0])}
         self._ends = {case for token in tokens for case in _cases(token[-1])}
         self._longest = max(map(len, tokens), default=0)
         self._joined = "\0".join(["", *(token.lower() for token in tokens), ""])
-        self._spelled = _first_letters(tokens)
-        self._spelled_by_assistants = _first_letters([token for token in tokens if token not in markup])
-        self._markup = re.compile(f"({trie(markup) or NEVER})", re.IGNORECASE)
+        self._markup = re.compile(f"({trie(markup) or NEVER})")
 
-    def concern(self, chat: Chat) -> bool:
-        """Whether a string of people may be a part of a control token: it has the first letter of one, or its end."""
-        found = False
+    def are_in(self, chat: Chat) -> bool:
+        """Whether a string of people spells a control token."""
+        return self._some(chat, lambda text: self.whole.search(text) is not None)
 
-        def look(text: str) -> str:
-            nonlocal found
-            found = found or self._concerns(text)
-            return text
-
-        changed(chat, look, look)
-        return found
+    def may_be_in(self, chat: Chat) -> bool:
+        """Whether a string of people could be a part of one: it has the first letter, or what may follow it."""
+        return self._some(chat, lambda text: self._start_in(text) or self._follows(text))
 
     def broken(self, chat: Chat, mark: str) -> Chat:
-        """With `mark` in each spelling."""
-        after = r"\g<0>" + mark
-
-        def others(text: str) -> str:
-            return self._spelled.sub(after, text)
-
-        def assistants(text: str) -> str:
-            return self._spelled_by_assistants.sub(after, text)
-
-        return changed(chat, others, assistants)
-
-    def broken_anywhere(self, chat: Chat, mark: str) -> Chat:
         """With `mark` in everything of which a template could make a control token.
 
-        It may cut and join texts, or write a name between letters of its own.
+        It may change cases, cut and join texts, or write a name between letters of its own.
         """
 
-        def others(text: str) -> str:
+        def cut(text: str) -> str:
             follows = self._follows(text)
             for start in self._starts:
                 text = text.replace(start, start + mark)
             return re.sub(r"^\s*", r"\g<0>" + mark, text) if follows else text
 
+        return self._changed(chat, cut)
+
+    def _some(self, chat: Chat, test: Callable[[str], bool]) -> bool:
+        """Whether `test` holds for a string of people."""
+        found = False
+
+        def look(text: str) -> str:
+            nonlocal found
+            found = found or test(text)
+            return text
+
+        self._changed(chat, look)
+        return found
+
+    def _changed(self, chat: Chat, change: Change) -> Chat:
+        """A chat with its strings of people changed; of an assistant's text, those parts that are no markup."""
+
         def assistants(text: str) -> str:
             parts = self._markup.split(text)
-            return "".join(part if index % 2 else others(part) for index, part in enumerate(parts))
+            return "".join(part if index % 2 else change(part) for index, part in enumerate(parts))
 
-        return changed(chat, others, assistants)
+        return changed(chat, change, assistants)
+
+    def _start_in(self, text: str) -> bool:
+        return any(start in text for start in self._starts)
 
     def _follows(self, text: str) -> bool:
         """Whether a control token can go on with `text`, or end with the beginning of it."""
@@ -103,16 +107,16 @@ class Spellings:
         ends = (at + 1 for at, letter in enumerate(head) if letter in self._ends)
         return any(head[:end] + "\0" in self._joined for end in ends)
 
-    def _concerns(self, text: str) -> bool:
-        return bool(text) and (any(start in text for start in self._starts) or self._follows(text))
-
 
 def trie(words: Collection[str]) -> str:
     """A regular expression for the longest of `words` at a place; "" if there is no word.
 
     It tries letters that several words share once: some tokenizers have thousands of control tokens.
     """
-    branches = [re.escape(letter) + trie(rests) for letter, rests in _by_first(words).items()]
+    rests: dict[str, list[str]] = {}
+    for word in filter(None, words):
+        rests.setdefault(word[0], []).append(word[1:])
+    branches = [re.escape(letter) + trie(after) for letter, after in rests.items()]
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "")
@@ -190,20 +194,5 @@ def _value(value: Any, change: Change) -> Any:
     return value
 
 
-def _by_first(words: Collection[str]) -> dict[str, list[str]]:
-    """The rests of words by their first letters."""
-    rests: dict[str, list[str]] = {}
-    for word in filter(None, words):
-        rests.setdefault(word[0], []).append(word[1:])
-    return rests
-
-
 def _cases(letter: str) -> set[str]:
     return {letter, *letter.lower(), *letter.upper()}
-
-
-def _first_letters(tokens: Collection[str]) -> re.Pattern[str]:
-    """Finds the first letter of each spelling, also of those that begin within another."""
-    firsts = {letter: re.escape("".join(_cases(letter))) for letter in _by_first(tokens)}
-    branches = [f"[{firsts[first]}](?=(?i:{trie(rests)}))" for first, rests in _by_first(tokens).items()]
-    return re.compile("|".join(branches) or NEVER)

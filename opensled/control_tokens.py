@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from opensled.control_spellings import NEVER, Chat, Spellings, new_mark, trie
+from opensled.control_spellings import Chat, Spellings, new_mark
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, Tool
 
@@ -33,7 +33,6 @@ class ControlTokens:
         self._tokenizer = tokenizer
         special, named = _found(tokenizer, templates, placeholder)
         self._ids = special | named
-        self._spelled = re.compile(trie(self._ids) or NEVER)
         self._spellings = Spellings(self._ids, _markup(named, tokenizer))
         unknown = getattr(tokenizer.model, "unk_token", None)  # stands for any text
         self._counted = frozenset(id for text, id in self._ids.items() if text != unknown)
@@ -52,31 +51,35 @@ class ControlTokens:
         included. Raises Unsupported for a tokenizer that cannot read control tokens as text.
         """
         chat, mark = Chat(messages, tools), new_mark()
-        text = self._marked(chat, mark, render) if self._spellings.concern(chat) else render(*chat)
+        text = self._text(chat, mark, render)
         if mark not in text:
             ids = encode(text)
-            if sum(map(ids.count, self._counted.intersection(ids))) <= len(self._own(text)):
+            if sum(map(ids.count, self._counted.intersection(ids))) <= len(self._spelled_in(text)):
                 return ids
             # Letters of people became one in another way, such as by a normalizer.
         return self._apart(text, mark)
 
-    def _marked(self, chat: Chat, mark: str, render: Callable[..., str]) -> str:
-        """The text of a chat, in which all that spells a control token is the template's."""
+    def _text(self, chat: Chat, mark: str, render: Callable[..., str]) -> str:
+        """The text of a chat, which has marks if it would else spell a control token that is not the template's."""
+        if not self._spellings.may_be_in(chat):
+            return render(*chat)
         try:
-            text = render(*self._spellings.broken(chat, mark))
-            strict = render(*self._spellings.broken_anywhere(chat, mark))
+            broken = render(*self._spellings.broken(chat, mark))
         except InvalidRequest as error:  # it may quote the chat, and people must not read the mark
             raise InvalidRequest(str(error).replace(mark, ""), error.field) from error
-        return text if self._own(text) == self._own(strict) else strict
+        if self._spellings.are_in(chat):
+            return broken
+        text = render(*chat)
+        return text if self._spelled_in(text) == self._spelled_in(broken) else broken
 
-    def _own(self, text: str) -> list[str]:
-        return self._spelled.findall(text)
+    def _spelled_in(self, text: str) -> list[str]:
+        return self._spellings.whole.findall(text)
 
     def _apart(self, text: str, mark: str) -> Ids:
         """Ids of a text whose marks are in what people spelled."""
         with self._lock:
             tokenizer, names = self._second
-        text = self._spelled.sub(lambda found: names[found[0]], text).replace(mark, "")
+        text = self._spellings.whole.sub(lambda found: names[found[0]], text).replace(mark, "")
         # Not `encode`: it holds the interpreter's lock, seconds for a long text.
         return tuple(tokenizer.encode_batch([text], add_special_tokens=False)[0].ids)
 
@@ -85,7 +88,7 @@ class ControlTokens:
         """The tokenizer in which control tokens have secret names, and these. Raises Unsupported."""
         secret = secrets.token_hex(SECRET_BYTES)
         names = {text: f"<|{secret}{id}|>" for text, id in self._ids.items()}
-        tokenizer = Tokenizer.from_str(json.dumps(renamed(json.loads(self._tokenizer.to_str()), names)))
+        tokenizer = Tokenizer.from_str(json.dumps(_renamed(json.loads(self._tokenizer.to_str()), names)))
         if any(tokenizer.token_to_id(names[text]) != id for text, id in self._ids.items()):
             raise Unsupported(
                 "these messages spell control tokens of this target, and its tokenizer cannot read them as text; "
@@ -122,7 +125,7 @@ def _markup(tokens: Collection[str], tokenizer: Tokenizer) -> list[str]:
     return [token for token in tokens if token in pairs]
 
 
-def renamed(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _renamed(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """A tokenizer.json in which added tokens have other names, and cannot be made of letters by their old ones."""
     for token in saved["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from collections import Counter
 from types import SimpleNamespace
 
@@ -13,9 +14,13 @@ from transformers import AutoTokenizer
 from edge_client.offline import local_only
 from opensled.errors import InvalidRequest
 from opensled.messages import ChatMessage, Tool, ToolCall
+from opensled.store import model_file
 from opensled.tokenizer import TargetTokenizer
 from tests import control_attacks as attacks
 from tests.control_families import FAMILIES, write
+from tests.tiny_gguf import sentencepiece_gguf
+from verify_server.text.chat_template import _function, _turn
+from verify_server.text.gguf_text import GgufText
 from verify_server.text.hf_text import HFText
 
 NAMES = ["tiny", *FAMILIES]
@@ -121,6 +126,28 @@ def test_what_is_spelled_reads_the_same(texts):
                 assert said == whole, (name, string)
 
 
+@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
+def test_a_gguf_files_own_tokenizer_reads_them_so(kind, tmp_path):
+    path = tmp_path / "model.gguf"
+    if kind == "byte-level":
+        shutil.copy(model_file("tiny", "*.gguf"), path)
+    else:
+        sentencepiece_gguf(path, template=FAMILIES["unigram"].template)
+    text = GgufText(path)
+    barred = {id for token, id in text._control._ids.items() if token != "<unk>"}
+    plain = [id for id in text.render(*attacks.everywhere(HARMLESS)) if id in barred]
+    for string in attacks.strings()[::3]:
+        ids = text.render(*attacks.everywhere(string))
+        assert [id for id in ids if id in barred] == plain, string
+
+
+def test_equal_chats_have_equal_ids(texts):
+    """Though the marks are drawn anew for each, so that what was computed for one serves the next."""
+    for string in attacks.strings()[::20]:
+        once, again = (texts["mistral"].render(*attacks.everywhere(string, folded=True)) for _ in range(2))
+        assert once == again
+
+
 def ordinary(rng, name):
     """A chat of ordinary words that the family's template takes as it is, with tools in some of them."""
 
@@ -131,7 +158,8 @@ def ordinary(rng, name):
     has_system = rng.random() < 0.5 and name != "gemma" and not (name == "mistral" and calls)
     turns = [ChatMessage("system", said())] if has_system else []
     for _ in range(rng.randint(0, 3)):
-        turns += [ChatMessage("user", said()), ChatMessage("assistant", said())]
+        thought = "<think>\nif a < b\n</think>\n\n" if rng.random() < 0.3 else ""
+        turns += [ChatMessage("user", said()), ChatMessage("assistant", thought + said())]
     turns += [ChatMessage("user", said())]
     if not calls:
         return turns, ()
@@ -144,8 +172,6 @@ def ordinary(rng, name):
 
 def as_transformers(folder, turns, tools):
     """Ids by transformers' own way from a chat to them."""
-    from verify_server.text.chat_template import _function, _turn
-
     return AutoTokenizer.from_pretrained(folder).apply_chat_template(
         [_turn(turn) for turn in turns],
         tools=[_function(tool) for tool in tools] or None,
