@@ -99,7 +99,6 @@ class Family(NamedTuple):
     added: tuple[str, ...] = ()  # not special
     build: str = "byte_level"
     control: tuple[str, ...] = ()  # those of `added` that people must not write
-    folded: bool = False  # takes no chat but of user and assistant in turn
     calls: bool = False  # whether the template writes calls of tools
 
 
@@ -121,13 +120,11 @@ FAMILIES = {
         ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
         ("\n\n", "\n\n\n", "<table>"),
         build="sentencepiece",
-        folded=True,
     ),
     "mistral": Family(
         MISTRAL,
         ("<s>", "</s>", *(f"[{end}{name}]" for name in BRACKETS for end in ("", "/"))),
         build="metaspace",
-        folded=True,
         calls=True,
     ),
     "deepseek": Family(
