@@ -244,7 +244,9 @@ def _switches() -> Schema:
     kind = opened({"type": one_of(*TYPES, None)})
     return {
         "enable_thinking": switch("Whether the model thinks before it answers."),
-        "thinking": optional({"anyOf": [{"type": "boolean"}, kind]}, "The same, as DeepSeek and GLM have it."),
+        "thinking": optional(
+            {"anyOf": [{"type": "boolean"}, kind]}, "The same, as DeepSeek and GLM have it."
+        ),
         EFFORT: optional(TEXT, "How much it thinks; none = not at all."),
     }
 

@@ -83,9 +83,9 @@ def short_ids(turns: Sequence[Turn]) -> list[Turn]:
     for turn in turns:
         turn = dict(turn)
         if "tool_calls" in turn:
-            turn["tool_calls"] = [{**call, "id": _short(call["id"])} for call in turn["tool_calls"]]
+            turn["tool_calls"] = [{**call, "id": short_id(call["id"])} for call in turn["tool_calls"]]
         if "tool_call_id" in turn:
-            turn["tool_call_id"] = _short(turn["tool_call_id"])
+            turn["tool_call_id"] = short_id(turn["tool_call_id"])
         made.append(turn)
     return made
 
@@ -156,5 +156,6 @@ def _as_one(turns: Sequence[Turn]) -> list[Turn]:
     return [{**turns[0], **turns[-1], "content": content}] if len(turns) > 1 else list(turns)
 
 
-def _short(id: str) -> str:
+def short_id(id: str) -> str:
+    """Nine letters and digits that stand for an id, always the same ones."""
     return hashlib.sha256(id.encode()).hexdigest()[:9]

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from opensled.bounds import require_unicode
+from opensled.control_tokens import ControlTokens
 from opensled.errors import ProtocolError
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
@@ -89,6 +90,10 @@ class TargetTokenizer:
         """Token ids of a text that already has its special tokens, as chat templates write it."""
         text = require_unicode(text, "the prompt", "prompt")
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def control_tokens(self, template: str) -> ControlTokens:
+        """Those of chats by `template`."""
+        return ControlTokens(self._tokenizer, (template,))
 
     def piece(self, token: int) -> str:
         """The spelling of one id; "" for an id without one."""

@@ -217,6 +217,17 @@ def test_a_reopened_session_keeps_its_pictures(engine, text):
     asyncio.run(swapped())
 
 
+def test_a_placeholder_in_the_words_of_people_is_text(text):
+    """A picture is where it was put, and nowhere else."""
+    turns = question("an <image> of words <IMAGE>", 1)
+    ids = text.render(turns)
+    assert ids.count(PLACEHOLDER) == 1
+    assert text._tokenizer.decode(ids) == "<user><image>an<image>ofwords<IMAGE><assistant>", (
+        "it has no blanks"
+    )
+    assert PLACEHOLDER not in text.render(question("<image>"))
+
+
 @pytest.mark.parametrize(
     ("opening", "error", "words"),
     [
@@ -225,7 +236,7 @@ def test_a_reopened_session_keeps_its_pictures(engine, text):
         (Open((1, *[PLACEHOLDER] * ROWS), images=(image(1).named,)), MissingImage, "send its file"),
         (Open((1, *[PLACEHOLDER] * ROWS)), InvalidRequest, "for 0 images"),
         (Open((1, *[PLACEHOLDER] * ROWS), images=(Image(bytes(32), b"x"),)), InvalidRequest, "digest"),
-        (Open(question("an <image> of words")), InvalidRequest, "own placeholder"),
+        (Open((1, PLACEHOLDER, 1)), InvalidRequest, "for 0 images"),
     ],
 )
 def test_pictures_that_are_not_there_or_not_theirs_are_refused(engine, text, opening, error, words):

@@ -186,7 +186,7 @@ SPM_WORDS = (
 )
 
 
-def sentencepiece_gguf(path: Path, prefix: bool = True) -> Path:
+def sentencepiece_gguf(path: Path, prefix: bool = True, template: str = "") -> Path:
     """A random llama with a SentencePiece vocabulary: control tokens, bytes, characters and words by score."""
     characters = sorted({*"▁abcdefghijklmnopqrstuvwxyzT.,!0123456789é你好"})
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
@@ -206,6 +206,8 @@ def sentencepiece_gguf(path: Path, prefix: bool = True) -> Path:
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_space_prefix(prefix)
+    if template:
+        writer.add_chat_template(template)
     chance = np.random.default_rng(0)
     for name, shape in _llama_tensors():
         shape = (len(pieces), WIDTH) if name == "token_embd.weight" else shape

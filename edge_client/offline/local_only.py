@@ -15,6 +15,8 @@ from edge_client.offline.provisional import SEGMENT
 from opensled.answer import Origin, Task
 from opensled.chat_forms import first_taken
 from opensled.chat_render import ChatRenderer
+from opensled.control_spellings import Variables
+from opensled.control_tokens import ControlTokens
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
@@ -120,16 +122,25 @@ def render(
     if any(turn.tool_calls or turn.tool_call_id for turn in messages):
         raise Unsupported("no server can be reached; tools are the server's alone", "messages")
     renderer = _renderer(template, tuple(_special(info, tokenizer).items()))
-    turns = [
-        {"role": turn.role, "content": turn.content, **thoughts_by_key(template, turn.reasoning)}
-        for turn in messages
-    ]
+
+    def text(messages: Sequence[ChatMessage], _: object, given: Variables) -> str:
+        turns = [
+            {"role": turn.role, "content": turn.content, **thoughts_by_key(template, turn.reasoning)}
+            for turn in messages
+        ]
+        return first_taken([turns], lambda turns: renderer.render(turns, None, given))
+
     given = read_variables(variables)
     try:
-        text = first_taken([turns], lambda turns: renderer.render(turns, None, given))
+        return _control(tokenizer, template).encode(messages, (), text, tokenizer.encode_rendered, given)
     except EngineError as error:
         raise InvalidRequest(f"the chat template cannot be compiled here: {error}", "messages") from error
-    return tokenizer.encode_rendered(text)
+
+
+@lru_cache(maxsize=1)
+def _control(tokenizer: TargetTokenizer, template: str) -> ControlTokens:
+    """Of the latest tokenizer and template."""
+    return tokenizer.control_tokens(template)
 
 
 @lru_cache(maxsize=1)

@@ -6,11 +6,13 @@ metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or 
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from opensled.control_tokens import ControlTokens
 from opensled.errors import UnsupportedModel, VocabularyMismatch
 from opensled.gguf_file import read_metadata
 from opensled.messages import ChatMessage, Tool
@@ -57,6 +59,7 @@ class GgufText:
         special = files.special() or _special(metadata)
         self._chats = Chats(templates, special, path, undefined=templates is not beside)
         self.template_variables = self._chats.variables
+        self._control = ControlTokens(self._tokenizer, templates)
         self.vocab_size = len(self._pieces)
         self.eos_ids = tuple(dict.fromkeys((*gguf_ends.eos_ids(metadata), *files.ends(self._tokenizer))))
         self.fingerprint = fingerprint(self._pieces)
@@ -72,7 +75,8 @@ class GgufText:
         variables: Mapping[str, Any] | None = None,
     ) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        return self._ids(self._chats.render(messages, tools, variables), framed=False)
+        encode = partial(self._ids, framed=False)
+        return self._control.encode(messages, tools, self._chats.render, encode, variables)
 
     def _ids(self, text: str, framed: bool) -> tuple[int, ...]:
         """By `encode_batch`: `encode` holds the interpreter's lock, seconds for a long text, and stalls all streams."""

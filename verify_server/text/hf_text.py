@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from opensled.control_tokens import ControlTokens
 from opensled.errors import UnsupportedModel, first_line
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
@@ -25,6 +26,7 @@ class HFText:
         placeholder = _placeholder(folder, self._tokenizer)
         self._chats = Chats(templates, self._tokenizer.special_tokens_map, folder, placeholder)
         self.template_variables = self._chats.variables
+        self._control = ControlTokens(self._tokenizer.backend_tokenizer, templates, placeholder)
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
         self.fingerprint = fingerprint(piece or "" for piece in pieces)
@@ -41,7 +43,9 @@ class HFText:
         variables: Mapping[str, Any] | None = None,
     ) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        text = self._chats.render(messages, tools, variables)
+        return self._control.encode(messages, tools, self._chats.render, self._encode_rendered, variables)
+
+    def _encode_rendered(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
