@@ -14,7 +14,7 @@ from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
 from edge_client.telemetry import Telemetry
-from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
+from opensled.answer import LOCAL_ONLY, Chunk, PromptTokens, Stats, Task
 from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
 from opensled.messages import ModelInfo, Prefill
@@ -42,7 +42,8 @@ class AnswerStream:
         """
         self._session, self._thread, self._task, self._offline = session, thread, task, offline
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
-        self._text = AnswerText(tokenizer, task.stop)
+        self._text, self._prompt = AnswerText(tokenizer, task.stop), PromptTokens()
+        session.hear_prefill = self._prompt.hear
         self._ends = end_rules(info, task, self._truth)
         self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0, rule=session.rule)
         goes_on = offline.mode == PROVISIONAL and thread.drafts
@@ -57,19 +58,25 @@ class AnswerStream:
         event = await self._event()
         if isinstance(event, float):
             return Chunk("", (), waiting=event, provisional=self._guess())
+        prompt = self._prompt.take()
         if isinstance(event, Prefill):
-            return Chunk("", (), prefill=event, provisional=self._guess())
+            return Chunk("", (), prefill=event, prompt=prompt, provisional=self._guess())
+        if self._task.prompt_logprobs is not None:
+            self._prompt.require(self._truth.prompt_length)
         tokens, text = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
         reason = "stop" if self._text.stopped else self._truth.finish_reason
         if not reason:
-            return Chunk(text, tokens, logprobs=logprobs, origins=origins, provisional=self._guess())
+            return Chunk(
+                text, tokens, None, None, origins, logprobs, prompt=prompt, provisional=self._guess()
+            )
         await self._stop()
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
         self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
-        return Chunk(text + self._text.flush(), tokens, reason, self._stats, origins, logprobs)
+        text += self._text.flush()
+        return Chunk(text, tokens, reason, self._stats, origins, logprobs, prompt=prompt)
 
     async def aclose(self) -> None:
         """Give up what is under way, and count what it cost."""

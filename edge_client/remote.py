@@ -206,7 +206,7 @@ class RemoteSession:
         if pause:
             await asyncio.sleep(pause)
         self.truth.forget_vetted()  # who answers now may never have heard of it
-        self._request = replace(self._request, committed=self.truth.generated)
+        self._request = _going_on(self._request, self.truth.generated)
         opened = await self._persist(moved, self._patience.give_up)
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
@@ -289,6 +289,12 @@ class RemoteSession:
 
 def _ignore(prefill: Prefill) -> None:
     """Nobody wants to know."""
+
+
+def _going_on(request: Open, generated: tuple[int, ...]) -> Open:
+    """The request of a sequence that has `generated` tokens by now; all that its prompt says came before them."""
+    wanted = None if generated else request.prompt_logprobs
+    return replace(request, committed=generated, prompt_logprobs=wanted)
 
 
 def _shortened(draft: Draft, limits: Limits) -> Draft:

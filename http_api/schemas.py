@@ -19,6 +19,8 @@ from opensled.messages import (
     ModelInfo,
 )
 
+LIMIT: Schema = {"anyOf": [*COUNT["anyOf"], one_of(0)]}  # where a prompt can be shown without an answer
+
 
 def components(info: ModelInfo) -> Schema:
     """Those of requests, for a server that says `info`."""
@@ -47,7 +49,11 @@ def _common(info: ModelInfo) -> Schema:
     return {
         **everywhere(info),
         "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
-        "max_tokens": optional(COUNT, "Most tokens of an answer."),
+        "max_tokens": optional(LIMIT, "Most tokens of an answer; 0 only with prompt_logprobs."),
+        "prompt_logprobs": optional(
+            {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
+            "Tell the log-probabilities of the prompt's tokens, and of so many of the likeliest. Not in a stream.",
+        ),
     }
 
 
@@ -168,7 +174,7 @@ def _service() -> Schema:
 
 def _chat_only() -> Schema:
     return {
-        "max_completion_tokens": optional(COUNT, "Newer name of max_tokens; of both the smaller one holds."),
+        "max_completion_tokens": optional(LIMIT, "Newer name of max_tokens; of both the smaller one holds."),
         "logprobs": optional(FLAG, "Tell the log-probabilities of the answer's tokens."),
         "top_logprobs": optional(
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
@@ -179,12 +185,16 @@ def _chat_only() -> Schema:
 
 def _completion_only() -> Schema:
     return {
-        "max_tokens": optional(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
+        "max_tokens": optional(
+            LIMIT,
+            f"Most tokens of an answer; {COMPLETION_TOKENS} if left out, 0 only with echo or prompt_logprobs.",
+        ),
         "logprobs": optional(
             {"anyOf": [one_of(False), {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS}]},
-            "Tell the log-probabilities of the answer's tokens, and of so many of the likeliest.",
+            "Tell the log-probabilities of the answer's tokens, with echo also of the prompt's, and of so many of the "
+            "likeliest.",
         ),
-        "echo": optional(FLAG, "Show the prompt before the answer. Not with logprobs."),
+        "echo": optional(FLAG, "Show the prompt before the answer."),
         "best_of": optional(
             {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "1, equal to n, or left out."
         ),

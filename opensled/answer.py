@@ -4,8 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from opensled.errors import ProtocolError
 from opensled.images import Image
-from opensled.messages import Guide, Prefill, Prompt, SamplingParams, TokenLogprobs, is_chat
+from opensled.messages import (
+    Guide,
+    Prefill,
+    Prompt,
+    PromptToken,
+    SamplingParams,
+    TokenLogprobs,
+    is_chat,
+)
 
 # Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
 # accepted draft (bonus), the server without a draft; or, without verification, the draft model alone (local) or a
@@ -37,6 +46,7 @@ class Task:
     background: bool | None = None  # no reader waits for it; None = the device's default
     alone: bool = False  # the draft model answers by itself, without the target
     drafts: bool = True  # the device drafts for it; without drafts the server decodes it alone
+    prompt_logprobs: int | None = None  # as `top_logprobs`, of the prompt's tokens
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -111,6 +121,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
     prefill: Prefill | None = None  # how far the prompt is read, while that goes on
+    prompt: tuple[PromptToken, ...] = ()  # tokens of the prompt that became known, each once, if asked for
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
 
     @property
@@ -119,3 +130,34 @@ class Chunk:
         if self.prefill is not None:
             return f"reading the prompt, {self.prefill.computed:,} of {self.prefill.length:,}"
         return f"waiting for the server, {self.waiting:.0f} s" if self.waiting >= 1 else ""
+
+
+class PromptTokens:
+    """The tokens of a prompt with their log-probabilities: each is taken once, however often servers tell it."""
+
+    def __init__(self) -> None:
+        self._known = 0
+        self._news: list[PromptToken] = []
+
+    def hear(self, prefill: Prefill) -> None:
+        """Take what is new; raises ProtocolError if tokens before it are missing."""
+        skipped = self._known - prefill.first
+        if prefill.tokens and skipped < 0:
+            raise _left_out()
+        news = prefill.tokens[skipped:] if prefill.tokens else ()
+        self._known += len(news)
+        self._news += news
+
+    def take(self) -> tuple[PromptToken, ...]:
+        """Those that were heard since the last call."""
+        news, self._news = tuple(self._news), []
+        return news
+
+    def require(self, length: int) -> None:
+        """Raises ProtocolError unless `length` tokens are known: a prompt's, as its answer begins."""
+        if self._known < length:
+            raise _left_out()
+
+
+def _left_out() -> ProtocolError:
+    return ProtocolError("the server left log-probabilities of the prompt out; ask again")

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-from opensled.answer import Chunk, Origin, Stats
+from opensled.answer import Chunk, Origin, PromptTokens, Stats
 from opensled.answer_text import AnswerText
 from opensled.errors import ProtocolError
 from opensled.messages import Open, Opened, Prefill, Verdict
@@ -23,6 +23,7 @@ class LocalAnswer:
         """`started`: when the client asked, in seconds of the monotonic clock."""
         self.opening, self._text, self._started = opening, text, started
         self._truth: Truth | None = None
+        self._prompt = PromptTokens()
         self._stats = Stats(0, 0)
 
     @property
@@ -40,7 +41,8 @@ class LocalAnswer:
                 yield self._read(message, truth)
             if isinstance(message, Verdict):
                 chunk = self._chunk(message, truth)
-                self.opening = replace(self.opening, committed=truth.generated)
+                if truth.generated:
+                    self.opening = replace(self.opening, committed=truth.generated, prompt_logprobs=None)
                 reason = chunk.finish_reason or ""
                 yield chunk
 
@@ -64,10 +66,13 @@ class LocalAnswer:
     def _read(self, prefill: Prefill, truth: Truth) -> Chunk:
         if not truth.generated:
             self._stats.cached_tokens = prefill.cached
-        return Chunk("", (), prefill=prefill)
+        self._prompt.hear(prefill)
+        return Chunk("", (), prefill=prefill, prompt=self._prompt.take())
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
+        if self.opening.prompt_logprobs is not None:
+            self._prompt.require(truth.prompt_length)
         tokens, text = self._text.commit(news)
         if tokens and not stats.completion_tokens:
             stats.first_token = self._seconds
