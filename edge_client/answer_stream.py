@@ -14,10 +14,10 @@ from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
 from edge_client.telemetry import Telemetry
-from opensled.answer import LOCAL_ONLY, Chunk, PromptTokens, Stats, Task
+from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
 from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
-from opensled.messages import ModelInfo, Prefill
+from opensled.messages import ModelInfo, Prefill, PromptToken
 from opensled.protocol import EndRules, Truth
 from opensled.tokenizer import TargetTokenizer
 
@@ -42,8 +42,9 @@ class AnswerStream:
         """
         self._session, self._thread, self._task, self._offline = session, thread, task, offline
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
-        self._text, self._prompt = AnswerText(tokenizer, task.stop), PromptTokens()
-        session.hear_prefill = self._prompt.hear
+        self._text = AnswerText(tokenizer, task.stop)
+        self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
+        session.hear_prefill = self._hear
         self._ends = end_rules(info, task, self._truth)
         self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0, rule=session.rule)
         goes_on = offline.mode == PROVISIONAL and thread.drafts
@@ -58,11 +59,9 @@ class AnswerStream:
         event = await self._event()
         if isinstance(event, float):
             return Chunk("", (), waiting=event, provisional=self._guess())
-        prompt = self._prompt.take()
+        prompt, self._prompt = self._prompt, ()
         if isinstance(event, Prefill):
             return Chunk("", (), prefill=event, prompt=prompt, provisional=self._guess())
-        if self._task.prompt_logprobs is not None:
-            self._prompt.require(self._truth.prompt_length)
         tokens, text = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
@@ -83,6 +82,9 @@ class AnswerStream:
         await self._stop()
         self._telemetry.reopened += self._session.reopened
         self._telemetry.wasted += self._drafting.wasted
+
+    def _hear(self, prefill: Prefill) -> None:
+        self._prompt += prefill.tokens
 
     @property
     def _seconds(self) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from opensled.errors import ProtocolError
 from opensled.images import Image
 from opensled.messages import (
     Guide,
@@ -133,31 +132,16 @@ class Chunk:
 
 
 class PromptTokens:
-    """The tokens of a prompt with their log-probabilities: each is taken once, however often servers tell it."""
+    """How many tokens of a prompt are known with their log-probabilities: each counts once, however often it is told."""
 
     def __init__(self) -> None:
-        self._known = 0
-        self._news: list[PromptToken] = []
+        self.known = 0
 
-    def hear(self, prefill: Prefill) -> None:
-        """Take what is new; raises ProtocolError if tokens before it are missing."""
-        skipped = self._known - prefill.first
-        if prefill.tokens and skipped < 0:
-            raise _left_out()
-        news = prefill.tokens[skipped:] if prefill.tokens else ()
-        self._known += len(news)
-        self._news += news
-
-    def take(self) -> tuple[PromptToken, ...]:
-        """Those that were heard since the last call."""
-        news, self._news = tuple(self._news), []
-        return news
-
-    def require(self, length: int) -> None:
-        """Raises ProtocolError unless `length` tokens are known: a prompt's, as its answer begins."""
-        if self._known < length:
-            raise _left_out()
-
-
-def _left_out() -> ProtocolError:
-    return ProtocolError("the server left log-probabilities of the prompt out; ask again")
+    def news(self, prefill: Prefill) -> Prefill | None:
+        """`prefill` with the tokens that were not known before; None: some before them are missing."""
+        if prefill.tokens and prefill.first > self.known:
+            return None
+        news = prefill.tokens[self.known - prefill.first :] if prefill.tokens else ()
+        news, first = news if prefill.first + len(prefill.tokens) > self.known else (), self.known
+        self.known += len(news)
+        return prefill._replace(first=first, tokens=news)

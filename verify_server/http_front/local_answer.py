@@ -66,13 +66,15 @@ class LocalAnswer:
     def _read(self, prefill: Prefill, truth: Truth) -> Chunk:
         if not truth.generated:
             self._stats.cached_tokens = prefill.cached
-        self._prompt.hear(prefill)
-        return Chunk("", (), prefill=prefill, prompt=self._prompt.take())
+        news = self._prompt.news(prefill)
+        if news is None:
+            raise _left_out()
+        return Chunk("", (), prefill=news, prompt=news.tokens)
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
-        if self.opening.prompt_logprobs is not None:
-            self._prompt.require(truth.prompt_length)
+        if self.opening.prompt_logprobs is not None and self._prompt.known < truth.prompt_length:
+            raise _left_out()
         tokens, text = self._text.commit(news)
         if tokens and not stats.completion_tokens:
             stats.first_token = self._seconds
@@ -89,3 +91,7 @@ class LocalAnswer:
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+def _left_out() -> ProtocolError:
+    return ProtocolError("the server left log-probabilities of the prompt out; ask again")
