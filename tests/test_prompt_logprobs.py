@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.drafters.none import NoneDrafter
@@ -37,6 +37,7 @@ from scheduler.plan import Slice
 from tests.fake_target import _Text
 from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
 from tests.http_serving import asking, http_serving
+from tests.hypothesis_profiles import tried
 from tests.outages import device_that_loses
 from tests.sessions import made
 from tests.system import running
@@ -100,6 +101,7 @@ def heard(messages, length=len(PROMPT)):
 # -- a session ----------------------------------------------------------------------------------------------
 
 
+@tried(60)
 @given(st.lists(st.integers(1, 4), min_size=0, max_size=9), st.integers(0, 20))
 def test_every_division_into_chunks_tells_each_token_once(chunks, count):
     server, left = Server(), len(PROMPT)
@@ -249,8 +251,8 @@ def test_a_server_lost_in_the_middle_tells_each_token_once(at, params):
     assert lost >= min(1, len(at))
 
 
+@tried(25)
 @given(st.integers(0, 2**32))
-@settings(max_examples=25)
 def test_links_of_any_weather_tell_each_token_once(seed):
     weather = Weather(seed=seed, loss=0.03, duplicate=0.1, reorder=0.05)
 
