@@ -132,7 +132,7 @@ class Chunk:
 
 
 class PromptTokens:
-    """How many tokens of a prompt are known with their log-probabilities: each counts once, however often it is told."""
+    """How many tokens of a prompt are known with their log-probabilities: each counts once, however often told."""
 
     def __init__(self) -> None:
         self.known = 0

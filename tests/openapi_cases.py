@@ -41,7 +41,8 @@ def relate(body: Any, vocabulary: int) -> Any:
         related.pop("prompt_logprobs", None)
     if related.get("prompt_logprobs") is None and not related.get("echo"):
         for limit in ("max_tokens", "max_completion_tokens"):
-            related[limit] = related.get(limit) or None
+            if related.get(limit) == 0:
+                related[limit] = None
     if "best_of" in related:
         related["best_of"] = related.get("n")
     if related.get("logit_bias"):
