@@ -20,8 +20,9 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import STALL
 from edge_client.remote import RemoteSession
+from opensled import codec
 from opensled.answer import PromptTokens, Task
-from opensled.errors import InvalidRequest
+from opensled.errors import InvalidRequest, ProtocolError
 from opensled.messages import (
     MAX_PROMPT_LOGPROBS,
     Draft,
@@ -33,6 +34,7 @@ from opensled.messages import (
     SamplingParams,
     Verdict,
 )
+from opensled.v1 import verify_pb2 as pb
 from scheduler.plan import Slice
 from tests.fake_target import _Text
 from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
@@ -221,6 +223,22 @@ def test_a_reader_takes_each_token_once_and_misses_none():
     assert [[token.id for token in collected.news(one).tokens] for one in said] == [[1, 2], [], [], [3]]
     assert collected.news(Prefill(5, 9, 0, 4, (entry(5),))) is None, "the one before is missing"
     assert collected.known == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pb.Prefill(computed=1, length=1, tokens=[pb.Logprobs(ids=[1], logprobs=[0])] * 2),
+        pb.Prefill(computed=1, length=9, first=2**32 - 1, tokens=[pb.Logprobs(ids=[1], logprobs=[0])]),
+        pb.Prefill(length=9, tokens=[pb.Logprobs()]),
+        pb.Prefill(length=9, tokens=[pb.Logprobs(ids=[1, 2], logprobs=[0])]),
+        pb.Prefill(length=9, tokens=[pb.Logprobs(ids=[1] * 22, logprobs=[0] * 22)]),
+        pb.Prefill(length=9, tokens=[pb.Logprobs(ids=[1], logprobs=[float("nan")])]),
+    ],
+)
+def test_tokens_that_cannot_be_are_an_error_of_the_server(wrong):
+    with pytest.raises(ProtocolError):
+        codec.decode_server(pb.ServerMessage(prefill=wrong))
 
 
 async def prompt_of(device, params=FEW, at=(), network=None):
