@@ -18,7 +18,7 @@ from edge_client.telemetry import Telemetry
 from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
 from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
-from opensled.messages import ModelInfo, Prefill, is_chat
+from opensled.messages import ModelInfo, Prefill, PromptToken, is_chat
 from opensled.protocol import EndRules, Truth
 from opensled.thinking import reader_of
 from opensled.tokenizer import TargetTokenizer
@@ -47,6 +47,8 @@ class AnswerStream:
         self._text = AnswerText(tokenizer, task.stop)
         if is_chat(task.prompt):
             self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens))
+        self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
+        session.hear_prefill = self._hear
         self._ends = end_rules(info, task, self._truth)
         self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0, rule=session.rule)
         goes_on = offline.mode == PROVISIONAL and thread.drafts
@@ -64,13 +66,24 @@ class AnswerStream:
         event = await self._event()
         if isinstance(event, float):
             return Chunk("", (), waiting=event, provisional=self._guess())
+        prompt, self._prompt = self._prompt, ()
         if isinstance(event, Prefill):
-            return Chunk("", (), prefill=event, provisional=self._guess())
+            return Chunk("", (), prefill=event, prompt=prompt, provisional=self._guess())
         tokens, text, thoughts, thought = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
         self._stats.thought_tokens += thought
-        chunk = Chunk(text, tokens, None, None, origins, logprobs, thoughts=thoughts, thought_tokens=thought)
+        chunk = Chunk(
+            text,
+            tokens,
+            None,
+            None,
+            origins,
+            logprobs,
+            prompt=prompt,
+            thoughts=thoughts,
+            thought_tokens=thought,
+        )
         reason = "stop" if self._text.stopped else self._truth.finish_reason
         if not reason:
             return replace(chunk, provisional=self._guess())
@@ -85,6 +98,9 @@ class AnswerStream:
         await self._stop()
         self._telemetry.reopened += self._session.reopened
         self._telemetry.wasted += self._drafting.wasted
+
+    def _hear(self, prefill: Prefill) -> None:
+        self._prompt += prefill.tokens
 
     @property
     def _seconds(self) -> float:

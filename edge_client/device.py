@@ -212,6 +212,7 @@ class Device:
             model_id=self.info.model_id,
             fingerprint=self.info.fingerprint,
             top_logprobs=task.top_logprobs,
+            prompt_logprobs=task.prompt_logprobs,
             guide=task.guide,
             takes_unverified=self.writes_alone,
             template_variables=task.template_variables,

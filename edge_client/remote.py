@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from edge_client.moves import MOST_MOVES
 from edge_client.sent_images import SentImages
+from opensled.answer import PromptTokens
 from opensled.errors import (
     MissingImage,
     OpenSledError,
@@ -103,8 +104,9 @@ class RemoteSession:
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
         self.cached = 0  # positions of the prompt whose KV was found, where the first token comes from
-        self.hear_prefill: Callable[[Prefill], None] = _ignore  # called with each one
+        self.hear_prefill: Callable[[Prefill], None] = _ignore  # called with each one; tokens come once
         self._prefill: Prefill | None = None  # the latest of this stream
+        self._prompt = PromptTokens()
 
     @property
     def away(self) -> bool:
@@ -147,14 +149,25 @@ class RemoteSession:
             if isinstance(message, Moved):
                 await self._reopen(message)
             if isinstance(message, Prefill):
-                self._read(message)
+                await self._read(message)
             if isinstance(message, Verdict):  # else an Opened said twice
-                if message.base <= self.truth.confirmed:
+                if message.base <= self.truth.confirmed and self._knows_prompt(message):
                     return self._within_bounds(message)
                 await self._reopen()  # what lies before this one will not come any more
 
-    def _read(self, prefill: Prefill) -> None:
+    def _knows_prompt(self, verdict: Verdict) -> bool:
+        """Whether all that was asked of the prompt's tokens has come, as it does before a verdict that is final."""
+        if self._request.prompt_logprobs is None or self._prompt.known >= self.truth.prompt_length:
+            return True
+        final = verdict.base + len(verdict.tokens) - verdict.vetted
+        return final <= self.truth.prompt_length and not verdict.finish_reason
+
+    async def _read(self, message: Prefill) -> None:
         """The server has read more of the text; what it finds of an answer under way does not count."""
+        prefill = self._prompt.news(message)
+        if prefill is None:
+            await self._reopen()
+            return
         self._prefill = prefill
         if not self.truth.generated:
             self.cached = prefill.cached
@@ -207,7 +220,7 @@ class RemoteSession:
         if pause:
             await asyncio.sleep(pause)
         self.truth.forget_vetted()  # who answers now may never have heard of it
-        self._request = replace(self._request, committed=self.truth.generated)
+        self._request = _going_on(self._request, self.truth.generated)
         opened = await self._persist(moved, self._patience.give_up)
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
@@ -290,6 +303,12 @@ class RemoteSession:
 
 def _ignore(prefill: Prefill) -> None:
     """Nobody wants to know."""
+
+
+def _going_on(request: Open, generated: tuple[int, ...]) -> Open:
+    """The request of a sequence that has `generated` tokens by now; all that its prompt says came before them."""
+    wanted = None if generated else request.prompt_logprobs
+    return replace(request, committed=generated, prompt_logprobs=wanted)
 
 
 def _shortened(draft: Draft, limits: Limits) -> Draft:

@@ -1,12 +1,13 @@
 """One choice of a response: the pieces that a stream sends, and the whole object."""
 
-import codecs
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from http_api.calls import AnswerPiece, CallReader, parsed
 from opensled.answer import Chunk
-from opensled.messages import TokenLogprobs
+from opensled.answer_text import TextStream
+from opensled.messages import PromptToken, TokenLogprobs
 from opensled.tokenizer import TargetTokenizer
 
 LOWEST = -9999.0  # OpenAI's number for a token that cannot come; JSON has no infinity
@@ -38,31 +39,47 @@ class ChatLogprobs:
 
 
 class CompletionLogprobs:
-    """{"tokens": [...], "token_logprobs": [...], "top_logprobs": [{token: logprob}, ...], "text_offset": [...]}"""
+    """{"tokens": [...], "token_logprobs": [...], "top_logprobs": [{token: logprob}, ...], "text_offset": [...]}
 
-    def __init__(self, tokenizer: TargetTokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._length = 0  # characters of the text so far
+    An echoed prompt comes first, and then a token that ends the answer, too: harnesses find the prompt's by counting.
+    """
+
+    def __init__(self, tokenizer: TargetTokenizer, count: int, echo: str | None) -> None:
+        """`count`: of the likeliest tokens; `echo`: the prompt's text; None = it is not shown."""
+        self._tokenizer, self._count, self._echo = tokenizer, count, echo
+        self._prompt, self._answer = TextStream(tokenizer), TextStream(tokenizer)
+        self._read, self._length = 0, len(echo or "")  # characters of the prompt, and of the text, so far
 
     def of(self, chunk: Chunk) -> dict[str, Any]:
-        pairs = listed(chunk)
+        prompt = () if self._echo is None else chunk.prompt
+        answer = listed(chunk) if self._echo is None else tuple(zip(chunk.token_ids, chunk.logprobs))
+        ids = [*[token.id for token in prompt], *[id for id, _ in answer]]
+        places = [*[token.logprobs if token.rank else None for token in prompt], *[at for _, at in answer]]
+        offsets = [self._offset_in_prompt(token.id) for token in prompt]
         return {
-            "tokens": [self._spelling(id) for id, _ in pairs],
-            "token_logprobs": [max(LOWEST, at[0][1]) for _, at in pairs],
-            "top_logprobs": [self._likeliest(at) for _, at in pairs],
-            "text_offset": [self._offset(id) for id, _ in pairs],
+            "tokens": [self._spelling(id) for id in ids],
+            "token_logprobs": [max(LOWEST, at[0][1]) if at else None for at in places],
+            "top_logprobs": [self._likeliest(at) if at else None for at in places],
+            "text_offset": offsets + [self._offset(id) for id, _ in answer],
         }
+
+    def _offset_in_prompt(self, id: int) -> int:
+        """As `_offset`; a special token has a text where the prompt spells it."""
+        offset, text = self._read, self._prompt.push([id])
+        if id in self._tokenizer.special_ids:
+            name = self._spelling(id)
+            text = name if (self._echo or "").startswith(name, offset) else ""
+        self._read += len(text)
+        return offset
 
     def _likeliest(self, at: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens and the committed token."""
-        return {self._spelling(id): max(LOWEST, logprob) for id, logprob in (*at[1:], at[0])}
+        return {self._spelling(id): max(LOWEST, logprob) for id, logprob in (*at[1 : 1 + self._count], at[0])}
 
     def _offset(self, id: int) -> int:
         """Where the token begins in the text: after the characters that are complete before it."""
         offset = self._length
-        if id not in self._tokenizer.special_ids:
-            self._length += len(self._decoder.decode(self._tokenizer.token_bytes(id)))
+        self._length += len(self._answer.push([id]))
         return offset
 
     def _spelling(self, id: int) -> str:
@@ -161,11 +178,35 @@ class ChatChoice:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
+class PromptLogprobs:
+    """vLLM's form: for each token of a prompt {id: {logprob, rank, decoded_token}, ...}, null for the first one."""
+
+    def __init__(self, tokenizer: TargetTokenizer, count: int) -> None:
+        """`count`: how many of the likeliest tokens to show in each place."""
+        self._tokenizer, self._count = tokenizer, count
+        self.places: list[dict[str, Any] | None] = []
+
+    def push(self, tokens: Sequence[PromptToken]) -> None:
+        """Tokens that became known."""
+        self.places += [self._place(token) if token.rank else None for token in tokens]
+
+    def _place(self, token: PromptToken) -> dict[str, Any]:
+        own, *likeliest = token.logprobs
+        ranked = [(token.rank, *own), *[(rank, *at) for rank, at in enumerate(likeliest[: self._count], 1)]]
+        return {str(id): self._entry(rank, id, logprob) for rank, id, logprob in ranked}
+
+    def _entry(self, rank: int, id: int, logprob: float) -> dict[str, Any]:
+        text = self._tokenizer.token_bytes(id).decode(errors="replace")
+        return {"logprob": max(LOWEST, logprob), "rank": rank, "decoded_token": text}
+
+
 class CompletionChoice:
     """Choice number `index` of a completion; it begins with `echo`, its prompt or ""."""
 
-    def __init__(self, index: int, logprobs: CompletionLogprobs | None, echo: str) -> None:
-        self._index, self._logprobs, self._text = index, logprobs, echo
+    def __init__(
+        self, index: int, logprobs: CompletionLogprobs | None, echo: str, prompt: PromptLogprobs | None
+    ) -> None:
+        self._index, self._logprobs, self._text, self._prompt = index, logprobs, echo, prompt
         self._lists: dict[str, list[Any]] = {}
         self._reason: str | None = None
 
@@ -175,6 +216,8 @@ class CompletionChoice:
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns the pieces that a stream sends."""
         self._text += chunk.text
+        if self._prompt:
+            self._prompt.push(chunk.prompt)
         logprobs = self._logprobs.of(chunk) if self._logprobs else None
         for name, values in (logprobs or {}).items():
             self._lists.setdefault(name, []).extend(values)
@@ -187,7 +230,8 @@ class CompletionChoice:
 
     def whole(self) -> dict[str, Any]:
         logprobs = self._lists if self._logprobs else None
-        return {**self._piece(self._text), "logprobs": logprobs, "finish_reason": self._reason}
+        more = {"prompt_logprobs": self._prompt.places} if self._prompt else {}
+        return {**self._piece(self._text), "logprobs": logprobs, "finish_reason": self._reason, **more}
 
     def _piece(self, text: str) -> dict[str, Any]:
         return {"index": self._index, "text": text, "logprobs": None, "finish_reason": None}

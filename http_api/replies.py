@@ -138,7 +138,8 @@ def _frame(kind: str, choice: Schema) -> Schema:
 
 
 def _response(kind: str, choice: Schema) -> Schema:
-    return every({**_frame(kind, choice), "usage": ref("Usage")})
+    fields = {**_frame(kind, choice), "usage": ref("Usage")}
+    return closed({**fields, **(_prompt_logprobs() if kind == "chat.completion" else {})}, *fields)
 
 
 def _chunk(kind: str, choice: Schema) -> Schema:
@@ -215,19 +216,28 @@ def _completion_choice(*reasons: str | None) -> Schema:
     logprobs = every(
         {
             "tokens": items(TEXT),
-            "token_logprobs": items(NUMBER),
-            "top_logprobs": items({"type": "object", "additionalProperties": NUMBER}),
+            "token_logprobs": items(or_null(NUMBER)),
+            "top_logprobs": items(or_null({"type": "object", "additionalProperties": NUMBER})),
             "text_offset": items(NATURAL),
         }
     )
-    return every(
-        {
-            "index": NATURAL,
-            "text": TEXT,
-            "logprobs": or_null(logprobs),
-            "finish_reason": one_of(*reasons),
-        }
-    )
+    choice = {
+        "index": NATURAL,
+        "text": TEXT,
+        "logprobs": or_null(logprobs),
+        "finish_reason": one_of(*reasons),
+    }
+    return closed({**choice, **({} if None in reasons else _prompt_logprobs())}, *choice)
+
+
+def _prompt_logprobs() -> Schema:
+    """vLLM's form, where it is asked for."""
+    rank = {"type": "integer", "minimum": 1, "description": "ids at least as likely, itself included"}
+    place = every({"logprob": NUMBER, "rank": rank, "decoded_token": TEXT})
+    places = items(or_null({"type": "object", "additionalProperties": place}))
+    return {
+        "prompt_logprobs": {**places, "description": "of each token of the prompt, by id; null = the first"}
+    }
 
 
 def _usage() -> Schema:

@@ -45,6 +45,7 @@ class Request:
     is_chat: bool
     echo: bool = False  # the prompt goes before the answer
     shows_thoughts: bool = True  # the answer has them, apart from its text
+    prompt_logprobs: int | None = None  # of the likeliest tokens in vLLM's form; None = it is not asked for
     names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
     repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
     # A function's name as the model knows it -> its namespace, and its name there
@@ -78,8 +79,10 @@ def chat_request(
     require_template(info, "messages")
     require_images(prompt, info.images, "messages")
     guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
-    limit, name = token_limit(fields, info, "max_completion_tokens", "max_tokens")
-    params = read_params(fields, info, limit or info.limits.context_length)
+    told = within(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
+    names_of_limit = ("max_completion_tokens", "max_tokens")
+    limit, name = token_limit(fields, info, *names_of_limit, may_be_none=told is not None)
+    params = read_params(fields, info, info.limits.context_length if limit is None else limit)
     variables, shown = read_thinking(fields, info)
     task = Task(
         prompt,
@@ -88,9 +91,10 @@ def chat_request(
         _chat_logprobs(fields),
         guide,
         template_variables=variables,
+        prompt_logprobs=told,
     )
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return replace(shared(fields, [task], _count(fields), True, names), shows_thoughts=shown)
+    return replace(_told(shared(fields, [task], _count(fields), True, names), told), shows_thoughts=shown)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
@@ -100,24 +104,23 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     fields = Fields(body)
     asked_name(fields, info)
     prompts = read_prompts(fields.raw("prompt"), info)
-    limit, _ = token_limit(fields, info, "max_tokens")
-    params = read_params(fields, info, limit or COMPLETION_TOKENS)
+    echo, told = fields.flag("echo", False), within(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
+    limit, _ = token_limit(fields, info, "max_tokens", may_be_none=echo or told is not None)
+    params = read_params(fields, info, COMPLETION_TOKENS if limit is None else limit)
     logprobs = within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
-    stop = read_stop(fields.take("stop"))
-    tasks = [Task(prompt, params, stop, logprobs) for prompt in prompts]
-    echo = fields.flag("echo", False)
-    if echo and logprobs is not None:
-        raise Unsupported(
-            "echo with logprobs is not served: the prompt has no log-probabilities here", "echo"
-        )
+    stop, wanted = read_stop(fields.take("stop")), told
+    if echo and (logprobs is not None or limit == 0):
+        wanted = max(told or 0, logprobs or 0)
+    tasks = [Task(prompt, params, stop, logprobs, prompt_logprobs=wanted) for prompt in prompts]
     best_of = fields.integer("best_of")
-    names = {**CLIENT_NAMES, "top_logprobs": "logprobs"}
+    shown = {"prompt_logprobs": "logprobs"} if told is None else {}
+    names = {**CLIENT_NAMES, "top_logprobs": "logprobs", **shown}
     request = shared(fields, tasks, _count(fields), False, names)
     if best_of not in (None, 1, request.per_prompt):
         raise Unsupported(
             "best_of must be 1 or equal n: nothing here picks the best of more answers", "best_of"
         )
-    return replace(request, echo=echo)
+    return replace(_told(request, told), echo=echo)
 
 
 def shared(
@@ -162,6 +165,16 @@ def _chat_logprobs(fields: Fields) -> int | None:
     if top and not wanted:
         raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
     return (top or 0) if wanted else None
+
+
+def _told(request: Request, told: int | None) -> Request:
+    """With log-probabilities of the prompt in vLLM's form, of so many of the likeliest tokens; None: without."""
+    if told is not None and request.stream:
+        raise Unsupported(
+            "prompt_logprobs come with a whole answer: leave stream out, or ask /v1/completions for echo with logprobs",
+            "prompt_logprobs",
+        )
+    return replace(request, prompt_logprobs=told)
 
 
 def within(fields: Fields, name: str, most: int) -> int | None:

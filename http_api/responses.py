@@ -11,7 +11,14 @@ from typing import Any
 
 from http_api.backend import Backend
 from http_api.calls import CallReader
-from http_api.choices import ChatChoice, ChatLogprobs, Choice, CompletionChoice, CompletionLogprobs
+from http_api.choices import (
+    ChatChoice,
+    ChatLogprobs,
+    Choice,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+)
 from http_api.draft_alone import alone_name
 from http_api.requests import Request
 from opensled.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, unverified
@@ -90,6 +97,9 @@ class Reply:
         self._choices = [
             _choice(index, task, request, backend.tokenizer) for index, task in enumerate(request.tasks)
         ]
+        # Those of a chat, all of whose choices have one prompt
+        asked = request.is_chat and request.prompt_logprobs is not None
+        self._prompt = PromptLogprobs(backend.tokenizer, request.prompt_logprobs or 0) if asked else None
         self._stats: dict[int, Stats] = {}
         info = backend.info
         self._info = info
@@ -112,6 +122,8 @@ class Reply:
         """Take a chunk of a choice; returns what a stream sends."""
         if chunk.stats:
             self._stats[index] = chunk.stats
+        if self._prompt and index == 0:
+            self._prompt.push(chunk.prompt)
         if author := unverified(chunk.origins):
             self._frame |= {
                 "model": alone_name(self._info, author),
@@ -122,7 +134,8 @@ class Reply:
 
     def whole(self) -> dict[str, Any]:
         choices = [choice.whole() for choice in self._choices]
-        return {**self._frame, "choices": choices, "usage": self._usage()}
+        more = {"prompt_logprobs": self._prompt.places} if self._prompt else {}
+        return {**self._frame, "choices": choices, "usage": self._usage(), **more}
 
     def closing(self) -> list[dict[str, Any]]:
         """The last payload of a stream: the usage, if the request asks for it."""
@@ -157,8 +170,14 @@ def _choice(index: int, task: Task, request: Request, tokenizer: TargetTokenizer
     if request.is_chat:
         logprobs = ChatLogprobs(tokenizer) if logged else None
         return ChatChoice(index, logprobs, CallReader(names) if names else None, request.shows_thoughts)
-    echo = _text_of(task.prompt, tokenizer) if request.echo else ""
-    return CompletionChoice(index, CompletionLogprobs(tokenizer) if logged else None, echo)
+    echo = _text_of(task.prompt, tokenizer) if request.echo else None
+    asked = request.prompt_logprobs
+    return CompletionChoice(
+        index,
+        CompletionLogprobs(tokenizer, task.top_logprobs or 0, echo) if logged else None,
+        echo or "",
+        None if asked is None else PromptLogprobs(tokenizer, asked),
+    )
 
 
 def _text_of(prompt: Prompt, tokenizer: TargetTokenizer) -> str:

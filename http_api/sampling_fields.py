@@ -55,17 +55,24 @@ def seeded(params: SamplingParams, choice: int) -> SamplingParams:
     return replace(params, seed=int.from_bytes(digest, "little", signed=True))
 
 
-def token_limit(fields: Fields, info: ModelInfo, *names: str) -> tuple[int | None, str]:
-    """The token limit under its old or new name, and that name; of two limits the smaller one. -1 means no limit."""
+def token_limit(
+    fields: Fields, info: ModelInfo, *names: str, may_be_none: bool = False
+) -> tuple[int | None, str]:
+    """The token limit under its old or new name, and that name; of two limits the smaller one. -1 means no limit.
+
+    `may_be_none`: 0 asks for the prompt's part alone, which the request wants to see.
+    """
     found: dict[int, str] = {}
     for name in names:
         value = fields.integer(name)
         if value is None:
             continue
         value = info.limits.context_length if value == NO_LIMIT else value
-        if not 1 <= value < 2**31:
+        if not (0 if may_be_none else 1) <= value < 2**31:
             raise InvalidRequest(
-                f"{name} is out of range: it must be from 1 to {2**31 - 1}, or {NO_LIMIT} for no limit", name
+                f"{name} is out of range: it must be from 1 to {2**31 - 1}, or {NO_LIMIT} for no limit; 0 only where "
+                "the prompt is shown, by prompt_logprobs or by echo at /v1/completions",
+                name,
             )
         found[value] = name
     return (min(found), found[min(found)]) if found else (None, names[0])

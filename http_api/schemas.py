@@ -38,6 +38,8 @@ from opensled.messages import (
 from opensled.template_variables import RESERVED
 from opensled.thinking import KEYS
 
+LIMIT: Schema = {"anyOf": [*COUNT["anyOf"], one_of(0)]}  # where a prompt can be shown without an answer
+
 
 def components(info: ModelInfo) -> Schema:
     """Those of requests, for a server that says `info`."""
@@ -97,7 +99,11 @@ def _common(info: ModelInfo) -> Schema:
     return {
         **everywhere(info),
         "n": number({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
-        "max_tokens": number(COUNT, "Most tokens of an answer."),
+        "max_tokens": number(LIMIT, "Most tokens of an answer; 0 only with prompt_logprobs."),
+        "prompt_logprobs": number(
+            {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
+            "Tell the log-probabilities of the prompt's tokens, and of so many of the likeliest. Not in a stream.",
+        ),
     }
 
 
@@ -218,7 +224,7 @@ def _service() -> Schema:
 
 def _chat_only() -> Schema:
     return {
-        "max_completion_tokens": number(COUNT, "Newer name of max_tokens; of both the smaller one holds."),
+        "max_completion_tokens": number(LIMIT, "Newer name of max_tokens; of both the smaller one holds."),
         "logprobs": switch("Tell the log-probabilities of the answer's tokens."),
         "top_logprobs": number(
             {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
@@ -262,12 +268,16 @@ def _reasoning() -> Schema:
 
 def _completion_only() -> Schema:
     return {
-        "max_tokens": number(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
+        "max_tokens": number(
+            LIMIT,
+            f"Most tokens of an answer; {COMPLETION_TOKENS} if left out, 0 only with echo or prompt_logprobs.",
+        ),
         "logprobs": number(
             {"anyOf": [one_of(False), {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS}]},
-            "Tell the log-probabilities of the answer's tokens, and of so many of the likeliest.",
+            "Tell the log-probabilities of the answer's tokens, with echo also of the prompt's, and of so many of the "
+            "likeliest.",
         ),
-        "echo": switch("Show the prompt before the answer. Not with logprobs."),
+        "echo": switch("Show the prompt before the answer."),
         "best_of": number(
             {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "1, equal to n, or left out."
         ),

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from opensled.images import Image
-from opensled.messages import Guide, Prefill, Prompt, SamplingParams, TokenLogprobs, is_chat
+from opensled.messages import (
+    Guide,
+    Prefill,
+    Prompt,
+    PromptToken,
+    SamplingParams,
+    TokenLogprobs,
+    is_chat,
+)
 
 # Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
 # accepted draft (bonus), the server without a draft; or, without verification, the draft model alone (local) or a
@@ -40,6 +48,7 @@ class Task:
     alone: bool = False  # the draft model answers by itself, without the target
     drafts: bool = True  # the device drafts for it; without drafts the server decodes it alone
     template_variables: str = ""  # as of `Open`
+    prompt_logprobs: int | None = None  # as `top_logprobs`, of the prompt's tokens
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -115,6 +124,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
     prefill: Prefill | None = None  # how far the prompt is read, while that goes on
+    prompt: tuple[PromptToken, ...] = ()  # tokens of the prompt that became known, each once, if asked for
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
     coarse_tools: tuple[str, ...] = ()  # on the first chunk, see `Opened`
     thoughts: str = ""  # what is thought, before `text`
@@ -136,3 +146,19 @@ class Chunk:
         if self.prefill is not None:
             return f"reading the prompt, {self.prefill.computed:,} of {self.prefill.length:,}"
         return f"waiting for the server, {self.waiting:.0f} s" if self.waiting >= 1 else ""
+
+
+class PromptTokens:
+    """How many tokens of a prompt are known with their log-probabilities: each counts once, however often told."""
+
+    def __init__(self) -> None:
+        self.known = 0
+
+    def news(self, prefill: Prefill) -> Prefill | None:
+        """`prefill` with the tokens that were not known before; None: some before them are missing."""
+        if prefill.tokens and prefill.first > self.known:
+            return None
+        news = prefill.tokens[self.known - prefill.first :] if prefill.tokens else ()
+        news, first = news if prefill.first + len(prefill.tokens) > self.known else (), self.known
+        self.known += len(news)
+        return prefill._replace(first=first, tokens=news)

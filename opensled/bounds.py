@@ -123,7 +123,11 @@ def check_verdict(message: Any) -> None:
         raise InvalidRequest("unverified tokens are the last ones before the vetted tokens", "unverified")
     if len(message.logprobs) > len(message.tokens):
         raise InvalidRequest("more log-probabilities than tokens", "logprobs")
-    for entry in message.logprobs:
+    _check_logprobs(message.logprobs)
+
+
+def _check_logprobs(entries: Sequence[Any]) -> None:
+    for entry in entries:
         if not 1 <= len(entry.ids) <= 1 + MAX_TOP_LOGPROBS or len(entry.ids) != len(entry.logprobs):
             raise InvalidRequest(f"log-probabilities name 1 to {1 + MAX_TOP_LOGPROBS} ids", "logprobs")
         if any(map(math.isnan, entry.logprobs)):
@@ -131,9 +135,13 @@ def check_verdict(message: Any) -> None:
 
 
 def check_prefill(message: Any) -> None:
-    """Raises InvalidRequest for a protobuf `Prefill` with more positions found than computed, or than there are."""
+    """Raises InvalidRequest for a protobuf `Prefill` with more positions found than computed, or than there are, or
+    with tokens beyond them."""
     if not message.cached <= message.computed <= message.length:
         raise InvalidRequest("what is found is computed, and what is computed is of the text", "prefill")
+    if message.tokens and message.first + len(message.tokens) > message.length:
+        raise InvalidRequest("the tokens of a prompt are of the text", "prefill")
+    _check_logprobs(message.tokens)
 
 
 def _check_parents(parents: Sequence[int], count: int) -> None:

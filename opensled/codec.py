@@ -26,6 +26,7 @@ from opensled.messages import (
     Open,
     Opened,
     Prefill,
+    PromptToken,
     RuleFacts,
     ServerMessage,
     SparseDistribution,
@@ -98,7 +99,7 @@ def encode_server(message: ServerMessage) -> pb.ServerMessage:
     if isinstance(message, Moved):
         return pb.ServerMessage(moved=pb.Moved(**vars(message)))
     if isinstance(message, Prefill):
-        return pb.ServerMessage(prefill=pb.Prefill(**message._asdict()))
+        return pb.ServerMessage(prefill=_encode_prefill(message))
     return pb.ServerMessage(failure=pb.Failure(**vars(message)))
 
 
@@ -116,8 +117,7 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
     if kind == "opened":
         return _decode_opened(message.opened)
     if kind == "prefill":
-        bounds.check_prefill(message.prefill)
-        return Prefill(message.prefill.computed, message.prefill.length, message.prefill.cached)
+        return _decode_prefill(message.prefill)
     if kind == "moved":
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
@@ -302,6 +302,27 @@ def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:
     return pb.Logprobs(ids=[id for id, _ in entry], logprobs=[value for _, value in entry])
 
 
+def _pairs(entry: pb.Logprobs) -> TokenLogprobs:
+    return tuple(zip(entry.ids, entry.logprobs))
+
+
+def _encode_prefill(message: Prefill) -> pb.Prefill:
+    encoded = pb.Prefill(
+        computed=message.computed, length=message.length, cached=message.cached, first=message.first
+    )
+    for token in message.tokens:
+        entry = _encode_logprobs(token.logprobs)
+        entry.rank = token.rank
+        encoded.tokens.append(entry)
+    return encoded
+
+
+def _decode_prefill(message: pb.Prefill) -> Prefill:
+    bounds.check_prefill(message)
+    tokens = tuple([PromptToken(entry.rank, _pairs(entry)) for entry in message.tokens])
+    return Prefill(message.computed, message.length, message.cached, message.first, tokens)
+
+
 def _decode_verdict(message: pb.Verdict) -> Verdict:
     bounds.check_verdict(message)
     return Verdict(
@@ -311,7 +332,7 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         answers=message.answers,
         finish_reason=message.finish_reason,
         hint=message.hint if message.HasField("hint") else None,
-        logprobs=tuple(tuple(zip(entry.ids, entry.logprobs)) for entry in message.logprobs),
+        logprobs=tuple(_pairs(entry) for entry in message.logprobs),
         loose=tuple(message.loose),
         vetted=message.vetted,
         unverified=message.unverified,

@@ -22,6 +22,8 @@ MAX_BIASES = 1024
 MAX_PENALTY = 2  # of all three; OpenAI's range of presence and frequency, vLLM's of repetition
 MIN_REPETITION = 1e-6  # a logit over a smaller penalty could overflow
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
+# Log-probabilities of one prompt: 131,072 positions with one alternative each. They are held for a slow reader.
+MAX_PROMPT_LOGPROBS = 1 << 19
 MAX_PACE = 1e6  # tokens/s
 MAX_DEVICE = 64  # bytes of the name of a device
 
@@ -82,7 +84,7 @@ class SamplingParams:
     top_k: int = 0  # 0 = off
     top_p: float = 1.0  # 1 = off
     seed: int | None = None  # None: the server draws a noise key
-    max_tokens: int = 256  # committed tokens after the prompt
+    max_tokens: int = 256  # committed tokens after the prompt; 0 only with `Open.prompt_logprobs`
     stop_ids: tuple[int, ...] = ()  # token ids that end the sequence, besides the model's own eos
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit), before everything else
@@ -97,7 +99,7 @@ class SamplingParams:
         _check(0 <= self.top_k < 2**31, "top_k", "from 0 (off) to 2147483647")
         _check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a signed 64-bit integer")
-        _check(1 <= self.max_tokens < 2**31, "max_tokens", "from 1 to 2147483647")
+        _check(0 <= self.max_tokens < 2**31, "max_tokens", "from 1 to 2147483647")
         _check(len(self.logit_bias) <= MAX_BIASES, "logit_bias", f"at most {MAX_BIASES} ids")
         small = all(-MAX_BIAS <= bias <= MAX_BIAS for _, bias in self.logit_bias)  # also false for NaN
         _check(small, "logit_bias", f"from -{MAX_BIAS} to {MAX_BIAS}")
@@ -193,6 +195,7 @@ class Open:
     model_id: str = ""  # the target that was described; another one must not continue its text. "" = any
     fingerprint: str = ""  # the vocabulary that was described. "" = any
     top_logprobs: int | None = None  # log-probabilities: of committed tokens and so many others; None = no
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens, which come with `Prefill`
     guide: Guide | None = None
     pace: float = 0.0  # tokens/s the user needs; 0 = as fast as possible, without a promise
     background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
@@ -204,8 +207,11 @@ class Open:
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
         _check(len(self.device.encode()) <= MAX_DEVICE, "device", f"at most {MAX_DEVICE} bytes")
-        allowed = self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
-        _check(allowed, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
+        for name in ("top_logprobs", "prompt_logprobs"):
+            wanted = getattr(self, name)
+            _check(wanted is None or 0 <= wanted <= MAX_TOP_LOGPROBS, name, f"from 0 to {MAX_TOP_LOGPROBS}")
+        answers = self.params.max_tokens > 0 or self.prompt_logprobs is not None
+        _check(answers, "max_tokens", "from 1 to 2147483647, or 0 with log-probabilities of the prompt")
 
 
 @dataclass(frozen=True)
@@ -250,6 +256,17 @@ class Opened:
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
 TokenLogprobs = tuple[tuple[int, float], ...]
+
+
+class PromptToken(NamedTuple):
+    """A token of the prompt, as the target would have chosen it."""
+
+    rank: int  # ids at least as likely as it, itself included; 0 = the first position: nothing precedes it
+    logprobs: TokenLogprobs  # its own first; at the first position alone, and 0
+
+    @property
+    def id(self) -> int:
+        return self.logprobs[0][0]
 
 
 class Verdict(NamedTuple):
@@ -305,6 +322,8 @@ class Prefill(NamedTuple):
     computed: int  # whose KV is there
     length: int  # of the text
     cached: int = 0  # of `computed`, found in the prefix cache and never computed; until the first verdict
+    first: int = 0  # position of the first of
+    tokens: tuple[PromptToken, ...] = ()  # tokens of the prompt, if asked for: those that are known now
 
 
 ClientMessage = Open | Draft | Cancel

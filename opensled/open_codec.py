@@ -61,6 +61,7 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         model_id=message.model_id,
         fingerprint=message.fingerprint,
         top_logprobs=message.top_logprobs if message.HasField("top_logprobs") else None,
+        prompt_logprobs=message.prompt_logprobs if message.HasField("prompt_logprobs") else None,
         guide=_decode_guide(message.guide) if message.HasField("guide") else None,
         pace=message.pace,
         background=message.background,

@@ -184,6 +184,8 @@ def cut(tokens: Sequence[int], base: int, ends: EndRules) -> tuple[tuple[int, ..
 
     An end in the middle of a draft ends the commit there: no bonus token after it.
     """
+    if base >= ends.last_length:  # of a sequence without an answer
+        return (), "length"
     is_short = base + len(tokens) < ends.last_length
     if is_short and ends.eos_ids.isdisjoint(tokens) and ends.stop_ids.isdisjoint(tokens):  # nearly always
         return tuple(tokens), ""

@@ -147,6 +147,9 @@ class RelayManager(SessionManager):
         session.survival = self._survival
         return session
 
+    def _prompt_scores(self, message: Open, prompt_ids: tuple[int, ...]) -> None:
+        """The target above has them; what it says passes this relay as it is."""
+
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
         """Chains only: a tree would meet tokens taken back."""
         return super()._limits_under(rule)._replace(max_tree=0)

@@ -38,8 +38,12 @@ def relate(body: Any, vocabulary: int) -> Any:
     related = dict(body)
     if not (related.get("logprobs") or LOGPROBS in (related.get("include") or ())):
         related.pop("top_logprobs", None)
-    if related.get("logprobs") is not None:
-        related.pop("echo", None)
+    if related.get("stream"):
+        related.pop("prompt_logprobs", None)
+    if related.get("prompt_logprobs") is None and not related.get("echo"):
+        for limit in ("max_tokens", "max_completion_tokens"):
+            if related.get(limit) == 0:
+                related[limit] = None
     if "best_of" in related:
         related["best_of"] = related.get("n")
     if related.get("logit_bias"):

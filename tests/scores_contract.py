@@ -176,6 +176,14 @@ class ScoresContract:
             assert [value for _, value in entry] == pytest.approx([expected[token] for token, _ in entry])
         assert [len(entry) for entry in self.scores(logits).logprobs(rows, ids, 0)] == [1, 1, 1]
 
+    def test_a_rank_counts_the_ids_that_are_at_least_as_likely(self):
+        logits = rows_of_all_kinds()
+        logits[5, :4] = logits[5].max() + 1  # ties
+        rows, ids = [0, 5, 5, 17], [5, 0, 3, 96]
+        expected = [sum(other >= logits[row][id] for other in logits[row]) for row, id in zip(rows, ids)]
+        assert self.scores(logits).ranks(rows, ids) == expected and expected[1:3] == [4, 4]
+        assert self.scores(logits).ranks([], []) == []
+
     def test_entropy_is_that_of_the_raw_distribution(self):
         logits = rows_of_all_kinds()
         logits[4] = np.where(np.arange(VOCABULARY) == 3, 0.0, -np.inf)  # certain

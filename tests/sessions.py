@@ -10,6 +10,7 @@ from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
+from verify_server.prompt_scores import PromptScores
 from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session
 from verify_server.session_timing import SessionTiming
@@ -31,10 +32,11 @@ def made(
     estimate: DraftEstimate | None = None,
     pace: float = 0.0,
     background: bool = False,
+    scores: PromptScores | None = None,
 ) -> Session:
     """A session without a reader; the keyword arguments are those of the classes it is made of."""
     ends = EndRules(frozenset({eos}), frozenset(params.stop_ids), len(prompt) + max_tokens)
     return Session(
-        id, tenant, Sequence(prompt, len(prompt), ends, table), params, key, Match(), limits,
+        id, tenant, Sequence(prompt, len(prompt), ends, table, scores=scores), params, key, Match(), limits,
         background=background, timing=SessionTiming(estimate, pace),
     )  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import aclosing
 
 import pytest
 
 from opensled.answer import Chunk
 from opensled.errors import InvalidRequest, Overloaded, Unreachable
-from opensled.messages import ChatMessage, ToolCall
+from opensled.messages import ChatMessage, PromptToken, ToolCall
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, events, refusal
 
 TEXT = "".join(WORDS)
@@ -208,8 +209,68 @@ def test_an_echo_puts_the_prompt_before_the_answer(prompt, shown, stream):
         assert response.json()["choices"][0]["text"] == shown + TEXT
 
 
-def test_an_echo_has_no_log_probabilities():
-    assert refusal(call(FakeBackend(), RAW, raw(echo=True, logprobs=1)))["param"] == "echo"
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"echo": True, "logprobs": 3}, 3),
+        ({"echo": True, "logprobs": 3, "prompt_logprobs": 7}, 7),
+        ({"echo": True, "max_tokens": 0}, 0),
+        ({"prompt_logprobs": 2, "max_tokens": 0}, 2),
+        ({"logprobs": 3}, None),
+        ({"echo": True}, None),
+    ],
+)
+def test_what_is_asked_of_a_prompt(fields, wanted):
+    backend = FakeBackend()
+    assert call(backend, RAW, raw(prompt=[[5, 6], [7]], **fields)).status_code == 200
+    assert [task.prompt_logprobs for task in backend.tasks] == [wanted] * 2
+
+
+PLACES = (
+    PromptToken(0, ((76, 0.0),)),
+    PromptToken(3, ((75, -2.0), (9, -0.5), (8, -1.0))),
+    PromptToken(1, ((8, -math.inf), (8, -math.inf), (9, -math.inf))),
+)
+
+
+def test_each_form_shows_as_many_of_the_likeliest_as_it_is_asked_for():
+    backend = FakeBackend()
+
+    async def say(task):
+        yield Chunk("", (), prompt=PLACES[:2])
+        yield Chunk("b", (40,), logprobs=(((40, -0.5), (9, -1.0)),), prompt=PLACES[2:])
+        yield Chunk("", (), "length", STATS)
+
+    backend.answer = say
+    fields = {"prompt": [76, 75, 8], "echo": True, "logprobs": 1, "prompt_logprobs": 2, "max_tokens": 1}
+    choice = call(backend, RAW, raw(**fields)).json()["choices"][0]
+    spell = [backend.tokenizer.token_bytes(id).decode() for id in (76, 75, 8, 40, 9)]
+    lists = choice["logprobs"]
+    assert lists["tokens"] == spell[:4] and lists["token_logprobs"] == [None, -2.0, -9999.0, -0.5]
+    assert lists["top_logprobs"] == [
+        None, {spell[4]: -0.5, spell[1]: -2.0}, {spell[2]: -9999.0}, {spell[4]: -1.0, spell[3]: -0.5},
+    ]  # fmt: skip
+    places = choice["prompt_logprobs"]
+    assert places[0] is None and [*places[1]] == ["75", "9", "8"] and [*places[2]] == ["8", "9"]
+    assert [entry["rank"] for entry in places[1].values()] == [3, 1, 2]
+    assert places[2]["8"] == {"logprob": -9999.0, "rank": 1, "decoded_token": spell[2]}
+
+
+def test_offsets_count_special_tokens_where_the_prompt_spells_them():
+    backend = FakeBackend()
+    prompt = "<|user|>Hi"
+    ids = backend.tokenizer.encode(prompt)
+
+    async def say(task):
+        yield Chunk("", (), prompt=tuple(PromptToken(0, ((id, 0.0),)) for id in ids))
+        yield Chunk("", (), "length", STATS)
+
+    backend.answer = say
+    for asked, offsets in ((prompt, [0, 8]), (list(ids), [0, 0])):
+        choice = call(backend, RAW, raw(prompt=asked, echo=True, logprobs=0, max_tokens=0)).json()["choices"][
+            0
+        ]
+        assert choice["logprobs"]["text_offset"] == offsets, choice
 
 
 def test_biases_reach_the_backend():

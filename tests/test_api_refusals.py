@@ -26,6 +26,7 @@ REFUSED = [
     ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
     ("temperature", 10**400), ("temperature", True), ("top_p", -1), ("top_p", 2), ("top_k", 1.5),
     ("seed", 1.5), ("seed", "1"), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
+    ("prompt_logprobs", 21), ("prompt_logprobs", -1), ("prompt_logprobs", True), ("max_completion_tokens", 0),
     ("max_completion_tokens", -2), ("stop", ["a"] * 65), ("stop", 3),
     ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"),
     ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
@@ -112,6 +113,7 @@ def test_refuses_prompts_by_name(prompt):
     ("field", "value"),
     [
         ("echo", 1), ("suffix", "a"), ("best_of", 2), ("logprobs", 6), ("logprobs", True), ("logprobs", -1),
+        ("max_tokens", 0), ("prompt_logprobs", 21), ("prompt_logprobs", "1"),
         ("messages", HELLO), ("max_completion_tokens", 3), ("tools", [{}]),
         ("response_format", {"type": "json_object"}),
     ],
@@ -119,6 +121,13 @@ def test_refuses_prompts_by_name(prompt):
 def test_refuses_completion_fields_by_name(field, value):
     response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": "a", field: value})
     assert refusal(response)["param"] == field
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_log_probabilities_of_a_prompt_in_vllms_form_come_in_no_stream(path):
+    prompt = {"messages": HELLO} if "chat" in path else {"prompt": "a"}
+    error = refusal(call(FakeBackend(), path, {**prompt, "prompt_logprobs": 1, "stream": True}))
+    assert error["param"] == "prompt_logprobs" and "leave stream out" in error["message"]
 
 
 def test_an_integer_may_be_written_with_a_fraction_of_nothing():

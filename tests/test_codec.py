@@ -16,6 +16,7 @@ from opensled.messages import (
     Open,
     Opened,
     Prefill,
+    PromptToken,
     RuleFacts,
     SamplingParams,
     ThoughtTags,
@@ -40,6 +41,7 @@ CLIENT = [
     Draft(3, DraftBlock(7, (DraftToken(5), DraftToken(151_935)))),
     Draft(4, DraftBlock(7)),
     Draft(5, DraftBlock(7, (DraftToken(5), DraftToken(6), DraftToken(7)), (-1, -1, 1)), 0.5),
+    Open((1, 2), SamplingParams(max_tokens=0), prompt_logprobs=0),
     Cancel(),
 ]
 SERVER = [
@@ -48,6 +50,7 @@ SERVER = [
     Verdict(7, (), 0, 0, "eos", None),
     Prefill(1200, 6596, 640),
     Prefill(0, 1),
+    Prefill(2, 9, 0, 0, (PromptToken(0, ((5, 0.0),)), PromptToken(7, ((6, -1.5), (8, -0.25))))),
     Failure("overloaded", "full", "field", 1.5),
 ]
 

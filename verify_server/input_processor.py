@@ -7,7 +7,7 @@ from functools import partial
 from opensled.bounds import MAX_CHARACTERS, too_long
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.images import expanded, require_none, starts_of
-from opensled.messages import ChatMessage, Limits, Open, Prompt, is_chat
+from opensled.messages import MAX_PROMPT_LOGPROBS, ChatMessage, Limits, Open, Prompt, is_chat
 from opensled.protocol import EndRules
 from opensled.template_variables import read_variables
 from verify_server.engine.base import EngineInfo
@@ -73,13 +73,20 @@ class InputProcessor:
     def _check_lengths(
         self, message: Open, prompt_ids: tuple[int, ...], ends: EndRules, context: int
     ) -> None:
-        length = len(prompt_ids) + len(message.committed)
+        length, answers = len(prompt_ids) + len(message.committed), message.params.max_tokens > 0
         if not prompt_ids:
             raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
-        if length >= context:
+        if length >= context + (not answers):
             raise too_long(length, context)
-        if length >= ends.last_length:
+        if length >= ends.last_length + (not answers):
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
+        told = (1 + (message.prompt_logprobs or 0)) * len(prompt_ids)
+        if message.prompt_logprobs is not None and told > MAX_PROMPT_LOGPROBS:
+            raise InvalidRequest(
+                f"{told} log-probabilities of {len(prompt_ids)} tokens: at most {MAX_PROMPT_LOGPROBS} are told of one "
+                "prompt; ask for fewer of the likeliest, or send the prompt in parts",
+                "prompt_logprobs",
+            )
 
     async def prompt_ids(self, message: Open, tenant: str, spent: Spent | None = None) -> tuple[int, ...]:
         """Token ids of the prompt of an `Open`; `spent` is told the seconds of processor time that they took."""

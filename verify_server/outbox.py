@@ -39,8 +39,10 @@ class Outbox:
         _settle(self._news)
 
     def put_prefill(self, message: Prefill) -> None:
-        """In place of one that nobody has read: a reader needs the latest alone, and none of them makes it slow."""
-        if self._messages and isinstance(self._messages[-1], Prefill):
+        """In place of one that nobody has read: a reader needs the latest alone, and none of them makes it slow. Those
+        with tokens of the prompt all stay."""
+        last = self._messages[-1] if self._messages else None
+        if isinstance(last, Prefill) and not last.tokens:
             self._messages[-1] = message
         else:
             self.put(message)

@@ -167,8 +167,9 @@ class Session:
         )
 
     def _tell_prefill(self) -> None:
-        """Send how far its text is computed."""
-        self.outbox.put_prefill(self.sequence.prefill)
+        """Send how far its text is computed, and what that says of its prompt's tokens, if asked for."""
+        prefill, scores = self.sequence.prefill, self.sequence.scores
+        self.outbox.put_prefill(prefill if scores is None else scores.add_to(prefill))
 
     @property
     def server_drives(self) -> bool:
@@ -257,6 +258,8 @@ class Session:
             self.sequence.advance(item.segment)
             self._tell_prefill()
             return 0
+        if self.sequence.scores is not None and self.sequence.scores.has_news:
+            self._tell_prefill()
         base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)
         loose = [base + index for index in result.loose if index < len(news)]

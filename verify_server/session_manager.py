@@ -27,6 +27,7 @@ from verify_server.kept.trace import Trace
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.own_draft import OwnDraft
+from verify_server.prompt_scores import PromptScores
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session
@@ -115,6 +116,8 @@ class SessionManager:
         if self.hands_over:
             raise _shutting_down()
         self._require_target(message)
+        if message.prompt_logprobs is not None:
+            self._begin_anew(message, tenant)
         with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
@@ -190,6 +193,12 @@ class SessionManager:
         session = self._remembered.get(number) if number is not None else None
         return None if session is None or session.failed else session
 
+    def _begin_anew(self, message: Open, tenant: str) -> None:
+        """Log-probabilities of a prompt are not kept: a reader that comes back for them gets a session of its own."""
+        if (session := self._known(message, tenant)) is not None:
+            session.outbox.put(None)
+            self.forget(session)
+
     def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
         session = self._known(message, tenant)
         if session is None:
@@ -248,6 +257,7 @@ class SessionManager:
                 ends,
                 BlockTable(self.loop.pool, tenant, kv_tokens, content_of(images)),
                 images,
+                self._prompt_scores(message, prompt_ids),
             ),
             params=message.params,
             key=message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
@@ -275,6 +285,12 @@ class SessionManager:
             max_tree=limits.max_tree if rule.trees else 0,
             least_draft=rule.least_draft,
         )
+
+    def _prompt_scores(self, message: Open, prompt_ids: tuple[int, ...]) -> PromptScores | None:
+        """Of a new session; None: its reader does not ask for them."""
+        if message.prompt_logprobs is None:
+            return None
+        return PromptScores(prompt_ids, message.prompt_logprobs, self.loop.engine.info.vocab_size)
 
     def _trace(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Trace | None:
         """None: nothing of the sequence is kept, as its tenant has not agreed to that."""

@@ -28,12 +28,15 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     """In the engine's thread: the outcome of each session; an error stays with its session. Raises EngineLost."""
     scores = engine.forward([item.segment for item in work])
     decisions: dict[int, Decision] = {}
-    row = 0
+    failed: dict[int, OpenSledError] = {}
+    stop = 0
     for index, item in enumerate(work):
-        if item.check is not None:
-            decisions[index] = _decide(item.session, item.check, scores, row)
-        row += item.segment.rows
-    outcomes: dict[int, AcceptanceResult | OpenSledError] = _run(decisions, scores)
+        start, stop = stop, stop + item.segment.rows
+        if (error := _read_prompt(item, scores, start)) is not None:
+            failed[index] = error
+        elif item.check is not None:
+            decisions[index] = _decide(item.session, item.check, scores, stop - 1 - len(item.check.draft))
+    outcomes = _run(decisions, scores) | failed
     for index, outcome in outcomes.items():
         if isinstance(outcome, AcceptanceResult) and outcome.path:
             outcomes[index] = _compact(engine, work[index], outcome)
@@ -42,6 +45,21 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
 
 def step_failed() -> EngineError:
     return EngineError("the target model failed on this step; the server's log says why")
+
+
+def _read_prompt(item: StepItem, scores: Scores, row: int) -> OpenSledError | None:
+    """Log-probabilities of the prompt's tokens, where they are asked for; `row`: the first one of the session."""
+    wanted, segment = item.session.sequence.scores, item.segment
+    if wanted is None:
+        return None
+    drafted = len(item.check.draft) if item.check is not None else 0
+    try:
+        wanted.read(scores, row, segment.start, segment.start + len(segment.tokens) - drafted)
+    except OpenSledError as error:
+        return error
+    except Exception:
+        return _failed()
+    return None
 
 
 def _decide(session: Session, check: DraftCheck, scores: Scores, first_row: int) -> Decision:

@@ -97,7 +97,7 @@ def require_possible(task: Task, error: Unreachable) -> None:
 
 def needs_target(asked: Task | Open) -> str:
     """Why an answer can come of the target alone; "" = another model may write it."""
-    if asked.top_logprobs is not None:
+    if asked.top_logprobs is not None or asked.prompt_logprobs is not None:
         return "log-probabilities are the target's alone"
     if asked.guide is not None and (asked.guide.masks or asked.guide.tools):
         return "tools and formats of answers are the server's alone"

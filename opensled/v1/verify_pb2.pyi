@@ -157,7 +157,7 @@ class ServerMessage(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., padding: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "top_logprobs", "guide", "takes_unverified", "images")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "top_logprobs", "prompt_logprobs", "guide", "takes_unverified", "images")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +172,7 @@ class Open(_message.Message):
     BACKGROUND_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     GUIDE_FIELD_NUMBER: _ClassVar[int]
     TAKES_UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
@@ -189,10 +190,11 @@ class Open(_message.Message):
     background: bool
     device: str
     top_logprobs: int
+    prompt_logprobs: int
     guide: Guide
     takes_unverified: bool
     images: _containers.RepeatedCompositeFieldContainer[Image]
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., takes_unverified: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
 
 class Image(_message.Message):
     __slots__ = ("digest", "data")
@@ -393,22 +395,28 @@ class Verdict(_message.Message):
     def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Prefill(_message.Message):
-    __slots__ = ("computed", "length", "cached")
+    __slots__ = ("computed", "length", "cached", "first", "tokens")
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     computed: int
     length: int
     cached: int
-    def __init__(self, computed: _Optional[int] = ..., length: _Optional[int] = ..., cached: _Optional[int] = ...) -> None: ...
+    first: int
+    tokens: _containers.RepeatedCompositeFieldContainer[Logprobs]
+    def __init__(self, computed: _Optional[int] = ..., length: _Optional[int] = ..., cached: _Optional[int] = ..., first: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ...) -> None: ...
 
 class Logprobs(_message.Message):
-    __slots__ = ("ids", "logprobs")
+    __slots__ = ("ids", "logprobs", "rank")
     IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    rank: int
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "reason", "field", "retry_after")

@@ -59,7 +59,15 @@ PAGE_CHAT = {
     **CHAT, "messages": HELLO, "n": 1, "stop": [], "opensled": {"pace": 5, "background": False, "drafts": False},
 }  # fmt: skip
 PAGE_SWITCH = {"tenant": "local", "device": "kitchen", "drafting": False}
-COMPLETION = {**COMMON, "prompt": "Hi", "logprobs": 2, "echo": False, "best_of": 1, "suffix": ""}
+COMPLETION = {
+    **COMMON,
+    "prompt": "Hi",
+    "logprobs": 2,
+    "echo": True,
+    "prompt_logprobs": 1,
+    "best_of": 1,
+    "suffix": "",
+}
 
 OPTIONS = {
     "temperature": 0.5, "top_p": 0.5, "top_k": 3, "seed": 1, "num_predict": 5, "stop": ["a"], "num_ctx": 2048,

@@ -126,7 +126,7 @@ def _committed(choose: Choices, opening: pb.Open) -> None:
 
 
 def _other(choose: Choices, opening: pb.Open) -> None:
-    field = choose.byte() % 7
+    field = choose.byte() % 8
     if field == 0:
         opening.rule = choose.pick(("ratio", "match", "", "telepathy"))
     elif field == 1:
@@ -139,6 +139,9 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.model_id = choose.pick(("fake", "", "other"))
     elif field == 5:
         opening.fingerprint = choose.text()
+    elif field == 6:
+        opening.prompt_logprobs = choose.pick((0, 1, 20, 21, 2**32 - 1))
+        opening.params.max_tokens = choose.pick((0, 1, 5))
     else:
         opening.pace = choose.number()
 
@@ -213,15 +216,27 @@ def server_message(choose: Choices) -> bytes:
         address = choose.pick(ADDRESSES) if choose.byte() < 200 else choose.text()
         message = pb.ServerMessage(moved=pb.Moved(address=address, resume_token=choose.bytes(4)))
     elif kind == 14:
-        cached, computed, length = sorted(choose.byte() for _ in range(3))
-        length -= choose.byte() > 200
-        message = pb.ServerMessage(
-            prefill=pb.Prefill(computed=computed, length=max(0, length), cached=cached)
-        )
+        message = pb.ServerMessage(prefill=_prefill(choose))
     else:
         return choose.bytes(choose.byte())
     whole = message.SerializeToString()
     return damaged(whole, choose) if kind == 9 else whole
+
+
+def _prefill(choose: Choices) -> pb.Prefill:
+    """With tokens of the prompt where they belong, or anywhere, or without."""
+    cached, computed, length = sorted(choose.byte() for _ in range(3))
+    length -= choose.byte() > 200
+    message = pb.Prefill(computed=computed, length=max(0, length), cached=cached)
+    if choose.byte() > 100:
+        message.first = choose.pick((0, 0, 1, 2, 3, 255, 2**32 - 1))
+        message.tokens.extend(choose.some(lambda: _logprobs(choose), 3))
+    return message
+
+
+def _logprobs(choose: Choices) -> pb.Logprobs:
+    rank = choose.pick((0, 1, 2, 2**32 - 1))
+    return pb.Logprobs(ids=choose.some(choose.id), logprobs=choose.some(choose.number), rank=rank)
 
 
 def _opened(choose: Choices) -> pb.Opened:
@@ -244,9 +259,7 @@ def _verdict(choose: Choices) -> pb.Verdict:
         answers=choose.pick((0, 1, 2, 3, 2**32 - 1)),
         finish_reason=choose.pick(("", "", "", "eos", "stop", "length", "whim")),
         hint=choose.pick((None, 0, 1, 2**32 - 1)),
-        logprobs=choose.some(
-            lambda: pb.Logprobs(ids=choose.some(choose.id), logprobs=choose.some(choose.number)), 3
-        ),
+        logprobs=choose.some(lambda: _logprobs(choose), 3),
         vetted=choose.pick((0, 0, 0, 1, 2, len(tokens), 2**32 - 1)),
         unverified=choose.pick((0, 0, 0, 1, len(tokens), 2**32 - 1)),
         revision=choose.pick((0, 1, 2, 2**32 - 1)),

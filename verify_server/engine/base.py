@@ -157,6 +157,10 @@ class Scores(ABC):
         Raw: float64 log-softmax of the logits themselves.
         """
 
+    @abstractmethod
+    def ranks(self, rows: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """How many ids at `rows[i]` are at least as likely as `ids[i]`, itself included."""
+
 
 @dataclass(frozen=True)
 class EngineInfo:

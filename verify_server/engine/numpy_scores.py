@@ -72,6 +72,12 @@ class NumpyScores(Scores):
         columns = [[id, *(best(row, count) if count else ())] for row, id in zip(raw, ids)]
         return [_entries(row, np.array(each)) for row, each in zip(raw, columns)]
 
+    def ranks(self, rows: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """See `verify_server.engine.base.Scores`."""
+        for row in rows:
+            require_finite(self.logits[row])
+        return [int((self.logits[row] >= self.logits[row][id]).sum()) for row, id in zip(rows, ids)]
+
     def _raw(self, rows: Sequence[int]) -> list[np.ndarray]:
         """float64 logits [vocabulary] of each row."""
         for row in rows:

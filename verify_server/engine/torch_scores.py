@@ -116,6 +116,15 @@ class TorchScores(Scores):
             chosen = torch.tensor(ids, device=logits.device, dtype=torch.int64)[:, None]
             return _entries(logits, torch.cat([chosen, best(logits, count)], dim=1) if count else chosen)
 
+    def ranks(self, rows: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """See `verify_server.engine.base.Scores`."""
+        with torch.inference_mode():
+            if not self._bad_rows.isdisjoint(rows):
+                raise NonFiniteLogits(BAD_ROW)
+            logits = self.logits[torch.tensor(rows, device=self.logits.device, dtype=torch.int64)]
+            chosen = torch.tensor(ids, device=logits.device, dtype=torch.int64)[:, None]
+            return (logits >= logits.gather(1, chosen)).sum(dim=-1).tolist()
+
     def _raw(self, rows: Sequence[int]) -> Tensor:
         """float64 logits [rows, vocabulary]."""
         return self._shaped(rows, SamplingParams(), None)

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
-from opensled.answer import Chunk, Origin, Stats
+from opensled.answer import Chunk, Origin, PromptTokens, Stats
 from opensled.answer_text import AnswerText
 from opensled.errors import ProtocolError
 from opensled.messages import Open, Opened, Prefill, Verdict
@@ -26,6 +26,7 @@ class LocalAnswer:
         tells thoughts from the rest."""
         self.opening, self._text, self._started, self._reads = opening, text, started, reads
         self._truth: Truth | None = None
+        self._prompt = PromptTokens()
         self._stats = Stats(0, 0)
 
     @property
@@ -46,7 +47,8 @@ class LocalAnswer:
                 yield self._read(message, truth)
             if isinstance(message, Verdict):
                 chunk = self._chunk(message, truth)
-                self.opening = replace(self.opening, committed=truth.generated)
+                if truth.generated:
+                    self.opening = replace(self.opening, committed=truth.generated, prompt_logprobs=None)
                 reason = chunk.finish_reason or ""
                 yield chunk
 
@@ -71,10 +73,15 @@ class LocalAnswer:
     def _read(self, prefill: Prefill, truth: Truth) -> Chunk:
         if not truth.generated:
             self._stats.cached_tokens = prefill.cached
-        return Chunk("", (), prefill=prefill)
+        news = self._prompt.news(prefill)
+        if news is None:
+            raise _left_out()
+        return Chunk("", (), prefill=news, prompt=news.tokens)
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
+        if self.opening.prompt_logprobs is not None and self._prompt.known < truth.prompt_length:
+            raise _left_out()
         tokens, text, thoughts, thought = self._text.commit(news)
         if tokens and not stats.completion_tokens:
             stats.first_token = self._seconds
@@ -93,3 +100,7 @@ class LocalAnswer:
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+def _left_out() -> ProtocolError:
+    return ProtocolError("the server left log-probabilities of the prompt out; ask again")

@@ -107,6 +107,7 @@ class ServerBackend:
             model_id=info.model_id,
             fingerprint=info.fingerprint,
             top_logprobs=task.top_logprobs,
+            prompt_logprobs=task.prompt_logprobs,
             guide=task.guide,
             pace=task.pace or 0.0,
             background=bool(task.background),
