@@ -119,7 +119,9 @@ class ThoughtReader:
     def flush(self) -> Said:
         """The rest at the end of the answer."""
         text, self._held = self._held, ""
-        return Said(text.rstrip()) if self.inside else Said("", text)
+        if not self.inside:
+            return Said("", text)
+        return Said(text.rstrip() if self._began else text.strip())
 
     def _opening(self) -> Said | None:
         """Up to the start tag, or to a word that is none."""

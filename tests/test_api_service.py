@@ -36,7 +36,7 @@ def test_what_is_left_out_is_as_the_device_was_told(path, field, wanted):
     ("field", "param"),
     [
         ("fast", "opensled"),
-        ([], "opensled"),
+        ([1], "opensled"),
         ({"pace": "20"}, "opensled.pace"),
         ({"pace": -1}, "opensled.pace"),
         ({"pace": 1e7}, "opensled.pace"),

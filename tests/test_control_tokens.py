@@ -173,7 +173,7 @@ def ordinary(rng, name):
 def as_transformers(folder, turns, tools):
     """Ids by transformers' own way from a chat to them."""
     return AutoTokenizer.from_pretrained(folder).apply_chat_template(
-        [_turn(turn) for turn in turns],
+        [_turn(turn, "") for turn in turns],
         tools=[_function(tool) for tool in tools] or None,
         add_generation_prompt=True,
         return_dict=False,

@@ -217,7 +217,7 @@ def test_whoever_does_not_ask_gets_drafts(path, body):
     if path.startswith("/v1/"):
         assert call(backend, path, {**body, "opensled": {"drafts": False, "pace": 3}}).status_code == 200
         assert not backend.tasks[1].drafts and backend.tasks[1].pace == 3
-        assert call(backend, path, {**body, "opensled": {"drafts": 0}}).status_code == 400
+        assert call(backend, path, {**body, "opensled": {"drafts": 2}}).status_code == 400
 
 
 def test_the_draft_model_alone_needs_its_drafter():

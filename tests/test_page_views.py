@@ -149,7 +149,7 @@ def test_a_switch():
         ({"device": 1, "drafting": True}, "device"),
         ({"tenant": ["a"], "device": "a", "drafting": True}, "tenant"),
         ({"device": "a", "drafting": "false"}, "drafting"),
-        ({"device": "a", "drafting": 0}, "drafting"),
+        ({"device": "a", "drafting": 2}, "drafting"),
         ({"device": "a", "drafting": None}, "drafting"),
         ({"device": "a"}, "drafting"),
         ({"device": "\ud800", "drafting": True}, "device"),
