@@ -62,14 +62,15 @@ class AnswerStream:
         tokens, text = self._text.commit(event.tokens)
         logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
         self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
-        reason = "stop" if self._text.stopped else self._truth.finish_reason
+        reason = "stop" if self._text.stopped_by else self._truth.finish_reason
         if not reason:
             return Chunk(text, tokens, logprobs=logprobs, origins=origins, provisional=self._guess())
         await self._stop()
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
         self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
-        return Chunk(text + self._text.flush(), tokens, reason, self._stats, origins, logprobs)
+        text += self._text.flush()
+        return Chunk(text, tokens, reason, self._stats, origins, logprobs, stopped_by=self._text.stopped_by)
 
     async def aclose(self) -> None:
         """Give up what is under way, and count what it cost."""

@@ -111,6 +111,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
     prefill: Prefill | None = None  # how far the prompt is read, while that goes on
+    stopped_by: str = ""  # on the last chunk: the stop string that ended the answer, "" = none did
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
 
     @property

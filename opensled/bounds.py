@@ -29,10 +29,13 @@ ENDS = frozenset({"", "eos", "stop", "length"})  # finish reasons of a verdict, 
 
 
 def too_long(tokens: int, context: int) -> InvalidRequest:
-    """The refusal of a prompt that leaves no room for an answer in a context of so many positions."""
+    """The refusal of a prompt that leaves no room for an answer in a context of so many positions.
+
+    Its first words are Anthropic's: coding agents that find them shorten the chat by themselves.
+    """
     return InvalidRequest(
-        f"{tokens} tokens do not fit; this server's context is {context}: send fewer or shorter turns and tools, or "
-        "ask a server whose model has a larger context",
+        f"prompt is too long: {tokens} tokens > {context} maximum, this server's context; send fewer or shorter turns "
+        "and tools, or ask a server whose model has a larger context",
         "prompt",
     )
 

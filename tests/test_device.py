@@ -116,7 +116,7 @@ def test_text_counts_the_token_that_completes_a_stop_string():
     ids = tuple(TOKENIZER.encode("one two three"))
     text = AnswerText(TOKENIZER, ("two",))
     kept, shown = text.commit(ids)
-    assert shown == "one " and text.stopped and text.flush() == ""
+    assert shown == "one " and text.stopped_by and text.flush() == ""
     assert "two" in TOKENIZER.decode(kept) and "two" not in TOKENIZER.decode(kept[:-1])
 
 

@@ -16,10 +16,10 @@ from http_api.backend import Backend
 from http_api.bodies import JSON, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import attended, begun, merged, whole
+from http_api.failures import HANDLERS
 from http_api.fields import Fields
 from http_api.ollama import models
 from http_api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
-from http_api.ollama.error_words import HANDLERS, PREFIX
 from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request, served_name
 from http_api.responses import to_json
 from opensled.errors import Unsupported
@@ -28,6 +28,7 @@ from opensled.messages import ModelInfo
 # The Ollama whose requests are read here: the first one with log-probabilities. Clients compare it with what they need.
 VERSION = "0.12.11"
 RUNNING = "Ollama is running"  # the words that clients look for
+PREFIX = "/api"  # of this API's paths
 UNSERVED = ("push", "create", "copy", "delete", "embed", "embeddings")
 
 Read = Callable[[dict[str, Any], ModelInfo], OllamaRequest]

@@ -75,11 +75,12 @@ class LocalAnswer:
         stats.server_decoded += len(tokens)
         logprobs = verdict.logprobs[-len(news) :][: len(tokens)] if news else ()
         origins = (SERVER,) * len(tokens)
-        reason = "stop" if self._text.stopped else truth.finish_reason
+        reason = "stop" if self._text.stopped_by else truth.finish_reason
         if not reason:
             return Chunk(text, tokens, origins=origins, logprobs=logprobs)
         stats.seconds = self._seconds
-        return Chunk(text + self._text.flush(), tokens, reason, stats, origins, logprobs)
+        text += self._text.flush()
+        return Chunk(text, tokens, reason, stats, origins, logprobs, stopped_by=self._text.stopped_by)
 
     @property
     def _seconds(self) -> float:
