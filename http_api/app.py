@@ -21,6 +21,8 @@ from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import EventStream, Told, attended, begun, merged, whole
 from http_api.failures import HANDLERS
 from http_api.guard import Access
+from http_api.messages_api.message_request import VERSION
+from http_api.messages_api.message_routes import as_model, listed, message_routes
 from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
 from http_api.page.page_chat import PageReply, page_request
@@ -63,6 +65,7 @@ def build_app(
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
             Route("/v1/responses", responses, methods=["POST"]),
+            *message_routes(api.complete),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
             Route("/openapi.json", api.openapi),
@@ -121,13 +124,14 @@ class Api:
         return takes_alone(body, self._backend), read(body, self._backend.info)
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": list(self._cards().values())})
+        cards = list(self._cards().values())
+        return _json(listed(cards) if VERSION in request.headers else {"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:
         card = self._cards().get(request.path_params["model"])
         if card is None:
             raise NotFound(f"{self._backend.info.model_id!r} is served here; GET /v1/models", "model")
-        return _json(card)
+        return _json(as_model(card) if VERSION in request.headers else card)
 
     def _cards(self) -> dict[str, dict[str, Any]]:
         """What can be asked, by name."""

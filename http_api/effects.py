@@ -16,6 +16,10 @@ ANNOTATIONS = frozenset(
         "max_tool_calls", "guided_decoding_backend",
         # hints to models that reason or tell less on demand
         "reasoning", "reasoning_effort", "verbosity",
+        # Anthropic's: hints, and how much of a chat its own service keeps
+        "thinking", "effort", "task_budget", "context_management", "inference_geo", "speed", "diagnostics",
+        "user_profile_id", "workspace_id", "anthropic_beta", "anthropic_version", "input_examples", "defer_loading",
+        "allowed_callers", "eager_input_streaming", "fallbacks", "fallback_credit_token", "billing_policy",
         # figures and padding beside the text
         "usage", "continuous_usage_stats", "include_obfuscation", "timings_per_token", "return_progress",
     )

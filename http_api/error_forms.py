@@ -18,6 +18,8 @@ BY_CODE = {
     "loading": "overloaded_error",
 }
 BY_TYPE = {"server_error": "api_error"}
+# By the field at fault; Anthropic's clients read it, and go on with all messages in each request.
+DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
 
 
 def in_form_of(path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -39,4 +41,7 @@ def as_anthropic(body: dict[str, Any]) -> dict[str, Any]:
     message, field = error["message"], error["param"]
     if field and field not in message:
         message = f"{field}: {message}"
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": current_id()}
+    told = {"type": kind, "message": message}
+    if field in DETAILS:
+        told["details"] = DETAILS[field]
+    return {"type": "error", "error": told, "request_id": current_id()}

@@ -160,13 +160,13 @@ def _inside_function(outer: Fields, read: Callable[[Fields], T]) -> T:
     return found
 
 
-def read_function(fields: Fields) -> Tool:
-    """A tool by its name, description and parameters; refuses other fields."""
+def read_function(fields: Fields, parameters: str = "parameters") -> Tool:
+    """A tool by its name, description and the schema of its `parameters`, as that field is called; refuses others."""
     name, description = read_name(fields), fields.text("description", "")
     strict = fields.flag("strict", False)
-    schema = fields.take("parameters")
+    schema = fields.take(parameters)
     fields.finish()
-    text = "" if schema is None else _text(schema, fields.path("parameters"), strict)
+    text = "" if schema is None else _text(schema, fields.path(parameters), strict)
     return Tool(name, description, text, strict)
 
 
