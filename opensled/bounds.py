@@ -24,7 +24,7 @@ MAX_STOP_IDS = 256  # as in http_api/sampling_fields.py: each Open carries them 
 MAX_NAME = 1 << 10  # characters of a rule, a role, a tool's name
 MAX_MODEL = 1 << 12  # characters of a target's name, which may be a path
 MAX_TOKEN = 1 << 12  # bytes of a resume token: it holds the names of a tenant and a replica
-MAX_DESCRIPTION = 1 << 14  # characters of a tool's description
+MAX_DESCRIPTION = 1 << 17  # characters of a tool's description; coding agents send 19,000 for one
 ENDS = frozenset({"", "eos", "stop", "length"})  # finish reasons of a verdict, "" = goes on
 
 
@@ -89,7 +89,7 @@ def _check_tools(guide: Any) -> None:
     _no_longer(MAX_NAME, guide.function, "tool_choice")
     for tool in guide.tools:
         _no_longer(MAX_NAME, tool.name, "tools")
-        _no_longer(MAX_DESCRIPTION, tool.description, "tools")
+        _no_longer(MAX_DESCRIPTION, tool.description, "tools", f"the description of the tool {tool.name}")
 
 
 def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> None:
@@ -151,9 +151,10 @@ def _at_most(limit: int, count: int, field: str, what: str) -> None:
         raise InvalidRequest(f"{count} {what}: a message may have at most {limit}", field)
 
 
-def _no_longer(limit: int, value: str | bytes, field: str) -> None:
+def _no_longer(limit: int, value: str | bytes, field: str, what: str = "") -> None:
+    """`what`: the words for `value`; "" = the field itself."""
     if len(value) > limit:
-        raise InvalidRequest(f"{field} has {len(value)} characters; it may have at most {limit}", field)
+        raise InvalidRequest(f"{what or field} has {len(value)} characters; it may have at most {limit}", field)
 
 
 def require_unicode(text: str, what: str, field: str) -> str:
