@@ -76,9 +76,10 @@ def _nested_schema(fields: Fields) -> Form:
     return read_schema(fields.inside("json_schema"))
 
 
-def read_schema(fields: Fields) -> Form:
-    """The schema of an answer, with its name; refuses other fields."""
-    read_name(fields)
+def read_schema(fields: Fields, named: bool = True) -> Form:
+    """The schema of an answer, with its name if it is `named`; refuses other fields."""
+    if named:
+        read_name(fields)
     fields.text("description", "")
     strict = fields.flag("strict", False)
     schema = fields.take("schema")

@@ -14,7 +14,7 @@ from opensled.answer import Chunk
 
 # A chat's finish reason -> the stop reason, unless a stop sequence is one
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-NOTHING = {"input_tokens": 0, "output_tokens": 0}
+COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
 
 class MessageReply(Reply):
@@ -60,7 +60,7 @@ class MessageReply(Reply):
             "model": self._frame["model"],
             "content": self._content.whole(),
             **self._stop,
-            "usage": message_usage(self._usage()) if self._stats else NOTHING,
+            "usage": message_usage(self._usage()) if self._stats else dict.fromkeys(COUNTS, 0),
         }
 
     def _events(self, choice: dict[str, Any], stopped_by: str) -> list[Event]:

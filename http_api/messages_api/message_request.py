@@ -5,12 +5,13 @@ http_api/messages_api/message_schemas.py has the same fields as a JSON schema.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
 
 from http_api.content_parts import require_images
-from http_api.fields import Fields, fields_of, leave_out, require_object
+from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import (
     NO_FORM,
     Form,
@@ -92,12 +93,12 @@ def _form(fields: Fields) -> Form:
     path, value = "output_format", fields.take("output_format")
     if (config := fields.take("output_config")) is not None:
         inner = fields_of(config, "output_config")
-        path, value = ("output_config.format", asked) if (asked := inner.take("format")) else (path, value)
+        if (asked := inner.take("format")) is not None:
+            path, value = inner.path("format"), asked
         inner.finish()
     if value is None:
         return NO_FORM
-    named = {"name": "answer", **require_object(value, path)}
-    return read_format(Fields(named, f"{path}."), read_schema)
+    return read_format(fields_of(value, path), partial(read_schema, named=False))
 
 
 def _tools(value: object) -> tuple[Tool, ...]:
