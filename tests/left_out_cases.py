@@ -11,6 +11,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"prompt": "Hi"},
     "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}]},
     "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
     "/api/generate": {"prompt": "Hi"},
 }
@@ -21,6 +22,7 @@ ANNOTATIONS: list[dict[str, Any]] = [
     {"user": 7}, {"client_metadata": {"a": "b"}}, {"reasoning_effort": "low"}, {"reasoning": {"summary": "auto"}},
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
+    {"thinking": {"type": "enabled"}}, {"context_management": {"edits": []}}, {"inference_geo": "eu"},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
 ]  # fmt: skip
 
@@ -78,6 +80,12 @@ ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 5}, "max_tokens"),
         ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema"), ({"n": 2}, "n"),
         ({"background": True}, "background"),
+    ],
+    "/v1/messages": [
+        ({"response_format": {"type": "json_object"}}, "response_format"), ({"prompt": "a"}, "prompt"),
+        ({"max_output_tokens": 5}, "max_output_tokens"), ({"format": "json"}, "format"), ({"n": 2}, "n"),
+        ({"container": "c"}, "container"), ({"mcp_servers": [{"name": "a"}]}, "mcp_servers"),
+        ({"thread": {"type": "create"}}, "thread"), ({"compaction": {"type": "a"}}, "compaction"),
     ],
     "/api/chat": [
         ({"options": {"grammar": "a"}}, "options.grammar"), ({"response_format": {"type": "json_object"}},

@@ -1,6 +1,6 @@
 """The body of /v1/messages and of /v1/messages/count_tokens, from JSON to a typed request.
 
-The sampling fields of a chat that Anthropic does not have (`seed`, `min_p`, ...) and `opensled` are extensions.
+The sampling fields of a chat that Anthropic does not have (`seed`, `stop`, ...) and `opensled` are extensions.
 http_api/messages_api/message_schemas.py has the same fields as a JSON schema.
 """
 
@@ -63,15 +63,16 @@ def message_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> 
     params = read_params(fields, info, limit or info.limits.context_length)
     if params.temperature > MAX_TEMPERATURE:
         raise InvalidRequest("temperature is out of range: it must be from 0 to 1", "temperature")
-    stop = read_stop(fields.take("stop_sequences"), "stop_sequences")
+    stop = read_stop(fields.take("stop_sequences"), "stop_sequences") + read_stop(fields.take("stop"))
     return shared(fields, [Task(prompt, params, stop, guide=guide)], 1, True, NAMES)
 
 
 def count_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> Request:
     """/v1/messages/count_tokens: the same request, for an answer of no tokens. Raises as `message_request` does."""
-    request = message_request({**body, "stream": False}, info, headers)
+    request = message_request(body, info, headers)
     (task,) = request.tasks
-    return replace(request, tasks=(replace(task, params=replace(task.params, max_tokens=0), drafts=False),))
+    counted = replace(task, params=replace(task.params, max_tokens=0), drafts=False)
+    return replace(request, tasks=(counted,), stream=False)
 
 
 def _check_model(fields: Fields, info: ModelInfo) -> None:
@@ -121,7 +122,7 @@ def _choice(value: object, tools: tuple[Tool, ...]) -> tuple[tuple[str, str], bo
     """What must be called, as `read_choice` has it, and whether several calls may follow each other."""
     if value is None:
         return read_choice(None, tools, read_name), True
-    fields = fields_of(value, "tool_choice")
+    fields = fields_of({"type": value} if isinstance(value, str) else value, "tool_choice")
     kind = fields.text("type", "auto")
     if kind not in (*MODES, "tool"):
         raise InvalidRequest("tool_choice.type must be one of auto, any, tool, none", "tool_choice.type")

@@ -32,11 +32,9 @@ ERRORS = ("invalid_request_error", "authentication_error", "rate_limit_error", "
 
 def components(info: ModelInfo) -> Schema:
     """Those of this API, for a server that says `info`."""
-    shared = {name: field for name, field in everywhere(info).items() if name != "stop"}
     guided = _guided() if GUIDE in info.capabilities else _unguided()
-    fields = {**shared, **_fields(), **guided}
     return {
-        "MessageRequest": closed(fields, "messages"),
+        "MessageRequest": closed({**everywhere(info), **_fields(), **guided}, "messages"),
         "MessageTurn": {"anyOf": _turns(info)},
         "AnthropicMessage": _message(),
         "MessageEvent": {"anyOf": _events()},
@@ -65,6 +63,7 @@ def _guided() -> Schema:
     config = closed({**without_effect(), "format": forms})
     parallel = {"disable_parallel_tool_use": optional(FLAG, "At most one call.")}
     choices = [
+        one_of("auto", "any", "none"),
         closed({"type": one_of("auto", "any", "none", None), **parallel}),
         closed({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
     ]
@@ -80,7 +79,7 @@ def _unguided() -> Schema:
     text = optional(ONLY_TEXT, "Only text at this server.")
     return {
         "tools": optional(items({}, 0, 0), "None at this server."),
-        "tool_choice": optional(closed({"type": one_of("auto", "none", None)}), "Without meaning at this server."),
+        "tool_choice": one_of("auto", "none", {"type": "auto"}, {"type": "none"}, None),
         "output_config": optional(closed({**without_effect(), "format": text}), "The form of the answer."),
         "output_format": text,
     }
