@@ -1,5 +1,5 @@
-"""Every response has an `x-request-id` (Anthropic's clients read `request-id`): that of the request, or a new one. A failure
-is logged with it."""
+"""Every response has an `x-request-id`, and the same as `request-id` for Anthropic's clients: that of the request, or a
+new one. A failure is logged with it."""
 
 from __future__ import annotations
 

@@ -154,7 +154,9 @@ def _at_most(limit: int, count: int, field: str, what: str) -> None:
 def _no_longer(limit: int, value: str | bytes, field: str, what: str = "") -> None:
     """`what`: the words for `value`; "" = the field itself."""
     if len(value) > limit:
-        raise InvalidRequest(f"{what or field} has {len(value)} characters; it may have at most {limit}", field)
+        raise InvalidRequest(
+            f"{what or field} has {len(value)} characters; it may have at most {limit}", field
+        )
 
 
 def require_unicode(text: str, what: str, field: str) -> str:

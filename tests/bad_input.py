@@ -170,8 +170,8 @@ GUIDES = (
     Row("parameters of a tool that are no schema of an object", "invalid_request", "tools", "the parameters of", NEVER,
         each(*(guided(tools=[pb.Tool(name="f", parameters=schema)], tool_choice="auto")
                for schema in ("{", "1", '{"type": "array"}')))),
-    Row("a tool's name of more than 1024 characters, or its description of more than 131072", "invalid_request", "tools",
-        longer, NEVER, each(guided(tools=[pb.Tool(name="x" * (bounds.MAX_NAME + 1))]),
+    Row("a tool's name of more than 1024 characters, or its description of more than 131072", "invalid_request",
+        "tools", longer, NEVER, each(guided(tools=[pb.Tool(name="x" * (bounds.MAX_NAME + 1))]),
                             guided(tools=[pb.Tool(name="f", description="x" * (bounds.MAX_DESCRIPTION + 1))]))),
     Row("tools without end", "invalid_request", "tools", parts, NEVER,
         each(guided(tools=[pb.Tool()] * (bounds.MAX_TOOLS + 1)))),

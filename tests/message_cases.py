@@ -75,7 +75,8 @@ TURNS: list[tuple[dict[str, Any], tuple[ChatMessage, ...]]] = [
     (
         {
             "messages": answered(
-                text("I look."), {"type": "tool_use", "id": "a", "name": "f", "input": {}, "caller": {"type": "direct"}}
+                text("I look."),
+                {"type": "tool_use", "id": "a", "name": "f", "input": {}, "caller": {"type": "direct"}},
             )
         },
         (ASKED, ChatMessage("assistant", "I look.", (ToolCall("a", "f", "{}"),)), ASKED),

@@ -1,4 +1,4 @@
-"""/v1/messages of a server and of a device: a chat's text, stop sequences, and prompts counted without being computed."""
+"""/v1/messages of a server and a device: a chat's text, stop sequences, and prompts counted without being computed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ def test_a_device_counts_by_its_server():
         async with http_serving(engine=lazy_engine()) as (manager, address, _), device_on(address) as device:
             chunks = [chunk async for chunk in device.answer(Task(HI, COUNT, drafts=False))]
             (chunk,) = chunks
-            assert (chunk.finish_reason, chunk.stats.prompt_tokens, chunk.stats.completion_tokens) == ("length", LENGTH, 0)
+            assert (chunk.finish_reason, chunk.stats.prompt_tokens, chunk.stats.completion_tokens) == (
+                "length",
+                LENGTH,
+                0,
+            )
             assert not manager.remembered and not manager.stats.opened.total()
 
     asyncio.run(scenario())

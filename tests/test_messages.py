@@ -124,7 +124,11 @@ def test_a_call_that_is_cut_off_is_a_text_that_nobody_runs():
 
 def test_an_answer_without_a_word_has_no_block():
     assert ask(FakeBackend(words=())).json()["content"] == []
-    assert kinds(told(ask(FakeBackend(words=()), stream=True))) == ["message_start", "message_delta", "message_stop"]
+    assert kinds(told(ask(FakeBackend(words=()), stream=True))) == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
 
 
 class Stopped(FakeBackend):

@@ -43,7 +43,12 @@ ELSEWHERE = {
     "compaction": "ask for a summary in a message of your own",
     "mcp_servers": "no tool runs here: let your client call the MCP server, and list its tools in tools",
 }
-NAMES = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "response_format": "output_config.format"}
+NAMES = {
+    **CLIENT_NAMES,
+    "prompt": "messages",
+    "images": "messages",
+    "response_format": "output_config.format",
+}
 
 
 def message_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> Request:
@@ -79,7 +84,9 @@ def _check_model(fields: Fields, info: ModelInfo) -> None:
     try:
         check_model(fields, info)
     except NotFound as error:
-        raise NotFound(f"{error}; in Claude Code, set {MODEL_VARIABLES} to {info.model_id}", "model") from error
+        raise NotFound(
+            f"{error}; in Claude Code, set {MODEL_VARIABLES} to {info.model_id}", "model"
+        ) from error
 
 
 def _guide(fields: Fields, info: ModelInfo) -> Guide | None:

@@ -2,8 +2,8 @@
 
 from http_api.error_forms import BY_CODE
 from http_api.guide_schemas import NAMED, ONLY_TEXT, STRICT, json_schema
-from http_api.messages_api.message_request import ELSEWHERE, MAX_TEMPERATURE
 from http_api.messages_api.message_reply import STOP_REASONS
+from http_api.messages_api.message_request import ELSEWHERE, MAX_TEMPERATURE
 from http_api.replies import (
     COUNT,
     FLAG,
@@ -50,7 +50,9 @@ def _fields() -> Schema:
         "messages": {**items(ref("MessageTurn"), 1), "description": "The last one is not the assistant's."},
         "system": optional(_content(), "Before the messages."),
         "max_tokens": optional(COUNT, "Most tokens of the answer."),
-        "stop_sequences": optional({"anyOf": [TEXT, items(TEXT, 0, MAX_STOPS)]}, "Strings that end an answer."),
+        "stop_sequences": optional(
+            {"anyOf": [TEXT, items(TEXT, 0, MAX_STOPS)]}, "Strings that end an answer."
+        ),
         "temperature": optional({"anyOf": [one_of(0), warm]}, "0 takes the likeliest token. 1 if left out."),
         **elsewhere,
     }
@@ -59,7 +61,9 @@ def _fields() -> Schema:
 def _guided() -> Schema:
     form = json_schema(type=one_of("json_schema"))
     form = closed({name: field for name, field in form["properties"].items() if name != "name"}, "type")
-    forms = optional({"anyOf": [closed({"type": one_of("text", "json_object")}, "type"), form]}, "Kept to by a grammar.")
+    forms = optional(
+        {"anyOf": [closed({"type": one_of("text", "json_object")}, "type"), form]}, "Kept to by a grammar."
+    )
     config = closed({**without_effect(), "format": forms})
     parallel = {"disable_parallel_tool_use": optional(FLAG, "At most one call.")}
     choices = [
@@ -157,14 +161,23 @@ def _blocks() -> list[Schema]:
 
 def _stop() -> Schema:
     reasons = one_of(*STOP_REASONS.values(), "stop_sequence", None)
-    return {"stop_reason": reasons, "stop_sequence": {**or_null(TEXT), "description": "the one that ended it"}}
+    return {
+        "stop_reason": reasons,
+        "stop_sequence": {**or_null(TEXT), "description": "the one that ended it"},
+    }
 
 
 def _usage() -> Schema:
     counts = {
-        "input_tokens": {**NATURAL, "description": "without those found in the cache; 0 at the start of a stream"},
+        "input_tokens": {
+            **NATURAL,
+            "description": "without those found in the cache; 0 at the start of a stream",
+        },
         "cache_creation_input_tokens": one_of(0),
-        "cache_read_input_tokens": {**NATURAL, "description": "positions whose KV the server found in its cache"},
+        "cache_read_input_tokens": {
+            **NATURAL,
+            "description": "positions whose KV the server found in its cache",
+        },
         "output_tokens": NATURAL,
     }
     return closed({**counts, "opensled": draft_figures()}, *counts)
@@ -189,5 +202,7 @@ def _events() -> list[Schema]:
 
 
 def _error() -> Schema:
-    told = closed({"type": one_of(*ERRORS), "message": TEXT, "details": {"type": "object"}}, "type", "message")
+    told = closed(
+        {"type": one_of(*ERRORS), "message": TEXT, "details": {"type": "object"}}, "type", "message"
+    )
     return every({"type": one_of("error"), "error": told, "request_id": or_null(TEXT)})

@@ -1,6 +1,6 @@
-"""`make conformance`: every case by the official clients of both languages into docs/conformance.md, and a long look at the description.
+"""`make conformance`: every case by the official clients into docs/conformance.md, and a long look at the description.
 
-The JavaScript client is installed by npm into build/conformance, as package-lock.json has it.
+The JavaScript clients are installed by npm into build/conformance, as package-lock.json has it.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def _table(python: Observations, javascript: Observations) -> str:
         [
             "# Conformance",
             "",
-            "What the official clients of OpenAI and Anthropic get from a device: `opensled edge` and `opensled serve` of the tiny family",
-            "as real processes. `make conformance` runs the cases and writes this page; the cases are data in",
+            "What the official clients of OpenAI and Anthropic get from a device: `opensled edge` and `opensled serve` of",
+            "the tiny family as real processes. `make conformance` runs the cases and writes this page; the cases are data in",
             "[`tests/conformance/cases.json`](../tests/conformance/cases.json).",
             "",
-            f"{len(CASES)} cases: {answered} are answered as OpenAI or Anthropic answers them, {len(CASES) - answered} are refused",
-            "by the name of the field that is wrong or not served.",
+            f"{len(CASES)} cases: {answered} are answered as OpenAI or Anthropic answers them,",
+            f"{len(CASES) - answered} are refused by the name of the field that is wrong or not served.",
             "",
             f"| case | Python {python_names} | JavaScript {script_names} |",
             "|---|---|---|",

@@ -1,4 +1,4 @@
-"""The Python half: asks each case through the official `openai` or `anthropic` package, and writes down what that gave."""
+"""The Python half: asks each case through the official `openai` or `anthropic` package, and writes down the outcome."""
 
 from __future__ import annotations
 

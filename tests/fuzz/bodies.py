@@ -38,7 +38,12 @@ RESPONSE = {
     "truncation": "disabled", "reasoning": {"effort": "none"}, "opensled": {"pace": 5},
 }  # fmt: skip
 CALLED_TOOL = {"type": "tool_use", "id": "a", "name": "f", "input": {"a": [1, "b"]}}
-RESULT = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "b"}], "is_error": True}
+RESULT = {
+    "type": "tool_result",
+    "tool_use_id": "a",
+    "content": [{"type": "text", "text": "b"}],
+    "is_error": True,
+}
 INLINE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 MESSAGE: dict[str, Any] = {
     "messages": [
