@@ -79,9 +79,9 @@ def _table(python: Observations, javascript: Observations) -> str:
         [
             "# Conformance",
             "",
-            "What the official clients of OpenAI and Anthropic get from a device: `opensled edge` and `opensled serve` of",
-            "the tiny family as real processes. `make conformance` runs the cases and writes this page; the cases are data in",
-            "[`tests/conformance/cases.json`](../tests/conformance/cases.json).",
+            "What the official clients of OpenAI and Anthropic get from a device: `opensled edge` and",
+            "`opensled serve` of the tiny family as real processes. `make conformance` runs the cases and writes",
+            "this page; the cases are data in [`tests/conformance/cases.json`](../tests/conformance/cases.json).",
             "",
             f"{len(CASES)} cases: {answered} are answered as OpenAI or Anthropic answers them,",
             f"{len(CASES) - answered} are refused by the name of the field that is wrong or not served.",
