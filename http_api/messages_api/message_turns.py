@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from http_api.fields import Fields, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.images import TurnImage, image_base64, image_url
+from opensled.images import Image, TurnImage, image_base64, image_url
 from opensled.messages import ChatMessage, ToolCall
 
 RESULT = "result"  # in place of a role: the content of a tool's result
@@ -27,16 +27,26 @@ class Said:
     """What one message says, block by block."""
 
     sees: bool  # whether pictures are read
-    text: str = ""
+    texts: list[str] = field(default_factory=list)
+    length: int = 0  # characters of them
     images: list[TurnImage] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     results: list[ChatMessage] = field(default_factory=list)
 
+    def say(self, text: str) -> None:
+        self.texts.append(text)
+        self.length += len(text)
+
+    def show(self, image: Image) -> None:
+        """A picture behind what is said so far."""
+        self.images.append(TurnImage(self.length, image))
+
     def turns(self, role: str) -> list[ChatMessage]:
         """The results of tools come first, since they answer the turn before; a message may hold nothing else."""
-        if self.results and not self.text and not self.images:
+        if self.results and not self.length and not self.images:
             return self.results
-        return [*self.results, ChatMessage(role, self.text, tuple(self.calls), images=tuple(self.images))]
+        text = "".join(self.texts)
+        return [*self.results, ChatMessage(role, text, tuple(self.calls), images=tuple(self.images))]
 
 
 def read_messages(fields: Fields, sees: bool = False) -> tuple[ChatMessage, ...]:
@@ -45,7 +55,7 @@ def read_messages(fields: Fields, sees: bool = False) -> tuple[ChatMessage, ...]
     Raises InvalidRequest or Unsupported with the path of the block.
     """
     system = _read(fields.take("system"), "system", "system", False)
-    turns = system.turns("system") if system.text else []
+    turns = system.turns("system") if system.length else []
     value = fields.take("messages")
     if not isinstance(value, list) or not value:
         raise InvalidRequest("messages must be a list with at least one message", "messages")
@@ -100,7 +110,7 @@ def _blocks(value: object, where: str) -> Iterator[tuple[str, Fields]]:
 
 
 def _text(said: Said, fields: Fields) -> None:
-    said.text += require_text(fields.take("text"), fields.path("text"))
+    said.say(require_text(fields.take("text"), fields.path("text")))
 
 
 def _image(said: Said, fields: Fields) -> None:
@@ -114,7 +124,7 @@ def _image(said: Said, fields: Fields) -> None:
     name, read = ("data", image_base64) if kind == "base64" else ("url", image_url)
     image = read(require_text(source.take(name), source.path(name)), source.path(name))
     source.leave_rest()
-    said.images.append(TurnImage(len(said.text), image))
+    said.show(image)
 
 
 def _call(said: Said, fields: Fields) -> None:
@@ -127,8 +137,11 @@ def _result(said: Said, fields: Fields) -> None:
     call_id = require_text(fields.take("tool_use_id"), fields.path("tool_use_id"))
     told = _read(fields.take("content"), fields.path("content"), RESULT, said.sees)
     failed = fields.flag("is_error", False)
-    said.results.append(ChatMessage("tool", (FAILED if failed else "") + told.text, tool_call_id=call_id))
-    said.images += [TurnImage(len(said.text), placed.image) for placed in told.images]
+    said.results.append(
+        ChatMessage("tool", (FAILED if failed else "") + "".join(told.texts), tool_call_id=call_id)
+    )
+    for placed in told.images:
+        said.show(placed.image)
 
 
 def _thought(said: Said, fields: Fields) -> None:
