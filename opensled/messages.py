@@ -82,9 +82,7 @@ class SamplingParams:
     top_k: int = 0  # 0 = off
     top_p: float = 1.0  # 1 = off
     seed: int | None = None  # None: the server draws a noise key
-    max_tokens: int = (
-        256  # committed tokens after the prompt; 0: the prompt is read and counted, nothing is computed
-    )
+    max_tokens: int = 256  # committed tokens after the prompt; 0: it is only counted, nothing is computed
     stop_ids: tuple[int, ...] = ()  # token ids that end the sequence, besides the model's own eos
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit), before everything else
