@@ -85,6 +85,29 @@ def _paths(info: ModelInfo) -> Schema:
                 _named_events("ResponseEvent"),
             )
         },
+        **_message_paths(),
+        "/v1/models": {"get": _get("listModels", "The model served here, in a list", "ModelList")},
+        "/v1/models/{model}": {
+            "get": {
+                **_get("retrieveModel", "The model served here", "Model", "404"),
+                "parameters": [{"name": "model", "in": "path", "required": True, "schema": model_id}],
+            }
+        },
+        "/openapi.json": {"get": _get("describe", "This description", "Description")},
+        "/status": {"get": _get("draftStatus", "How answers are drafted just now, and why", "Status")},
+        "/health": {"get": {**_get("health", "Whether the process works", "Health"), "security": []}},
+        "/ready": {
+            "get": {
+                **_get("ready", "Whether a request would be answered now", "Ready", "503"),
+                "security": [],
+            }
+        },
+    }
+
+
+def _message_paths() -> Schema:
+    """Those of Anthropic's API."""
+    return {
         "/v1/messages": {
             "post": _post(
                 "createMessage",
@@ -102,22 +125,6 @@ def _paths(info: ModelInfo) -> Schema:
                 None,
                 "MessageError",
             )
-        },
-        "/v1/models": {"get": _get("listModels", "The model served here, in a list", "ModelList")},
-        "/v1/models/{model}": {
-            "get": {
-                **_get("retrieveModel", "The model served here", "Model", "404"),
-                "parameters": [{"name": "model", "in": "path", "required": True, "schema": model_id}],
-            }
-        },
-        "/openapi.json": {"get": _get("describe", "This description", "Description")},
-        "/status": {"get": _get("draftStatus", "How answers are drafted just now, and why", "Status")},
-        "/health": {"get": {**_get("health", "Whether the process works", "Health"), "security": []}},
-        "/ready": {
-            "get": {
-                **_get("ready", "Whether a request would be answered now", "Ready", "503"),
-                "security": [],
-            }
         },
     }
 

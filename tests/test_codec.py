@@ -90,7 +90,6 @@ def _draft(**fields):
         (pb.ClientMessage(), "kind"),
         (pb.ClientMessage(open=pb.Open(params=pb.SamplingParams(max_tokens=1))), "prompt"),
         (_open(noise_key=b"short"), "noise_key"),
-        (pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]))), "max_tokens"),
         (pb.ClientMessage(draft=pb.Draft(tokens=[1])), "counter"),
         (_draft(parents=[-1, 0]), "parents"),
         (_draft(parents=[0]), "parents"),
