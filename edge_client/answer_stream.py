@@ -84,14 +84,15 @@ class AnswerStream:
             thoughts=thoughts,
             thought_tokens=thought,
         )
-        reason = "stop" if self._text.stopped else self._truth.finish_reason
+        reason = "stop" if self._text.stopped_by else self._truth.finish_reason
         if not reason:
             return replace(chunk, provisional=self._guess())
         await self._stop()
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
         self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
-        return chunk.ended(reason, self._stats, *self._text.end())
+        ended = chunk.ended(reason, self._stats, *self._text.end())
+        return replace(ended, stopped_by=self._text.stopped_by)
 
     async def aclose(self) -> None:
         """Give up what is under way, and count what it cost."""

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -20,8 +19,10 @@ from http_api.backend import HEARTBEAT, Backend
 from http_api.bodies import read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import EventStream, Told, attended, begun, merged, whole
-from http_api.failures import error_response, http_error_response
+from http_api.failures import HANDLERS
 from http_api.guard import Access
+from http_api.messages_api.message_request import VERSION
+from http_api.messages_api.message_routes import as_model, listed, message_routes
 from http_api.model_names import is_name, names_of
 from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
@@ -32,11 +33,9 @@ from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
 from http_api.token_routes import token_routes
-from opensled.errors import NotFound, OpenSledError, Unreachable
+from opensled.errors import NotFound, Unreachable
 from opensled.messages import ModelInfo
 from opensled.metrics import Metric, page_of, registry
-
-CLIENT_GONE = 499  # no client reads it; nginx logs this number
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
@@ -68,6 +67,7 @@ def build_app(
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
             Route("/v1/responses", responses, methods=["POST"]),
+            *message_routes(api.complete),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
             *token_routes(backend, lenient),
@@ -81,11 +81,7 @@ def build_app(
             *ollama_routes(backend, ending, heartbeat, lenient),
         ],
         middleware=access.middleware(guard),
-        exception_handlers={
-            OpenSledError: error_response,
-            HTTPException: http_error_response,
-            Exception: error_response,
-        },
+        exception_handlers=HANDLERS,
     )
     app.router.redirect_slashes = False  # http_api/failures.py says where to, also in words
     return app
@@ -111,36 +107,34 @@ class Api:
         self, read: Read, request: Request, kind: Callable[[requests.Request, Backend], Told] = Reply
     ) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
-        try:
-            (alone, wanted), headers = await read_body(
-                request, partial(self._wanted, read), self._is_lenient, self._backend.info.images is not None
-            )
-            reply = kind(wanted, self._backend)
-            reply.headers |= headers
-            answer = self._backend.answering(request.scope)
-            if alone:
-                answer = by_itself(answer)
-            chunks = merged(answer, wanted.tasks, wanted.spelled, self._ending)
-            if not wanted.stream:
-                told = await attended(request.receive, whole(chunks, reply))
-                return _json(told, reply.headers)
-            first = await attended(request.receive, begun(chunks, len(wanted.tasks)))
-            return EventStream(first, chunks, reply, self._heartbeat)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)
+        (alone, wanted), headers = await read_body(
+            request, partial(self._wanted, read), self._is_lenient, self._backend.info.images is not None
+        )
+        reply = kind(wanted, self._backend)
+        reply.headers |= headers
+        answer = self._backend.answering(request.scope)
+        if alone:
+            answer = by_itself(answer)
+        chunks = merged(answer, wanted.tasks, wanted.spelled, self._ending)
+        if not wanted.stream:
+            told = await attended(request.receive, whole(chunks, reply))
+            return _json(told, reply.headers)
+        first = await attended(request.receive, begun(chunks, len(wanted.tasks)))
+        return EventStream(first, chunks, reply, self._heartbeat)
 
     def _wanted(self, read: Read, body: dict[str, Any]) -> tuple[bool, requests.Request]:
         """Whether the draft model alone is asked, and for what."""
         return takes_alone(body, self._backend), read(body, self._backend.info)
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": self._cards()})
+        cards = self._cards()
+        return _json(listed(cards) if VERSION in request.headers else {"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:
         asked = request.path_params["model"]
         for card in self._cards():
             if is_name(asked, card["id"]):
-                return _json(card)
+                return _json(as_model(card) if VERSION in request.headers else card)
         raise NotFound(f"model {asked[:80]!r} not found; GET /v1/models lists what is served here", "model")
 
     def _cards(self) -> list[dict[str, Any]]:

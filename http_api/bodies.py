@@ -9,9 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from http_api.backend import reading
+from http_api.error_forms import OLLAMA
 from http_api.fields import lenient, parse_object
 from http_api.left_out import HEADER, leaving_out, named
-from http_api.ollama.error_words import PREFIX
 from opensled.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
@@ -67,4 +67,4 @@ async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:
 def _by_curl(request: Request) -> bool:
     """Whether a program, no browser, asks by Ollama's API, whose own examples are `curl -d` without a type."""
     told = any(name in request.headers for name in ("origin", "sec-fetch-site"))
-    return request.url.path.startswith(f"{PREFIX}/") and not told
+    return request.url.path.startswith(OLLAMA) and not told

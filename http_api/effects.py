@@ -18,6 +18,10 @@ ANNOTATIONS = frozenset(
         "provider", "models", "route", "transforms", "ttl",
         # hints to models that think or tell less on demand; http_api/thinking_fields.py reads those of chats
         "reasoning", "reasoning_effort", "verbosity", "separate_reasoning", "reasoning_format",
+        # Anthropic's: hints, and how much of a chat its own service keeps
+        "effort", "task_budget", "context_management", "inference_geo", "speed", "diagnostics",
+        "user_profile_id", "workspace_id", "anthropic_beta", "anthropic_version", "input_examples", "defer_loading",
+        "allowed_callers", "eager_input_streaming", "fallbacks", "fallback_credit_token", "billing_policy",
         # belongs to sampling that is off, or to a context that is never shortened
         "mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
         "xtc_threshold", "dynatemp_exponent", "length_penalty", "early_stopping", "num_ctx", "n_ctx", "n_keep",

@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API: a status, and an object that names cause and field."""
+"""Errors as responses: a status, and an object that names cause and field, in the form of the API that was asked."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from http_api.error_forms import in_form_of
 from http_api.responses import to_json
 from http_api.right_paths import is_served, right_path, squeezed
 from opensled.errors import (
@@ -37,6 +38,7 @@ HTTP_CODES = {
     413: "request_too_large",
     415: "unsupported_content_type",
 }
+CLIENT_GONE = 499  # no client reads it; nginx logs this number
 QUOTED = 100  # characters of a path shown in an error
 RETRY_AFTER = 1  # seconds, if the error has no number of its own
 
@@ -65,13 +67,14 @@ def error_body(message: str, type: str, code: str, param: str = "") -> dict[str,
 
 async def error_response(request: Request, error: Exception) -> Response:
     """The response to an exception of an endpoint."""
-    return refused(error, error_object(error))
+    return refusal(request.url.path, error)
 
 
-def refused(error: Exception, body: dict[str, Any]) -> Response:
-    """`body` with the status of `error`, and when to ask again."""
+def refusal(path: str, error: Exception) -> Response:
+    """The response to `error`: its status, and when to ask again."""
     status, _ = status_of(error)
     headers = {"Retry-After": str(_retry_after(error))} if status in (429, 503) else None
+    body = in_form_of(path, error_object(error))
     return Response(to_json(body), status, headers, "application/json")
 
 
@@ -81,21 +84,33 @@ def _retry_after(error: Exception) -> int:
 
 
 async def http_error_response(request: Request, error: Exception) -> Response:
-    """The response to a request refused before its fields are read: by its path, method or body."""
+    """The response to a request refused before its fields are read: by its path, method or body.
+
+    Where only slashes are wrong, clients that follow are led to the path.
+    """
     assert isinstance(error, HTTPException)
-    return refused_early(request, error, http_error_object(request, error))
-
-
-def refused_early(request: Request, error: HTTPException, body: dict[str, Any]) -> Response:
-    """`body` with the status of `error`; where only slashes are wrong, clients that follow are led to the path."""
-    status, headers = error.status_code, dict(error.headers or {})
-    if status == 404 and is_served(meant := squeezed(request.url.path)):
+    path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
+    if status == 404 and is_served(meant := squeezed(path)):
         status, headers["Location"] = 307, meant
+    body = in_form_of(path, _http_error_object(request, error))
     return Response(to_json(body), status, headers, "application/json")
 
 
-def http_error_object(request: Request, error: HTTPException) -> dict[str, Any]:
-    """Its body."""
+async def gone_response(request: Request, error: Exception) -> Response:
+    """The end of a request whose client has left."""
+    return Response(status_code=CLIENT_GONE)
+
+
+HANDLERS: dict[Any, Any] = {
+    OpenSledError: error_response,
+    HTTPException: http_error_response,
+    ClientDisconnect: gone_response,
+    Exception: error_response,
+}
+
+
+def _http_error_object(request: Request, error: HTTPException) -> dict[str, Any]:
+    """Its body in OpenAI's form."""
     message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
     if error.status_code == 404 and (meant := right_path(request.url.path)):
         message += f"; ask for {meant}"

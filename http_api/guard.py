@@ -18,8 +18,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from http_api.failures import error_body, error_object, refused
-from http_api.ollama.error_words import PREFIX, told
+from http_api.error_forms import in_form_of
+from http_api.failures import error_body
 from http_api.responses import to_json
 from opensled.address import calls_loopback, names_own_machine
 from opensled.errors import UsageError
@@ -78,6 +78,7 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
             "OpenSLED-Answer",
             "OpenSLED-Ignored",
             "OpenSLED-Not-In-Grammar",
+            "request-id",
             "x-request-id",
         ),
     )
@@ -160,7 +161,13 @@ class KeyGuard:
         await (self._app if free else unauthorized(scope["path"], "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
-        return is_key(headers.get("authorization", ""), self._keys)
+        return is_key(authorization(headers), self._keys)
+
+
+def authorization(headers: Headers) -> str:
+    """The `authorization` header, or what it would be with the key in `x-api-key`, as Anthropic's clients send it."""
+    key = headers.get("x-api-key", "")
+    return headers.get("authorization", f"Bearer {key}" if key else "")
 
 
 def is_key(authorization: str, keys: tuple[str, ...]) -> bool:
@@ -173,22 +180,15 @@ def is_key(authorization: str, keys: tuple[str, ...]) -> bool:
 
 def unauthorized(path: str, flag: str) -> Response:
     """The refusal of a request without a key; `flag` names the file with the keys."""
-    message = f"an API key is needed, as Authorization: Bearer KEY; who runs this API has it ({flag})"
+    message = f"an API key is needed, as Authorization: Bearer KEY or x-api-key: KEY; who runs this API has it ({flag})"
     response = _refuse(path, 401, message, "authentication_error", "invalid_api_key")
     response.headers["WWW-Authenticate"] = "Bearer"
     return response
-
-
-def refusal(path: str, error: Exception) -> Response:
-    """The response to `error` before any route."""
-    body = error_object(error)
-    return refused(error, told(body) if path.startswith(f"{PREFIX}/") else body)
 
 
 def _refuse(
     path: str, status: int, message: str, type: str = "invalid_request_error", code: str = ""
 ) -> Response:
     """A refusal in the form of the API that `path` belongs to."""
-    body = error_body(message, type, code)
-    shown = told(body) if path.startswith(f"{PREFIX}/") else body
-    return Response(to_json(shown), status, media_type="application/json")
+    body = in_form_of(path, error_body(message, type, code))
+    return Response(to_json(body), status, media_type="application/json")

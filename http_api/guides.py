@@ -82,9 +82,10 @@ def _nested_schema(fields: Fields) -> Form:
     return read_schema(fields.inside("json_schema"))
 
 
-def read_schema(fields: Fields) -> Form:
-    """The schema of an answer, with its name; refuses other fields."""
-    read_name(fields)
+def read_schema(fields: Fields, named: bool = True) -> Form:
+    """The schema of an answer, with its name if it is `named`; refuses other fields."""
+    if named:
+        read_name(fields)
     fields.text("description", "")
     strict = fields.flag("strict", False)
     schema = fields.take("schema")
@@ -166,13 +167,13 @@ def _inside_function(outer: Fields, read: Callable[[Fields], T]) -> T:
     return found
 
 
-def read_function(fields: Fields) -> Tool:
-    """A tool by its name, description and parameters; refuses other fields."""
+def read_function(fields: Fields, parameters: str = "parameters") -> Tool:
+    """A tool by its name, description and the schema of its `parameters`, as that field is called; refuses others."""
     name, description = read_name(fields), fields.text("description", "")
     strict = fields.flag("strict", False)
-    schema = fields.take("parameters")
+    schema = fields.take(parameters)
     fields.finish()
-    text = "" if schema is None else schema_text(schema, fields.path("parameters"), strict)
+    text = "" if schema is None else schema_text(schema, fields.path(parameters), strict)
     return Tool(name, description, text, strict)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from http_api.guard import refusal
+from http_api.failures import refusal
 from http_api.responses import to_json
 from opensled.errors import Loading
 

@@ -4,6 +4,7 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 """
 
 from http_api import replies, schemas
+from http_api.messages_api import message_schemas
 from http_api.model_names import names_of
 from http_api.replies import Schema, ref
 from http_api.response_api import output_schemas, response_schemas
@@ -31,7 +32,7 @@ def description(info: ModelInfo) -> Schema:
         "info": {
             "title": "OpenSLED",
             "version": info.version,
-            "description": "The API of OpenAI as OpenSLED serves it. Fields that are not listed are "
+            "description": "The APIs of OpenAI and Anthropic as OpenSLED serves them. Fields that are not listed are "
             "refused by name, or with --lenient left out and named in the header OpenSLED-Ignored. What is "
             'empty (null, "", [] or {}) counts as absent.',
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
@@ -45,6 +46,7 @@ def description(info: ModelInfo) -> Schema:
                 **replies.components(),
                 **response_schemas.components(info),
                 **output_schemas.components(),
+                **message_schemas.components(info),
             },
             "securitySchemes": {
                 "key": {
@@ -84,6 +86,7 @@ def _paths(info: ModelInfo) -> Schema:
                 _named_events("ResponseEvent"),
             )
         },
+        **_message_paths(),
         "/v1/models": {"get": _get("listModels", "The model served here, in a list", "ModelList")},
         "/v1/models/{model}": {
             "get": {
@@ -91,9 +94,9 @@ def _paths(info: ModelInfo) -> Schema:
                 "parameters": [{"name": "model", "in": "path", "required": True, "schema": model_id}],
             }
         },
-        "/tokenize": {"post": _told("tokenize", "The tokens of a text", ("TokenizeRequest", "Tokens"))},
+        "/tokenize": {"post": _post("tokenize", "The tokens of a text", ("TokenizeRequest", "Tokens"), None)},
         "/detokenize": {
-            "post": _told("detokenize", "The text of tokens", ("DetokenizeRequest", "TokenText"))
+            "post": _post("detokenize", "The text of tokens", ("DetokenizeRequest", "TokenText"), None)
         },
         "/openapi.json": {"get": _get("describe", "This description", "Description")},
         "/status": {"get": _get("draftStatus", "How answers are drafted just now, and why", "Status")},
@@ -107,23 +110,46 @@ def _paths(info: ModelInfo) -> Schema:
     }
 
 
-def _post(name: str, summary: str, kinds: tuple[str, str], events: Schema) -> Schema:
-    post = _told(name, summary, kinds)
-    post["responses"]["200"]["content"]["text/event-stream"] = {"schema": events}
-    return post
+def _message_paths() -> Schema:
+    """Those of Anthropic's API."""
+    return {
+        "/v1/messages": {
+            "post": _post(
+                "createMessage",
+                "Answer a chat, in the form of Anthropic's API",
+                ("MessageRequest", "AnthropicMessage"),
+                _named_events("MessageEvent"),
+                "MessageError",
+            )
+        },
+        "/v1/messages/count_tokens": {
+            "post": _post(
+                "countTokens",
+                "The tokens of a chat's prompt; nothing is computed",
+                ("MessageRequest", "TokenCount"),
+                None,
+                "MessageError",
+            )
+        },
+    }
 
 
-def _told(name: str, summary: str, kinds: tuple[str, str]) -> Schema:
-    """An operation that has one answer, never a stream."""
+def _post(
+    name: str, summary: str, kinds: tuple[str, str], events: Schema | None, error: str = "Error"
+) -> Schema:
+    """`kinds`: what is asked, and the whole answer; `events`: with stream: true, None = there are none."""
     asked, whole = kinds
-    content = {"application/json": {"schema": ref(whole)}}
+    content = {
+        "application/json": {"schema": ref(whole)},
+        **({"text/event-stream": {"schema": events}} if events else {}),
+    }
     return {
         "operationId": name,
         "summary": summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref(asked)}}},
         "responses": {
             "200": {"description": "The answer.", "content": content},
-            **{status: _error(status) for status in ERRORS},
+            **{status: _error(status, error) for status in ERRORS},
         },
     }
 
@@ -155,10 +181,10 @@ def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:
     }
 
 
-def _error(status: str) -> Schema:
+def _error(status: str, kind: str = "Error") -> Schema:
     response: Schema = {
         "description": ERRORS[status],
-        "content": {"application/json": {"schema": ref("Error")}},
+        "content": {"application/json": {"schema": ref(kind)}},
     }
     if status in WAITING:
         schema = {"type": "integer", "minimum": 1}

@@ -33,6 +33,11 @@ def to_json(payload: object) -> bytes:
     return json.dumps(payload, separators=(",", ":")).encode("ascii")
 
 
+def named_event(payload: dict[str, Any]) -> bytes:
+    """A server-sent event that is named as its data says."""
+    return b"event: %s\ndata: %s\n\n" % (payload["type"].encode(), to_json(payload))
+
+
 def usage(stats: Stats, rule: str) -> dict[str, Any]:
     """OpenAI's object `usage`; our other figures are under `opensled`."""
     return {

@@ -6,6 +6,8 @@ V1 = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
+    "/v1/messages/count_tokens",
+    "/v1/messages",
     "/v1/embeddings",
     "/v1/models",
 )  # longer ones before their ends

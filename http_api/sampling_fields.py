@@ -78,14 +78,14 @@ def token_limit(
     return (min(found), found[min(found)]) if found else (None, names[0])
 
 
-def read_stop(value: object) -> tuple[str, ...]:
-    """The field `stop`: one string or a few; an empty one ends nothing. Raises InvalidRequest."""
+def read_stop(value: object, name: str = "stop") -> tuple[str, ...]:
+    """The field `name`: one string or a few; an empty one ends nothing. Raises InvalidRequest."""
     if value is None:
         return ()
     stops = value if isinstance(value, list) else [value]
     if len(stops) > MAX_STOPS:
-        raise InvalidRequest(f"stop may hold at most {MAX_STOPS} strings", "stop")
-    texts = [require_text(stop, "stop") for stop in stops]
+        raise InvalidRequest(f"{name} may hold at most {MAX_STOPS} strings", name)
+    texts = [require_text(stop, name) for stop in stops]
     return tuple(text for text in texts if text)
 
 

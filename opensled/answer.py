@@ -125,6 +125,7 @@ class Chunk:
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
     prefill: Prefill | None = None  # how far the prompt is read, while that goes on
     prompt: tuple[PromptToken, ...] = ()  # tokens of the prompt that became known, each once, if asked for
+    stopped_by: str = ""  # on the last chunk: the stop string that ended the answer, "" = none did
     provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
     coarse_tools: tuple[str, ...] = ()  # on the first chunk, see `Opened`
     thoughts: str = ""  # what is thought, before `text`

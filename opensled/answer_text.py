@@ -76,16 +76,15 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.hit = False  # a stop string is complete; no more text follows
+        self.hit = ""  # the stop string that is complete: no more text follows; "" = none is
 
     def push(self, text: str) -> str:
         """The text that can be shown; holds back the longest tail that may become a stop string."""
         if self.hit:
             return ""
         text = self._held + text
-        start = self._first(text)
-        self.hit = start is not None
-        shown = text[:start] if start is not None else text[: len(text) - self._doubtful(text)]
+        start, self.hit = self._first(text)
+        shown = text[:start] if self.hit else text[: len(text) - self._doubtful(text)]
         self._held = "" if self.hit else text[len(shown) :]
         return shown
 
@@ -94,10 +93,10 @@ class StopStrings:
         text, self._held = self._held, ""
         return text
 
-    def _first(self, text: str) -> int | None:
-        """Start of the stop string that ends first; the longest of those that end together."""
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+    def _first(self, text: str) -> tuple[int, str]:
+        """Start of the stop string that ends first, and itself; the longest of those that end together. "" = none."""
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        return min(found)[1:] if found else (0, "")
 
     def _doubtful(self, text: str) -> int:
         return max((overlap(text, stop) for stop in self._stops), default=0)
@@ -126,8 +125,9 @@ class AnswerText(TextStream):
         self._reader = reader
 
     @property
-    def stopped(self) -> bool:
-        return self._stops is not None and self._stops.hit
+    def stopped_by(self) -> str:
+        """The stop string that ended it; "" = none has."""
+        return self._stops.hit if self._stops else ""
 
     def guess(self, ids: Sequence[int]) -> str:
         """The thoughts and the text that these ids would add."""
@@ -146,13 +146,13 @@ class AnswerText(TextStream):
                 text + more.text,
                 counted + more.thought_tokens,
             )
-            if self.stopped:
+            if self.stopped_by:
                 return Told(ids[:count], text, thoughts, counted)
         return Told(ids, text, thoughts, counted)
 
     def end(self) -> tuple[str, str]:
         """The thoughts and the text that were held back, at the end of the answer."""
-        text = "" if self.stopped else self._released(self.flush())
+        text = "" if self.stopped_by else self._released(self.flush())
         text += self._stops.flush() if self._stops else ""
         if self._reader is None:
             return "", text

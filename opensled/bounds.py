@@ -26,15 +26,18 @@ MAX_NAME = 1 << 10  # characters of a rule, a role, a tool's name
 MAX_CHARACTERS = 64
 MAX_MODEL = 1 << 12  # characters of a target's name, which may be a path
 MAX_TOKEN = 1 << 12  # bytes of a resume token: it holds the names of a tenant and a replica
-MAX_DESCRIPTION = 1 << 14  # characters of a tool's description
+MAX_DESCRIPTION = 1 << 17  # characters of a tool's description; coding agents send 19,000 for one
 ENDS = frozenset({"", "eos", "stop", "length"})  # finish reasons of a verdict, "" = goes on
 
 
 def too_long(tokens: int, context: int) -> InvalidRequest:
-    """The refusal of a prompt that leaves no room for an answer in a context of so many positions."""
+    """The refusal of a prompt that leaves no room for an answer in a context of so many positions.
+
+    Its first words are Anthropic's: coding agents that find them shorten the chat by themselves.
+    """
     return InvalidRequest(
-        f"{tokens} tokens do not fit; this server's context is {context}: send fewer or shorter turns and tools, or "
-        "ask a server whose model has a larger context",
+        f"prompt is too long: {tokens} tokens > {context} maximum, this server's context; send fewer or shorter turns "
+        "and tools, or ask a server whose model has a larger context",
         "prompt",
     )
 
@@ -88,7 +91,7 @@ def _check_tools(guide: Any) -> None:
     _no_longer(MAX_NAME, guide.function, "tool_choice")
     for tool in guide.tools:
         _no_longer(MAX_NAME, tool.name, "tools")
-        _no_longer(MAX_DESCRIPTION, tool.description, "tools")
+        _no_longer(MAX_DESCRIPTION, tool.description, "tools", f"the description of the tool {tool.name}")
 
 
 def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> None:
@@ -158,9 +161,12 @@ def _at_most(limit: int, count: int, field: str, what: str) -> None:
         raise InvalidRequest(f"{count} {what}: a message may have at most {limit}", field)
 
 
-def _no_longer(limit: int, value: str | bytes, field: str) -> None:
+def _no_longer(limit: int, value: str | bytes, field: str, what: str = "") -> None:
+    """`what`: the words for `value`; "" = the field itself."""
     if len(value) > limit:
-        raise InvalidRequest(f"{field} has {len(value)} characters; it may have at most {limit}", field)
+        raise InvalidRequest(
+            f"{what or field} has {len(value)} characters; it may have at most {limit}", field
+        )
 
 
 def require_unicode(text: str, what: str, field: str) -> str:

@@ -84,7 +84,8 @@ class SamplingParams:
     top_k: int = 0  # 0 = off
     top_p: float = 1.0  # 1 = off
     seed: int | None = None  # None: the server draws a noise key
-    max_tokens: int = 256  # committed tokens after the prompt; 0 only with `Open.prompt_logprobs`
+    # Committed tokens after the prompt; 0: the prompt is counted and nothing computed, or only `Open.prompt_logprobs`
+    max_tokens: int = 256
     stop_ids: tuple[int, ...] = ()  # token ids that end the sequence, besides the model's own eos
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit), before everything else
@@ -99,7 +100,7 @@ class SamplingParams:
         _check(0 <= self.top_k < 2**31, "top_k", "from 0 (off) to 2147483647")
         _check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a signed 64-bit integer")
-        _check(0 <= self.max_tokens < 2**31, "max_tokens", "from 1 to 2147483647")
+        _check(0 <= self.max_tokens < 2**31, "max_tokens", "from 0 to 2147483647")
         _check(len(self.logit_bias) <= MAX_BIASES, "logit_bias", f"at most {MAX_BIASES} ids")
         small = all(-MAX_BIAS <= bias <= MAX_BIAS for _, bias in self.logit_bias)  # also false for NaN
         _check(small, "logit_bias", f"from -{MAX_BIAS} to {MAX_BIAS}")
@@ -210,8 +211,6 @@ class Open:
         for name in ("top_logprobs", "prompt_logprobs"):
             wanted = getattr(self, name)
             _check(wanted is None or 0 <= wanted <= MAX_TOP_LOGPROBS, name, f"from 0 to {MAX_TOP_LOGPROBS}")
-        answers = self.params.max_tokens > 0 or self.prompt_logprobs is not None
-        _check(answers, "max_tokens", "from 1 to 2147483647, or 0 with log-probabilities of the prompt")
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,12 @@ class RelayManager(SessionManager):
             await remote.close()
             raise
 
+    async def _counted(self, message: Open, tenant: str, spent: Spent | None) -> tuple[int, ...]:
+        """By the server above: its chat template is another one."""
+        remote = await self._open_above(message)
+        await remote.close()
+        return tuple(remote.truth.tokens)
+
     async def _open_above(self, message: Open) -> RemoteSession:
         upstream = self._upstream
         request = replace(message, resume_token=b"", device=upstream.device)

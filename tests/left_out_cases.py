@@ -11,6 +11,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"prompt": "Hi"},
     "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}]},
     "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
     "/api/generate": {"prompt": "Hi"},
 }
@@ -22,7 +23,7 @@ ANNOTATIONS: list[dict[str, Any]] = [
     {"usage": {"include": True}}, {"prediction": {"type": "content", "content": "a"}}, {"truncation": "auto"},
     {"max_tool_calls": 3}, {"keep_alive": "5m"}, {"cache_control": {"type": "ephemeral"}}, {"priority": 1},
     {"length_penalty": 1.0, "early_stopping": True}, {"mirostat_tau": 5, "xtc_threshold": 0.1, "dry_base": 1.75},
-    {"n_keep": 4},
+    {"n_keep": 4}, {"context_management": {"edits": []}}, {"inference_geo": "eu"},
     {"metadata": {"a": "b" * 600}}, {"metadata": []}, {"prompt_cache_key": "a", "safety_identifier": "b"},
     {"provider": {"order": ["a"]}}, {"models": ["a", "b"]}, {"route": "fallback"}, {"transforms": ["middle-out"]},
     {"ttl": 300},
@@ -145,6 +146,12 @@ ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 5}, "max_tokens"),
         ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema"), ({"n": 2}, "n"),
         ({"background": True}, "background"),
+    ],
+    "/v1/messages": [
+        ({"response_format": {"type": "json_object"}}, "response_format"), ({"prompt": "a"}, "prompt"),
+        ({"max_output_tokens": 5}, "max_output_tokens"), ({"format": "json"}, "format"), ({"n": 2}, "n"),
+        ({"container": "c"}, "container"), ({"mcp_servers": [{"name": "a"}]}, "mcp_servers"),
+        ({"thread": {"type": "create"}}, "thread"), ({"compaction": {"type": "a"}}, "compaction"),
     ],
     "/api/chat": [
         ({"options": {"grammar": "a"}}, "options.grammar"), ({"response_format": {"type": "json_object"}},

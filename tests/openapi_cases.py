@@ -10,6 +10,8 @@ from schemathesis.checks import CHECKS
 
 THINKING = ("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking", "enable_thinking")
 LOGPROBS = "message.output_text.logprobs"
+FUNCTIONS = (None, "function", "custom")  # types of tools that the client runs
+MUST_CALL = ("required", "any")
 # "Valid is accepted" cannot be asked of a real server: it alone knows whether a prompt fits its context, and which
 # keywords of a JSON schema its grammar can keep to.
 ACCEPTED = "positive_data_acceptance"
@@ -73,12 +75,12 @@ def _relate_tools(body: dict[str, Any]) -> None:
             functions[name] = tool
         else:
             others.append(tool)  # no function: left out
-    tools = {name: tool for name, tool in functions.items() if tool.get("type", "function") == "function"}
+    tools = {name: tool for name, tool in functions.items() if tool.get("type") in FUNCTIONS}
     if functions or others:
         body["tools"] = [*functions.values(), *others]
     choice = body.get("tool_choice")
-    name = _name(choice) if isinstance(choice, dict) else ""
-    if (name and name not in tools) or (choice == "required" and not tools):
+    name, kind = (_name(choice), choice.get("type")) if isinstance(choice, dict) else ("", choice)
+    if (name and name not in tools) or (kind in MUST_CALL and not tools):
         body.pop("tool_choice")
     if tools and LOGPROBS in (body.get("include") or ()):
         body["tool_choice"] = "none"
@@ -87,6 +89,9 @@ def _relate_tools(body: dict[str, Any]) -> None:
 def _relate_history(body: dict[str, Any]) -> None:
     """Arguments of earlier calls that are a text are JSON; an input has more than what is left out."""
     for turn in body.get("messages") or ():
+        for block in turn["content"] if isinstance(turn.get("content"), list) else ():
+            if isinstance(block, dict) and isinstance(block.get("input"), str):
+                block["input"] = json.dumps({"text": block["input"]})
         if turn.get("role") == "assistant":
             for call in turn.get("tool_calls") or ():
                 _write_arguments(call["function"])
@@ -94,6 +99,8 @@ def _relate_history(body: dict[str, Any]) -> None:
     items = body.get("input")
     for item in items if isinstance(items, list) else ():
         _write_arguments(item)
+    if body.get("messages"):
+        body["messages"] = [*body["messages"], {"role": "user", "content": "Go on."}]
     if isinstance(items, list):
         body["input"] = [*items, {"role": "user", "content": "Go on."}]
 

@@ -105,7 +105,6 @@ def _draft(**fields):
             (_chat(text), "template_variables")
             for text in ("[]", "{", '{"messages": []}', '{"a": "%s"}' % ("é" * 9000))
         ),
-        (pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]))), "max_tokens"),
         (pb.ClientMessage(draft=pb.Draft(tokens=[1])), "counter"),
         (_draft(parents=[-1, 0]), "parents"),
         (_draft(parents=[0]), "parents"),

@@ -116,7 +116,7 @@ def test_text_counts_the_token_that_completes_a_stop_string():
     ids = tuple(TOKENIZER.encode("one two three"))
     text = AnswerText(TOKENIZER, ("two",))
     kept, shown, *_ = text.commit(ids)
-    assert shown == "one " and text.stopped and text.end() == ("", "")
+    assert shown == "one " and text.stopped_by and text.end() == ("", "")
     assert "two" in TOKENIZER.decode(kept) and "two" not in TOKENIZER.decode(kept[:-1])
 
 

@@ -132,13 +132,14 @@ def test_encode_and_its_refusal():
 CHARACTERS = st.text("abc", max_size=12)
 
 
-def cut_at_once(text: str, stops: list[str]) -> tuple[str, bool]:
-    """The oracle: read letter by letter; the first stop string that is complete cuts."""
+def cut_at_once(text: str, stops: list[str]) -> tuple[str, str]:
+    """The oracle: read letter by letter; the first stop string that is complete cuts, and which one that is."""
     for end in range(len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
-            return text[: end - max(map(len, complete))], True
-    return text, False
+            longest = max(complete, key=len)
+            return text[: end - len(longest)], longest
+    return text, ""
 
 
 @given(st.lists(CHARACTERS, max_size=8), st.lists(st.text("abc", min_size=1, max_size=5), max_size=4))
@@ -162,7 +163,7 @@ def test_holds_back_no_more_than_may_become_a_stop_string():
     assert watch.push("U") == ""
     assert watch.push("nder E") == "\nUnder "
     assert watch.push("ND of it") == ""
-    assert watch.hit and watch.push("more") == "" and watch.flush() == ""
+    assert watch.hit == "END" and watch.push("more") == "" and watch.flush() == ""
 
 
 def load_now(info, fetch, cache_dir=None):

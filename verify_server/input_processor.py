@@ -187,7 +187,8 @@ def _check_size(characters: int, tokens: int) -> None:
     longest = tokens * MAX_CHARACTERS
     if characters > longest:
         raise InvalidRequest(
-            f"{characters} characters of messages and tools do not fit: at most {tokens} tokens do; send fewer of them",
+            f"prompt is too long: {characters} characters of messages and tools > {tokens} tokens maximum; send fewer "
+            "of them",
             "prompt",
         )
 

@@ -142,6 +142,18 @@ class SessionManager:
             coarse_tools=session.constraint.coarse_tools if session.constraint else (),
         )
 
+    async def count(self, message: Open, tenant: str, spent: Spent | None = None) -> Opened:
+        """The answer to an `Open` that may take no token: it has the ids of the prompt, and there is no session."""
+        if self.hands_over:
+            raise _shutting_down()
+        self._require_target(message)
+        with self._arriving(message, tenant):
+            ids = await self._counted(message, tenant, spent)
+        return Opened(ids, secrets.token_bytes(KEY_BYTES), b"", self.inputs.limits_of(tenant))
+
+    async def _counted(self, message: Open, tenant: str, spent: Spent | None) -> tuple[int, ...]:
+        return await self.inputs.prompt_ids(message, tenant, spent)
+
     def leave(self, session: Session) -> None:
         """The reader is gone without a message: remember the session for `linger` seconds."""
         session.detach()

@@ -110,6 +110,9 @@ async def _serve(
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
+        if not first.params.max_tokens and first.prompt_logprobs is None:
+            await _count(manager, tenant, send, first, account)
+            return
         session, opened = await manager.open(first, tenant, account.spent)
     except Exception as error:
         if manager.hands_over:
@@ -136,6 +139,13 @@ async def _serve(
                 manager.forget(session)
             else:
                 manager.leave(session)
+
+
+async def _count(manager: SessionManager, tenant: str, send: Send, first: Open, account: Account) -> None:
+    """The whole stream of an answer of no tokens."""
+    opened = await manager.count(first, tenant, account.spent)
+    await send(opened)
+    await send(Verdict(len(opened.prompt_ids), (), finish_reason="length"))
 
 
 async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session) -> bool:

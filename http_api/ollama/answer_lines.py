@@ -8,8 +8,8 @@ from http_api.backend import Backend
 from http_api.calls import CallReader
 from http_api.choices import FINISH_REASONS, ChatLogprobs
 from http_api.draft_alone import alone_name
+from http_api.error_forms import as_ollama
 from http_api.event_stream import EventStream
-from http_api.ollama.error_words import told
 from http_api.ollama.models import timestamp
 from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.whole_calls import Call, WholeCalls
@@ -59,7 +59,7 @@ class OllamaReply:
 
     def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         """The last line of a stream that ends with an error."""
-        return [told(error)]
+        return [as_ollama(error)]
 
     def event(self, payload: dict[str, Any]) -> bytes:
         return to_json(payload) + b"\n"

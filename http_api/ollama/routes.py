@@ -16,11 +16,11 @@ from http_api.backend import Backend
 from http_api.bodies import JSON, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import attended, begun, merged, whole
+from http_api.failures import HANDLERS
 from http_api.fields import Fields
 from http_api.model_names import asked_name, names_of
 from http_api.ollama import models
 from http_api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
-from http_api.ollama.error_words import HANDLERS, PREFIX
 from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request
 from http_api.responses import to_json
 from http_api.token_routes import embeddings
@@ -31,6 +31,7 @@ from opensled.messages import ModelInfo
 # need.
 VERSION = "0.13.4"
 RUNNING = "Ollama is running"  # the words that clients look for
+PREFIX = "/api"  # of this API's paths
 UNSERVED = ("push", "create", "copy", "delete")
 EMBEDDINGS = ("embed", "embeddings")
 

@@ -10,7 +10,7 @@ from typing import Any
 from http_api.backend import Backend
 from http_api.requests import Request
 from http_api.response_api.output_items import Event, ResponseOutput
-from http_api.responses import Reply, to_json
+from http_api.responses import Reply, named_event
 from opensled.answer import Chunk
 
 # A chat's finish reason -> the status of its last item, as far as that is whole.
@@ -88,7 +88,7 @@ class ResponseReply(Reply):
         }
 
     def event(self, payload: dict[str, Any]) -> bytes:
-        return b"event: %s\ndata: %s\n\n" % (payload["type"].encode(), to_json(payload))
+        return named_event(payload)
 
     def _events(self, choice: dict[str, Any]) -> list[Event]:
         """What a piece of a chat's stream is in events."""

@@ -1,6 +1,6 @@
-"""`make conformance`: every case by both official clients into docs/conformance.md, and a long look at the description.
+"""`make conformance`: every case by the official clients into docs/conformance.md, and a long look at the description.
 
-The JavaScript client is installed by npm into build/conformance, as package-lock.json has it.
+The JavaScript clients are installed by npm into build/conformance, as package-lock.json has it.
 """
 
 from __future__ import annotations
@@ -70,21 +70,23 @@ def _judged(clients: dict[str, Observations]) -> list[str]:
 
 
 def _table(python: Observations, javascript: Observations) -> str:
-    package = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]["openai"]
+    packages = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
+    python_names = " and ".join(f"`{name}` {version(name)}" for name in ("openai", "anthropic"))
+    script_names = " and ".join(f"`{name}` {packages[name]}" for name in ("openai", "@anthropic-ai/sdk"))
     answered = sum("expect" in case for case in CASES)
     rows = [f"| {case['name']} | {_word(case, python)} | {_word(case, javascript)} |" for case in CASES]
     return "\n".join(
         [
             "# Conformance",
             "",
-            "What OpenAI's official clients get from a device: `opensled edge` and `opensled serve` of the tiny family",
-            "as real processes. `make conformance` runs the cases and writes this page; the cases are data in",
-            "[`tests/conformance/cases.json`](../tests/conformance/cases.json).",
+            "What the official clients of OpenAI and Anthropic get from a device: `opensled edge` and",
+            "`opensled serve` of the tiny family as real processes. `make conformance` runs the cases and writes",
+            "this page; the cases are data in [`tests/conformance/cases.json`](../tests/conformance/cases.json).",
             "",
-            f"{len(CASES)} cases: {answered} are answered as OpenAI answers them, {len(CASES) - answered} are refused",
-            "by the name of the field that is wrong or not served.",
+            f"{len(CASES)} cases: {answered} are answered as OpenAI or Anthropic answers them,",
+            f"{len(CASES) - answered} are refused by the name of the field that is wrong or not served.",
             "",
-            f"| case | Python `openai` {version('openai')} | JavaScript `openai` {package} |",
+            f"| case | Python {python_names} | JavaScript {script_names} |",
             "|---|---|---|",
             *rows,
             "",

@@ -55,6 +55,28 @@ RESPONSE = {
     "include": ["message.output_text.logprobs"], "top_logprobs": 2, "background": False,
     "truncation": "disabled", "reasoning": {"effort": "none"}, "opensled": {"pace": 5},
 }  # fmt: skip
+CALLED_TOOL = {"type": "tool_use", "id": "a", "name": "f", "input": {"a": [1, "b"]}}
+RESULT = {
+    "type": "tool_result",
+    "tool_use_id": "a",
+    "content": [{"type": "text", "text": "b"}],
+    "is_error": True,
+}
+INLINE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+MESSAGE: dict[str, Any] = {
+    "messages": [
+        *HELLO,
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "a", "signature": "b"}, CALLED_TOOL]},
+        {"role": "user", "content": [RESULT, {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "user", "content": [INLINE]},
+    ],
+    "system": [{"type": "text", "text": "a"}], "stream": True, "max_tokens": 5, "temperature": 0.5, "top_p": 0.5,
+    "top_k": 3, "stop_sequences": ["a"], "metadata": {"user_id": "a"}, "thinking": {"type": "adaptive"},
+    "tools": [{"name": "f", "input_schema": {"type": "object"}, "cache_control": {}}, {"type": "web_search_20250305"}],
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True}, "container": None,
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+    "mcp_servers": [], "context_management": {"edits": []}, "thread": None, "opensled": {"pace": 5},
+}  # fmt: skip
 PAGE_CHAT = {
     **CHAT, "messages": HELLO, "n": 1, "stop": [], "opensled": {"pace": 5, "background": False, "drafts": False},
 }  # fmt: skip

@@ -130,6 +130,13 @@ def response_body(data: bytes) -> None:
     counter().ask("/v1/responses", bodies.body(Choices(data), bodies.RESPONSE))
 
 
+def message_body(data: bytes) -> None:
+    """The body of a request for a message of Anthropic's API, or for its tokens."""
+    choose = Choices(data)
+    path = choose.pick(("/v1/messages", "/v1/messages/count_tokens"))
+    counter().ask(path, bodies.body(choose, bodies.MESSAGE))
+
+
 def ollama_chat_body(data: bytes) -> None:
     """The body of a chat request of Ollama's API."""
     counter().ask("/api/chat", bodies.body(Choices(data), bodies.OLLAMA_CHAT))
@@ -289,6 +296,7 @@ TARGETS = {
     "page_chat_body": Target(page_chat_body, 3, noise()),
     "page_switch_body": Target(page_switch_body, 2, noise()),
     "response_body": Target(response_body, 4, noise()),
+    "message_body": Target(message_body, 4, noise()),
     "ollama_chat_body": Target(ollama_chat_body, 3, noise()),
     "ollama_generate_body": Target(ollama_generate_body, 2, noise()),
     "image": Target(image, 4, PICTURES),

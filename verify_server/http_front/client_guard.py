@@ -15,7 +15,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.backend import SPENT
-from http_api.guard import OPEN_PATHS, refusal, unauthorized
+from http_api.failures import refusal
+from http_api.guard import OPEN_PATHS, authorization, unauthorized
 from http_api.http_connection import PEER, RemoteEnd
 from opensled.errors import Overloaded, Unauthorized
 from verify_server.clients import Client, Clients, StreamAccount
@@ -70,7 +71,7 @@ class ClientGuard:
         if scope["path"] in OPEN_PATHS:
             return LOCAL_TENANT
         if scope["path"] in FLEET_PATHS:
-            self._operators.admit(Headers(scope=scope).get("authorization", ""))
+            self._operators.admit(authorization(Headers(scope=scope)))
             return LOCAL_TENANT
         names: tuple[bytes, ...] = ()
         if self._tenants.named_by_certificate:
@@ -79,7 +80,7 @@ class ClientGuard:
             )  # its library is needed with client certificates only
 
             names = common_names(peer.certificate)
-        return self._tenants.of(Headers(scope=scope).get("authorization", ""), names)
+        return self._tenants.of(authorization(Headers(scope=scope)), names)
 
     async def _admit(self, client: Client, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as arriving:

@@ -90,12 +90,12 @@ class LocalAnswer:
         stats.server_decoded += len(tokens)
         logprobs = verdict.logprobs[-len(news) :][: len(tokens)] if news else ()
         origins = (SERVER,) * len(tokens)
-        reason = "stop" if self._text.stopped else truth.finish_reason
+        reason = "stop" if self._text.stopped_by else truth.finish_reason
         chunk = Chunk(text, tokens, None, None, origins, logprobs, thoughts=thoughts, thought_tokens=thought)
         if not reason:
             return chunk
         stats.seconds = self._seconds
-        return chunk.ended(reason, stats, *self._text.end())
+        return replace(chunk.ended(reason, stats, *self._text.end()), stopped_by=self._text.stopped_by)
 
     @property
     def _seconds(self) -> float:

@@ -1,0 +1,214 @@
+"""The JSON schemas of Anthropic's API: the fields that message_request.py reads, and what message_reply.py tells."""
+
+from http_api.effects import EMPTY
+from http_api.error_forms import BY_CODE
+from http_api.guide_schemas import NAMED, ONLY_TEXT, STRICT, json_schema
+from http_api.messages_api.message_reply import STOP_REASONS
+from http_api.messages_api.message_request import ELSEWHERE, MAX_TEMPERATURE
+from http_api.replies import (
+    COUNT,
+    NATURAL,
+    TEXT,
+    Schema,
+    closed,
+    draft_figures,
+    every,
+    items,
+    number,
+    one_of,
+    opened,
+    optional,
+    or_null,
+    ref,
+    switch,
+)
+from http_api.sampling_fields import MAX_STOPS
+from http_api.schemas import arguments, everywhere, thinking, without_effect
+from opensled.bounds import MAX_TOOLS
+from opensled.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
+
+TOOL_HINTS = ("cache_control", "input_examples", "defer_loading", "allowed_callers", "eager_input_streaming")
+ERRORS = ("invalid_request_error", "authentication_error", "rate_limit_error", "api_error", *BY_CODE.values())
+
+
+def components(info: ModelInfo) -> Schema:
+    """Those of this API, for a server that says `info`."""
+    guided = _guided() if GUIDE in info.capabilities else _unguided()
+    return {
+        "MessageRequest": closed({**everywhere(info), **thinking(), **_fields(), **guided}, "messages"),
+        "MessageTurn": {"anyOf": _turns(info)},
+        "AnthropicMessage": _message(),
+        "MessageEvent": {"anyOf": _events()},
+        "MessageError": _error(),
+        "TokenCount": every({"input_tokens": NATURAL}),
+    }
+
+
+def _fields() -> Schema:
+    warm = {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": MAX_TEMPERATURE}
+    elsewhere = {name: {**one_of(*EMPTY), "description": remedy} for name, remedy in ELSEWHERE.items()}
+    return {
+        "messages": {**items(ref("MessageTurn"), 1), "description": "The last one is not the assistant's."},
+        "system": optional(_content(), "Before the messages."),
+        "max_tokens": number(COUNT, "Most tokens of the answer."),
+        "stop_sequences": optional(
+            {"anyOf": [TEXT, items(TEXT, 0, MAX_STOPS)]}, "Strings that end an answer."
+        ),
+        "temperature": number({"anyOf": [one_of(0), warm]}, "0 takes the likeliest token. 1 if left out."),
+        **elsewhere,
+    }
+
+
+def _guided() -> Schema:
+    form = json_schema(type=one_of("json_schema"))
+    form = closed({name: field for name, field in form["properties"].items() if name != "name"}, "type")
+    forms = optional(
+        {"anyOf": [closed({"type": one_of("text", "json_object")}, "type"), form]}, "Kept to by a grammar."
+    )
+    config = closed({**without_effect(), "format": forms})
+    parallel = {"disable_parallel_tool_use": switch("At most one call.")}
+    choices = [
+        one_of("auto", "any", "none"),
+        closed({"type": one_of("auto", "any", "none", None), **parallel}),
+        closed({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
+    ]
+    return {
+        "tools": optional(items({"anyOf": [_tool(), _other_tool()]}, 0, MAX_TOOLS), "Each name once."),
+        "tool_choice": optional({"anyOf": choices}, "A call can be asked for only of one of the tools."),
+        "output_config": optional(config, "The form of the answer."),
+        "output_format": {**forms, "description": "As output_config.format, which goes before it."},
+    }
+
+
+def _unguided() -> Schema:
+    text = optional(ONLY_TEXT, "Only text at this server.")
+    return {
+        "tools": optional(items({}, 0, 0), "None at this server."),
+        "tool_choice": one_of("auto", "none", {"type": "auto"}, {"type": "none"}, None),
+        "output_config": optional(closed({**without_effect(), "format": text}), "The form of the answer."),
+        "output_format": text,
+    }
+
+
+def _tool() -> Schema:
+    fields = {
+        "type": one_of("custom", None),
+        "name": NAMED,
+        "description": optional(TEXT, "For the model."),
+        "input_schema": optional({"type": "object"}, "JSON schema of the input, an object."),
+        "strict": switch(STRICT),
+        **{name: {} for name in TOOL_HINTS},
+    }
+    return closed(fields, "name")
+
+
+def _other_tool() -> Schema:
+    kind = {"type": "string", "not": one_of("custom")}
+    about = "Anthropic's own tools are left out, and named in OpenSLED-Ignored."
+    return {**opened({"type": kind}, "type"), "description": about}
+
+
+def _turns(info: ModelInfo) -> list[Schema]:
+    """Fields that are not listed are left out."""
+    pictures = [_picture()] if info.images else []
+    call = {"type": one_of("tool_use"), "id": TEXT, "name": TEXT, "input": arguments()}
+    result = {
+        "type": one_of("tool_result"),
+        "tool_use_id": TEXT,
+        "content": optional(_content(*pictures), "None is an empty text."),
+        "is_error": switch('The result begins with "Error: " then.'),
+    }
+    thought = opened({"type": one_of("thinking", "redacted_thinking")}, "type")
+    said = {
+        "system": _content(),
+        "user": _content(*pictures, opened(result, "type", "tool_use_id")),
+        "assistant": _content(opened(call, "type", "id", "name"), thought),
+    }
+    return [
+        opened({"role": one_of(role), "content": optional(content, "None is an empty text.")}, "role")
+        for role, content in said.items()
+    ]
+
+
+def _content(*others: Schema) -> Schema:
+    text = opened({"type": one_of("text", None), "text": TEXT}, "text")
+    return {"anyOf": [TEXT, items({"anyOf": [text, *others]})]}
+
+
+def _picture() -> Schema:
+    inline = opened({"type": one_of("base64", None), "data": TEXT}, "data")
+    by_url = opened({"type": one_of("url"), "url": {**TEXT, "pattern": "^data:"}}, "type", "url")
+    return opened({"type": one_of("image"), "source": {"anyOf": [inline, by_url]}}, "type", "source")
+
+
+def _message() -> Schema:
+    return every(
+        {
+            "id": {**TEXT, "pattern": "^msg_"},
+            "type": one_of("message"),
+            "role": one_of("assistant"),
+            "model": TEXT,
+            "content": items({"anyOf": _blocks()}),
+            **_stop(),
+            "usage": _usage(),
+        }
+    )
+
+
+def _blocks() -> list[Schema]:
+    call = {"type": one_of("tool_use"), "id": {**TEXT, "pattern": "^toolu_"}, "name": TEXT}
+    thought = {"type": one_of("thinking"), "thinking": TEXT, "signature": one_of("")}
+    return [
+        every({"type": one_of("text"), "text": TEXT}),
+        every({**call, "input": {"type": "object"}}),
+        every(thought),
+    ]
+
+
+def _stop() -> Schema:
+    reasons = one_of(*STOP_REASONS.values(), "stop_sequence", None)
+    return {
+        "stop_reason": reasons,
+        "stop_sequence": {**or_null(TEXT), "description": "the one that ended it"},
+    }
+
+
+def _usage() -> Schema:
+    counts = {
+        "input_tokens": {
+            **NATURAL,
+            "description": "without those found in the cache; 0 at the start of a stream",
+        },
+        "cache_creation_input_tokens": one_of(0),
+        "cache_read_input_tokens": {
+            **NATURAL,
+            "description": "positions whose KV the server found in its cache",
+        },
+        "output_tokens": NATURAL,
+    }
+    return closed({**counts, "opensled": draft_figures()}, *counts)
+
+
+def _events() -> list[Schema]:
+    def event(kind: str, **fields: Schema) -> Schema:
+        return every({"type": one_of(kind), **fields})
+
+    texts = [("text_delta", "text"), ("input_json_delta", "partial_json"), ("thinking_delta", "thinking")]
+    deltas = {"anyOf": [every({"type": one_of(kind), piece: TEXT}) for kind, piece in texts]}
+    return [
+        event("message_start", message=ref("AnthropicMessage")),
+        event("content_block_start", index=NATURAL, content_block={"anyOf": _blocks()}),
+        event("content_block_delta", index=NATURAL, delta=deltas),
+        event("content_block_stop", index=NATURAL),
+        event("message_delta", delta=every(_stop()), usage=_usage()),
+        event("message_stop"),
+        event("ping"),
+        ref("MessageError"),
+    ]
+
+
+def _error() -> Schema:
+    told = closed(
+        {"type": one_of(*ERRORS), "message": TEXT, "details": {"type": "object"}}, "type", "message"
+    )
+    return every({"type": one_of("error"), "error": told, "request_id": or_null(TEXT)})

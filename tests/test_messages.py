@@ -1,0 +1,250 @@
+"""POST /v1/messages: the answer, whole and event by event; errors, keys, counts and models in Anthropic's form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import cache
+
+import httpx
+import jsonschema
+import pytest
+
+from http_api.app import build_app
+from http_api.bodies import MAX_BODY
+from http_api.guard import Access
+from http_api.openapi import description
+from http_api.request_ids import RequestIds
+from opensled.answer import Chunk
+from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable
+from tests.fake_backend import STATS, WORDS, FakeBackend, call
+from tests.message_cases import HI, LAMP
+from tests.test_message_requests import PATHS, ask, refusal
+
+ARGUMENTS = '{"on": true}'
+CALLS = ("Let me see.\n", '<tool_call>\n{"name": "lamp", "argu', f'ments": {ARGUMENTS}}}\n</tool_call>')
+USAGE = {
+    "input_tokens": 4,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 3,
+    "output_tokens": 4,
+    "opensled": {"rule": "match", **STATS.figures()},
+}
+
+
+@cache
+def described(name):
+    document = description(FakeBackend().info)
+    schema = {**document["components"]["schemas"][name], "components": document["components"]}
+    return jsonschema.Draft202012Validator(schema)
+
+
+def through(app, method, path, **request):
+    """One request to an ASGI application."""
+
+    async def ask():
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(ask())
+
+
+def told(response):
+    """The events of a stream, each as it is described and named as its data says."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = []
+    for block in filter(None, response.text.split("\n\n")):
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        described("MessageEvent").validate(events[-1])
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def kinds(events):
+    return [event["type"].removeprefix("content_") for event in events]
+
+
+def joined(events):
+    """The message that a client puts together from a stream."""
+    message = events[0]["message"]
+    for event in events:
+        if event["type"] == "content_block_start":
+            message["content"].append({**event["content_block"], "json": ""})
+        if event["type"] == "content_block_delta":
+            block, delta = message["content"][event["index"]], event["delta"]
+            block["text" if "text" in delta else "json"] += delta.get("text", delta.get("partial_json"))
+        if event["type"] == "message_delta":
+            message |= event["delta"] | {"usage": event["usage"]}
+    for block in message["content"]:
+        if given := block.pop("json"):
+            block["input"] = json.loads(given)
+    return message
+
+
+def without_ids(message):
+    return {**message, "id": None, "content": [{**block, "id": None} for block in message["content"]]}
+
+
+def test_an_answer():
+    reply = ask(FakeBackend()).json()
+    described("AnthropicMessage").validate(reply)
+    assert reply["id"].startswith("msg_") and reply["role"] == "assistant" and reply["model"] == "tiny"
+    assert reply["content"] == [{"type": "text", "text": "".join(WORDS)}]
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("end_turn", None) and reply["usage"] == USAGE
+
+
+@pytest.mark.parametrize("path", [PATHS[0], PATHS[0] + "?beta=true"])
+def test_every_event_in_its_order(path):
+    events = told(ask(FakeBackend(), path, stream=True))
+    assert kinds(events) == [
+        "message_start", "block_start", *["block_delta"] * 3, "block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+    assert events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None
+    assert without_ids(joined(events)) == without_ids(ask(FakeBackend()).json())
+
+
+def test_a_text_and_a_call():
+    reply = ask(FakeBackend(words=CALLS), tools=[LAMP]).json()
+    described("AnthropicMessage").validate(reply)
+    text, use = reply["content"]
+    assert text == {"type": "text", "text": "Let me see.\n"} and use["id"].startswith("toolu_")
+    assert (use["name"], use["input"], reply["stop_reason"]) == ("lamp", {"on": True}, "tool_use")
+    events = told(ask(FakeBackend(words=CALLS), tools=[LAMP], stream=True))
+    assert kinds(events)[4:8] == ["block_start", "block_delta", "block_stop", "message_delta"]
+    assert without_ids(joined(events)) == without_ids(reply)
+
+
+def test_a_call_that_is_cut_off_is_a_text_that_nobody_runs():
+    reply = ask(FakeBackend(words=(CALLS[1], 'ments": {"on'), reason="length"), tools=[LAMP]).json()
+    assert reply["content"] == [{"type": "text", "text": '{"name": "lamp", "arguments": {"on'}]
+    assert reply["stop_reason"] == "max_tokens"
+
+
+def test_an_answer_without_a_word_has_no_block():
+    assert ask(FakeBackend(words=())).json()["content"] == []
+    assert kinds(told(ask(FakeBackend(words=()), stream=True))) == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
+
+
+class Stopped(FakeBackend):
+    """Its answers end by a stop string."""
+
+    async def answer(self, task):
+        self.tasks.append(task)
+        yield Chunk("Well", (40,))
+        yield Chunk("", (41,), "stop", STATS, stopped_by="END")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_stop_sequence_that_ended_it_is_told(stream):
+    response = ask(Stopped(), stop_sequences=["END", "."], stream=stream)
+    message = joined(told(response)) if stream else response.json()
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
+
+
+def test_cut_off_by_its_length():
+    assert ask(FakeBackend(reason="length")).json()["stop_reason"] == "max_tokens"
+
+
+def test_a_count_asks_for_an_answer_of_no_tokens():
+    backend = FakeBackend(words=(), reason="length")
+    assert ask(backend, PATHS[1], stream=True).json() == {"input_tokens": STATS.prompt_tokens}
+    (task,) = backend.tasks
+    assert task.params.max_tokens == 0 and not task.drafts
+
+
+ERRORS = [
+    (InvalidRequest("4000 tokens", "prompt"), 400, "invalid_request_error", "messages: 4000 tokens"),
+    (Overloaded("full", retry_after=2.5), 429, "rate_limit_error", "full"),
+    (Unreachable("down"), 503, "overloaded_error", "down"),
+    (EngineError("broken"), 500, "api_error", "broken"),
+    (ValueError("secret"), 500, "api_error", "internal error"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("error", "status", "kind", "text"), ERRORS, ids=lambda value: type(value).__name__)
+def test_errors_before_the_first_word_have_a_status(error, status, kind, text, stream):
+    response = ask(FakeBackend(error, fail_after=0), stream=stream)
+    shown = refusal(response, status)
+    assert shown["type"] == kind and shown["message"].startswith(text) and "secret" not in response.text
+    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
+
+
+@pytest.mark.parametrize("error", [Unreachable("the server is lost"), ValueError("secret")])
+def test_an_error_midway_is_an_event(error):
+    backend = FakeBackend(error, fail_after=2)
+    *events, last = told(ask(backend, stream=True))
+    assert kinds(events) == ["message_start", "block_start", "block_delta"]
+    assert last["type"] == "error" and "secret" not in last["error"]["message"] and backend.closed == 1
+
+
+class Away(FakeBackend):
+    """Waits for its server before it goes on."""
+
+    async def answer(self, task):
+        yield Chunk("a", (40,))
+        yield Chunk("", (), waiting=2.0)
+        yield Chunk("", (41,), "eos", STATS)
+
+
+def test_a_ping_while_the_server_is_away():
+    app = build_app(Away(), heartbeat=1e-9)
+    body = {"model": "tiny", "messages": [HI], "stream": True}
+    assert "ping" in kinds(told(through(app, "POST", PATHS[0], json=body)))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "headers", "status", "kind"),
+    [
+        ("POST", PATHS[0], b"{", {}, 400, "invalid_request_error"),
+        ("POST", PATHS[0], b" " * (MAX_BODY + 1), {}, 413, "request_too_large"),
+        ("POST", PATHS[0], b"{}", {"content-type": "text/plain"}, 415, "invalid_request_error"),
+        ("GET", PATHS[0], None, {}, 405, "invalid_request_error"),
+        ("POST", "/v1/messages/batches", b"{}", {}, 404, "not_found_error"),
+        ("POST", "/v1/v1/messages", b"{}", {}, 404, "not_found_error"),
+        ("POST", PATHS[0], b"{}", {"origin": "https://evil.example"}, 403, "permission_error"),
+        ("POST", PATHS[1], b"{}", {"x-api-key": "wrong"}, 401, "authentication_error"),
+    ],
+)
+def test_what_no_request_is_read_of_is_refused_in_the_same_form(method, path, content, headers, status, kind):
+    keys = ("secret",) if "x-api-key" in headers else ()
+    app = RequestIds(build_app(FakeBackend(), Access(keys=keys)))
+    response = through(app, method, path, content=content, headers=headers)
+    assert refusal(response, status)["type"] == kind
+    assert response.json()["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": "secret"}, 200),
+        ({"authorization": "Bearer secret"}, 200),
+        ({"authorization": "Bearer secret", "x-api-key": "other"}, 200),
+        ({"authorization": "Bearer other", "x-api-key": "secret"}, 401),
+        ({"x-api-key": "other"}, 401),
+        ({"x-api-key": ""}, 401),
+        ({}, 401),
+    ],
+)
+def test_either_header_has_the_key(headers, status):
+    app = build_app(FakeBackend(), Access(keys=("secret",)))
+    for method, path in (("POST", PATHS[0]), ("GET", "/v1/models")):
+        body = {"json": {"messages": [HI]}} if method == "POST" else {}
+        assert through(app, method, path, headers=headers, **body).status_code == status
+
+
+def test_models_in_its_form():
+    version = {"anthropic-version": "2023-06-01"}
+    page = call(FakeBackend(), "/v1/models", method="GET", headers=version).json()
+    (model,) = page["data"]
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "tiny", "tiny")
+    assert (model["type"], model["id"], model["display_name"]) == ("model", "tiny", "tiny")
+    assert model["max_input_tokens"] == 1024
+    assert call(FakeBackend(), "/v1/models/tiny", method="GET", headers=version).json() == model
+    assert call(FakeBackend(), "/v1/models", method="GET").json()["object"] == "list"
