@@ -171,7 +171,7 @@ class FakeText:
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(1 + byte % (POISON - 1) for byte in text.encode())
 
-    def render(self, messages) -> tuple[int, ...]:
+    def render(self, messages, *more) -> tuple[int, ...]:
         return self.encode("".join(turn.content for turn in messages))
 
 

@@ -60,7 +60,7 @@ TURNS: list[tuple[dict[str, Any], tuple[ChatMessage, ...]]] = [
                 text("Yes"),
             )
         },
-        (ASKED, ChatMessage("assistant", "Yes"), ASKED),
+        (ASKED, ChatMessage("assistant", "Yes", reasoning="hm"), ASKED),
     ),
     ({"messages": [HI, {"role": "assistant"}, HI]}, (ASKED, ChatMessage("assistant", ""), ASKED)),
     ({"messages": called("lit")}, (ASKED, CALL, outcome("lit"))),
@@ -86,8 +86,8 @@ TURNS: list[tuple[dict[str, Any], tuple[ChatMessage, ...]]] = [
 # Left out, and named in the header.
 IGNORED: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"user_id": "a"}}, "metadata"), ({"service_tier": "auto"}, "service_tier"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-    ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}, "output_config.effort, thinking"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens, thinking"),
+    ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}, "output_config.effort"),
     ({"context_management": {"edits": []}}, "context_management"), ({"speed": "fast"}, "speed"),
     ({"cache_control": {"type": "ephemeral"}}, "cache_control"), ({"inference_geo": "eu"}, "inference_geo"),
     ({"fallbacks": [{"model": "b"}]}, "fallbacks"), ({"tools": [SEARCH]}, "tools[0] (web_search_20250305)"),
@@ -130,7 +130,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": LAMP}, "tools"), ({"tools": [3]}, "tools[0]"), ({"tools": [{}]}, "tools[0].name"),
     ({"tools": [{"name": "a b"}]}, "tools[0].name"), ({"tools": [LAMP, LAMP]}, "tools"),
     ({"tools": [{"name": "f", "input_schema": 3}]}, "tools[0].input_schema"),
-    ({"tools": [{"name": "f", "parameters": {}}]}, "tools[0].parameters"),
+    ({"tools": [{"name": "f", "parameters": {"type": "object"}}]}, "tools[0].parameters"),
     ({"tools": [LAMP], "tool_choice": "always"}, "tool_choice.type"),
     ({"tools": [LAMP], "tool_choice": {"type": "required"}}, "tool_choice.type"),
     ({"tools": [LAMP], "tool_choice": {"type": "tool", "name": "door"}}, "tool_choice"),

@@ -84,6 +84,7 @@ def refused_when_empty(path):
         "chat/completions": "ChatRequest",
         "completions": "CompletionRequest",
         "responses": "ResponseRequest",
+        "messages": "MessageRequest",
     }
     own = schemas[kind[path[4:]]]["properties"] if path.startswith("/v1") else OLLAMA.split()
     names = {

@@ -361,8 +361,6 @@ def test_a_reader_that_comes_back_for_them_gets_a_session_of_its_own():
     [
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
-        ({"params": NONE}, "max_tokens"),
-        ({"params": NONE, "top_logprobs": 1}, "max_tokens"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_name(asked, field):
