@@ -47,7 +47,7 @@ class Target(Protocol):
         """Drafts for the next step; the step before is committed."""
 
     def hold(self) -> None:
-        """A step is over. What sessions give back from now on is nobody's until `settle`: drafts may be written there."""
+        """A step is over. What sessions give back from now on stays taken until `settle`: drafts are written there."""
 
     def settle(self) -> None:
         """The drafts are over, too: nothing is written any more."""
