@@ -55,7 +55,7 @@ CORE = {
         *(f"verify_server/{name}.py" for name in ("sequence", "pending_draft", "own_draft", "draft_checks")),
         "verify_server/outbox.py",
     ),
-    "loop": ("verify_server/loop.py", "verify_server/engine_thread.py"),
+    "loop": ("verify_server/loop.py", "verify_server/engine_thread.py", "verify_server/round/*.py"),
     "step": ("verify_server/step.py", "verify_server/step_item.py"),
     "kv": ("verify_server/kv/[!_]*.py",),
     "plan": ("scheduler/plan.py",),

@@ -18,7 +18,7 @@ from relay.session import RelaySession
 from relay.survival import Survival
 from relay.uplink import Uplink, Upstream, go_alone
 from verify_server.acceptance.base import AcceptanceRule
-from verify_server.loop import VerifyLoop
+from verify_server.round.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target

@@ -26,7 +26,7 @@ from opensled.messages import DraftBlock, DraftToken, Prefill, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from relay.session import RelaySession
-from verify_server.loop import VerifyLoop
+from verify_server.round.loop import VerifyLoop
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class Uplink:
 
     def _check(self, news: tuple[int, ...], truth: Truth) -> None:
         """Raises ProtocolError for what this relay's model cannot read."""
-        most, room = self._loop.engine.info.vocab_size, self._session.sequence.ends.last_length
+        most, room = self._loop.machine.target.facts.vocab_size, self._session.sequence.ends.last_length
         if not all(id < most for id in news):
             raise ProtocolError(f"the server above sends ids beyond the {most} of this relay's model")
         if len(truth) > room:

@@ -10,8 +10,8 @@ from opensled import codec
 from opensled.errors import InvalidRequest, ProtocolError, Unreachable
 from opensled.v1 import verify_pb2 as pb
 from tests.fakes import FakeEngine
+from tests.rounds import one_step
 from verify_server.session_manager import SessionManager
-from verify_server.step import run_step
 
 
 class HandLoop(asyncio.SelectorEventLoop):
@@ -44,13 +44,8 @@ class Server:
     engine: FakeEngine
 
     def step(self, profile: HardwareProfile) -> bool:
-        loop = self.manager.loop
-        plan = loop.policy.plan(loop._snapshot(), profile, loop.clock())
-        loop._memory = plan.memory
-        work = loop._prepare(plan)
-        if work:
-            loop._commit(work, run_step(loop.engine, work))
-        return bool(work)
+        self.manager.loop.machine.profile = profile
+        return bool(one_step(self.manager.loop))
 
 
 @dataclass

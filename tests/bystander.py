@@ -134,6 +134,6 @@ async def _bystand(link: Link, over: asyncio.Event) -> None:
 
 async def _nobody_remembered(manager: SessionManager) -> None:
     deadline = time.monotonic() + 5
-    while manager.remembered or manager.loop.sessions:
+    while manager.remembered or manager.loop.machine.sessions:
         assert time.monotonic() < deadline, "a session is never forgotten"
         await asyncio.sleep(0.005)

@@ -23,7 +23,7 @@ from opensled.sampling import Sampler
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
 from verify_server.acceptance.base import AcceptanceResult
-from verify_server.loop import VerifyLoop
+from verify_server.round.machine import StepMachine
 from verify_server.session import Session, StepItem
 from verify_server.session_manager import SessionManager
 from verify_server.session_view import view_of
@@ -45,8 +45,8 @@ class Account:
     wrong: list[str] = field(default_factory=list)
 
 
-class Witness(VerifyLoop):
-    """A loop that takes somebody's KV memory away before every `evict_every`-th plan.
+class Witness(StepMachine):
+    """A machine that takes somebody's KV memory away before every `evict_every`-th plan.
 
     `scripts`: by prompt and noise key, prompt and all that the target alone writes.
     """
@@ -59,30 +59,30 @@ class Witness(VerifyLoop):
         self.account, self._random = Account(), random.Random(1)
         self._plans = 0
 
-    def _snapshot(self) -> Snapshot:
+    def plan(self, now: float) -> BatchPlan:
         self._plans += 1
         holders = [session for session in self.sessions.values() if session.sequence.computed]
         if holders and self._plans % self.evict_every == 0:
             self._random.choice(holders).forget_kv()
             self.account.evictions += 1
-        snapshot = super()._snapshot()
-        for session, seen in zip(self.sessions.values(), snapshot.sessions):
-            if seen != view_of(session, self.clock()):
+        plan = super().plan(now)
+        for session in self.sessions.values():
+            if (seen := session.view(now)) != view_of(session, now):
                 self.account.wrong.append(f"{seen} is out of date")
-        return snapshot
+        return plan
 
-    def _prepare(self, plan: BatchPlan) -> list[StepItem]:
-        work = super()._prepare(plan)
-        pieces = {piece.session: piece for piece in plan.slices}
+    def fit(self, slices: Sequence[Slice], now: float) -> list[StepItem]:
+        work = super().fit(slices, now)
+        pieces = {piece.session: piece for piece in slices}
         for planned in work:
             trim = pieces[planned.session.id].draft
             if planned.check is not None and trim is not None and len(planned.check.ids) > trim:
                 self.account.wrong.append(f"{len(planned.check.ids)} draft tokens verified, not {trim}")
         return work
 
-    def _commit_one(self, planned: StepItem, outcome: Outcome, now: float) -> None:
+    def _commit(self, planned: StepItem, outcome: Outcome, now: float) -> None:
         session, before = planned.session, len(planned.session.sequence.tokens)
-        super()._commit_one(planned, outcome, now)
+        super()._commit(planned, outcome, now)
         if isinstance(outcome, AcceptanceResult) and planned.check is not None:
             self._hold_against(self._script(session), planned, outcome, len(session.sequence.tokens) - before)
 

@@ -20,12 +20,12 @@ from opensled.protocol import Truth
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import VOCAB, FakeEngine, continuation
+from tests.rounds import end, looping
 from tests.sessions import made
 from tests.system import read_now
 from verify_server.kv.blocks import BlockTable
-from verify_server.loop import VerifyLoop
+from verify_server.round.machine import Work
 from verify_server.session import DraftLimits, Session, StepItem
-from verify_server.step import run_step
 
 MAX_DRAFT = 16
 
@@ -79,7 +79,7 @@ class World:
     ) -> None:
         self.now, self.random, self.profile = 0.0, random.Random(seed), profile
         self._lies = random.Random(seed)  # apart, so that what is told changes no draft
-        self.loop = VerifyLoop(FakeEngine(blocks), policy, profile, lambda: self.now)
+        self.loop = looping(FakeEngine(blocks), policy, profile, lambda: self.now)
         self.users: list[User] = []
         self.longest: dict[int, float] = {}  # seconds between two commits of a present session, by its number
         self.steps = 0
@@ -92,7 +92,7 @@ class World:
         number = len(self.users) + 1
         start = [1 + (number + place * place) % 40 for place in range(prompt)]
         script = [*start, *continuation(start, tokens)]
-        table, limits = BlockTable(self.loop.pool), DraftLimits(VOCAB, MAX_DRAFT)
+        table, limits = BlockTable(self.loop.machine.pool), DraftLimits(VOCAB, MAX_DRAFT)
         estimate = self._devices.of(str(asked.get("tenant", "t")), "")
         session = made(number, start, tokens, table, limits, estimate=estimate, **asked)
         user = User(habits, session, script, Truth(start), begun=at)
@@ -105,13 +105,11 @@ class World:
         while not all(user.done for user in self.users):
             assert self.now < seconds, f"not done after {self.now:.1f} s"
             self._happen(self.now)
-            plan = self.loop.policy.plan(self.loop._snapshot(), self.profile, self.now)
-            self.loop._memory = plan.memory
-            work = self.loop._prepare(plan)
-            if work:
-                self._step(work)
+            begun = self.loop.machine.begin(self.now)
+            if isinstance(begun, Work):
+                self._step(begun.items)
             else:
-                self._sleep(plan.wake_at)
+                self._sleep(begun.until)
         self.loop.close()
 
     def _step(self, work: list[StepItem]) -> None:
@@ -119,7 +117,7 @@ class World:
         tokens = sum(len(planned.segment.tokens) for planned in work)
         contexts = sum(planned.segment.start for planned in work)
         self._happen(self.now + self.profile.cost.verify_s(tokens, contexts, len(work)))
-        self.loop._commit(work, run_step(self.loop.engine, work))
+        end(self.loop, work, self.loop.machine.target.step(work))
         for planned in work:
             if planned.check is not None:
                 self._committed(self.users[planned.session.id - 1])

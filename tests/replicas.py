@@ -9,13 +9,13 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
+from tests.rounds import looping
 from tests.system import until
 from verify_server import service
 from verify_server.client_limits import ClientLimits
 from verify_server.cluster import gateway
 from verify_server.command import describe
 from verify_server.config import ServeConfig
-from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
@@ -31,8 +31,13 @@ class Replica:
         target = Target("fake", FakeEngine(num_blocks=2000), text or FakeText())
         prefix_key = derived(key, "prefix")
         self.name, self.key = name, key
-        self.loop = VerifyLoop(
-            target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic, prefix_key=prefix_key
+        self.loop = looping(
+            target.engine,
+            Fcfs(float("inf")),
+            HardwareProfile(64),
+            time.monotonic,
+            learns=True,
+            prefix_key=prefix_key,
         )
         signer = TokenSigner(time.time, 3600, key, name)
         limits = SessionLimits(max_sessions=places, max_draft=8, linger=30.0, tenants=tenants)
@@ -64,9 +69,10 @@ class Replica:
     def heartbeat(self):
         """A second old, never stale and never draining: the gateway has to find out by itself."""
         sessions = sum(session.has_reader for session in self.manager.remembered)
+        pool = self.loop.machine.pool
         return Heartbeat(
-            self.name, self.address, time.monotonic() - 1, self.loop.pool.num_free, self.loop.pool.block_size, sessions,
-            64, 0.01, 0.0, 0.001, "fake", self._text.fingerprint, False, self.loop.pool.recent_prefixes(), self.inner,
+            self.name, self.address, time.monotonic() - 1, pool.num_free, pool.block_size, sessions,
+            64, 0.01, 0.0, 0.001, "fake", self._text.fingerprint, False, pool.recent_prefixes(), self.inner,
         )  # fmt: skip
 
     async def drain(self):

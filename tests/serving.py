@@ -10,10 +10,10 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Failure, Open, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
+from tests.rounds import looping
 from verify_server import service
 from verify_server.client_limits import ClientLimits, message_bytes
 from verify_server.command import describe
-from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
@@ -41,7 +41,7 @@ async def serving(
     `manager_of`: loop, target and limits -> manager; `drafts`: what is handed out;
     `pads`: as of `describe`."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
-    loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
+    loop = looping(target.engine, policy, HardwareProfile(64), time.monotonic, learns=True)
     manager = manager_of(loop, target, limits)
     size = message_bytes(manager.sequence_limits.context_length, manager.inputs.vocab_size)
     face = service.VerifyService(
@@ -88,7 +88,7 @@ async def first_reply(link, *messages):
 async def blocks_return(manager):
     """Every KV block comes back once the sequences are over."""
     deadline = time.monotonic() + 5
-    while manager.loop.pool.num_free < manager.loop.pool.num_blocks:
+    while manager.loop.machine.pool.num_free < manager.loop.machine.pool.num_blocks:
         assert time.monotonic() < deadline, "KV blocks leaked"
         await asyncio.sleep(0.005)
 

@@ -18,10 +18,11 @@ from opensled.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
+from tests.rounds import looping
 from verify_server.drafting.base import ServerDrafter
 from verify_server.drafting.stage import DraftStage
-from verify_server.loop import VerifyLoop
 from verify_server.outbox import Outbox
+from verify_server.round.machine import StepMachine
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 
@@ -57,15 +58,17 @@ async def running(
     limits: SessionLimits = SessionLimits(linger=0.2),
     weather: Weather = Weather(),
     text=None,
-    loop_type: type[VerifyLoop] = VerifyLoop,
+    machine: type[StepMachine] = StepMachine,
     network_type: type[MemoryNetwork] = MemoryNetwork,
     drafter: ServerDrafter | None = None,
+    **memory: object,
 ) -> AsyncIterator[MemoryNetwork]:
     """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`;
-    `drafter`: beside the target."""
+    `drafter`: beside the target; `memory`: of `OwnMemoryTarget`."""
     policy = policy or Fcfs(draft_wait)
     stage = DraftStage(drafter, engine.info.vocab_size) if drafter else None
-    loop = loop_type(engine, policy, HardwareProfile(max_step_tokens), time.monotonic, drafting=stage)
+    profile = HardwareProfile(max_step_tokens)
+    loop = looping(engine, policy, profile, time.monotonic, stage, machine, learns=True, **memory)
     text = text or FakeText(engine.info.vocab_size)
     manager = SessionManager(loop, Target("fake", engine, text), limits)
     network = network_type(manager, weather)
@@ -75,7 +78,7 @@ async def running(
         await network.close()
         for session in list(manager.remembered):
             manager.forget(session)
-        while loop.pool.num_free < loop.pool.num_blocks:  # a step still holds some
+        while loop.machine.pool.num_free < loop.machine.pool.num_blocks:  # a step still holds some
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
     finally:

@@ -172,7 +172,7 @@ def test_unread_streams_of_a_tenant_are_no_more_than_his_places_and_a_few():
             for number in range(6):
                 deaf.call(opening(max_tokens=60))
                 await until(lambda: manager.stats.opened["new"] == number + 1)  # noqa: B023
-                await until(lambda: not manager.loop.sessions)
+                await until(lambda: not manager.loop.machine.sessions)
             assert await refused(link) and manager.stats.limited["streams"]
 
     asyncio.run(scenario())
@@ -228,7 +228,7 @@ def test_an_absurd_pace_shuts_the_door_for_nobody():
     async def scenario():
         async with serving(TWO, limits=SessionLimits(max_sessions=200)) as (manager, _):
             manager.loop.wake = lambda: None  # nothing finishes
-            manager.loop.profile = PROFILE
+            manager.loop.machine.profile = PROFILE
 
             async def come(tenant, pace=0.0):
                 session, _ = await manager.open(Open(PROMPT, LONG, pace=pace), tenant)

@@ -69,8 +69,8 @@ async def in_its_second_step(engine, call):
 async def no_further_step(manager, engine):
     """The step under way ends, and none comes after it."""
     engine.permits.release()
-    await until(lambda: not any(session.in_step for session in manager.loop.sessions.values()))
-    await until(lambda: manager.loop.stats.steps == 2)
+    await until(lambda: not any(session.in_step for session in manager.loop.machine.sessions.values()))
+    await until(lambda: manager.loop.machine.stats.steps == 2)
     assert engine.begun == 2
 
 
@@ -82,9 +82,9 @@ def test_past_its_deadline_a_session_leaves_within_one_step():
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call.read()
             assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await until(lambda: not manager.loop.sessions and not manager.remembered)
+            await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
             await no_further_step(manager, engine)
-            await until(lambda: manager.loop.pool.num_free == manager.loop.pool.num_blocks)
+            await until(lambda: manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks)
             await channel.close()
 
     asyncio.run(scenario())
@@ -96,9 +96,9 @@ def test_a_cancelled_session_leaves_within_one_step():
             channel, call = await opened(address)
             await in_its_second_step(engine, call)
             await call.write(codec.encode_client(Cancel()))
-            await until(lambda: not manager.loop.sessions and not manager.remembered)
+            await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
             await no_further_step(manager, engine)
-            await until(lambda: manager.loop.pool.num_free == manager.loop.pool.num_blocks)
+            await until(lambda: manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks)
             await channel.close()
 
     asyncio.run(scenario())

@@ -97,7 +97,7 @@ def test_a_stop_string_ends_the_sequence_on_the_server_too():
             last = chunks[-1]
             assert last.finish_reason == "stop" and last.stats.completion_tokens <= 11
             assert last.stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
-            while manager.loop.sessions:
+            while manager.loop.machine.sessions:
                 await asyncio.sleep(0.001)
 
     asyncio.run(scenario())

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from verify_server.loop import EngineThread
+from verify_server.round.engine_thread import EngineThread
 
 
 @pytest.fixture

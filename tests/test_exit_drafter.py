@@ -45,7 +45,7 @@ from verify_server.exits.exit_drafter import ExitDrafter
 from verify_server.exits.exit_file import ExitFile
 from verify_server.exits.exit_states import ExitStates
 from verify_server.heads.head_file import config_digest
-from verify_server.loop import VerifyLoop
+from verify_server.round.machine import StepMachine
 from verify_server.target import Target
 
 EXIT = 2
@@ -155,7 +155,7 @@ def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, ab
 
 def text_along(engine: TorchEngine, recorder: Recorder, text: tuple[int, ...], most: int = 8) -> list[int]:
     params = SamplingParams(temperature=0.0, max_tokens=most)
-    [answer], _ = written(engine, recorder, [text], [NoneDrafter()], [params], VerifyLoop)
+    [answer], _ = written(engine, recorder, [text], [NoneDrafter()], [params], StepMachine)
     return list(answer)
 
 

@@ -89,7 +89,7 @@ def test_what_a_device_did():
             assert 0 <= kitchen["first"] <= 1 and kitchen["delay_s"] >= 0 and kitchen["draft_s"] >= 0
             assert nameless["drafts"] == nameless["drafted"] == 0 and nameless["delay_s"] is None
             look = json.loads(json.dumps(view.watcher()(), allow_nan=False))
-            of_all = manager.loop.stats.drafts
+            of_all = manager.loop.machine.stats.drafts
             assert (look["drafts"]["drafts"], look["drafts"]["accepted"]) == (of_all.drafts, of_all.accepted)
             assert kitchen["accepted"] <= of_all.accepted
             (tenant,) = look["tenants"]
@@ -189,7 +189,7 @@ def test_shares_by_place_and_counts_by_length_agree():
     async def scenario():
         async with fleet(slow=True) as (manager, address, view):
             await answered(address, "kitchen", replace(GREEDY, max_tokens=100), 0.6)
-            counts, told = manager.loop.stats.drafts, view.watcher()()["drafts"]
+            counts, told = manager.loop.machine.stats.drafts, view.watcher()()["drafts"]
             assert sum(told["by_length"]) == told["drafts"] == counts.drafts
             assert sum(length * count for length, count in enumerate(told["by_length"])) == counts.accepted
             assert told["by_position"] == sorted(told["by_position"], reverse=True)

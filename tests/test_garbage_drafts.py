@@ -158,6 +158,6 @@ def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: s
     rounds = [round for answer in answers for round in answer.rounds]
     assert rounds and sum(round.accepted for round in rounds) > len(rounds) / 2
     assert all(flooder.sent for flooder in flooders)
-    refused = manager.loop.stats.failures
+    refused = manager.loop.machine.stats.failures
     assert bool(refused["invalid_request"]) == (name in ("too long", "ids of no vocabulary"))
     assert not refused["unsupported"]

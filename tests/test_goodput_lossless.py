@@ -86,13 +86,15 @@ async def answer_all(
         max_step_tokens=96,
         weather=weather,
         limits=SessionLimits(linger=2.0, rules=ServedRules(trust_devices=True)),
-        loop_type=witness_of(wanted),
+        machine=witness_of(wanted),
         network_type=SlowNetwork,
     ) as network:
         loop = network.manager.loop
 
         async def one(number: int, case: Case) -> Answer:
-            await until(lambda: loop.stats.tokens >= number * BETWEEN or not loop.sessions, seconds=60)
+            await until(
+                lambda: loop.machine.stats.tokens >= number * BETWEEN or not loop.machine.sessions, seconds=60
+            )
             return await ask_on_device(network, number, case, rule)
 
         answers = await asyncio.gather(*[one(number, case) for number, case in enumerate(wanted)])

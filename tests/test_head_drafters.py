@@ -38,7 +38,7 @@ from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import HeadFile, config_digest, load, save
 from verify_server.heads.target_parts import TargetParts
-from verify_server.loop import VerifyLoop
+from verify_server.round.machine import StepMachine
 from verify_server.session_manager import SessionLimits
 from verify_server.target import Target
 
@@ -127,33 +127,33 @@ class ScriptDrafter(OracleDrafter):
         super().__init__(0.7, seed, lambda context: script[len(context)] if len(context) < len(script) else 7)
 
 
-class Evicting(VerifyLoop):
+class Evicting(StepMachine):
     """Takes somebody's KV away before every fourth plan."""
 
     chance, plans = random.Random(5), 0
 
-    def _snapshot(self):
+    def plan(self, now):
         self.plans += 1
         holders = [session for session in self.sessions.values() if session.sequence.computed]
         if holders and self.plans % 4 == 0:
             self.chance.choice(holders).forget_kv()
-        return super()._snapshot()
+        return super().plan(now)
 
 
-def written(engine, drafter, prompts, devices, params, loop_type=Evicting):
+def written(engine, drafter, prompts, devices, params, machine=Evicting):
     """The answers, all asked at once, and what the server counted."""
 
     async def scenario():
         limits = SessionLimits(linger=0.2)
         async with running(
-            engine, drafter=drafter, policy=FOUR, loop_type=loop_type, limits=limits, max_step_tokens=160
+            engine, drafter=drafter, policy=FOUR, machine=machine, limits=limits, max_step_tokens=160
         ) as network:
             asking = [
                 ask(network, prompt, device, own)
                 for prompt, device, own in zip(prompts, devices, params, strict=True)
             ]
             answers = await asyncio.gather(*asking)
-            return [answer.tokens for answer in answers], network.manager.loop.stats
+            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
     return asyncio.run(scenario())
 
@@ -198,7 +198,7 @@ def drafts_of(kind: str, text: tuple[int, ...], steps: int = 6) -> bool:
     engine = fresh_engine()
     recorder, told = beside(engine, kind)
     device = SamplingParams(temperature=0.0, max_tokens=steps)
-    written(engine, recorder, [text], [NoneDrafter()], [device], VerifyLoop)
+    written(engine, recorder, [text], [NoneDrafter()], [device], StepMachine)
     try:
         agree(told, recorder)
     except AssertionError:
@@ -252,7 +252,7 @@ def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
     recorder, told = beside(engine, kind)
     monkeypatch.setattr(recorder.inner._parts, name, wrong.__get__(recorder.inner._parts))
     told._parts = TargetParts(engine.network, torch.arange(len(told._ids)))
-    written(engine, recorder, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=6)], VerifyLoop)
+    written(engine, recorder, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=6)], StepMachine)
     with pytest.raises(AssertionError):
         agree(told, recorder)
 

@@ -36,9 +36,9 @@ def test_after_a_prefix_hit(kind: str, expected: list[int]) -> None:
         async with running(engine, drafter=recorder, policy=FOUR) as network:
             first = await ask(network, LONG, NoneDrafter(), WARM)
             loop = network.manager.loop
-            computed, asked = loop.stats.positions, len(recorder.seen)
+            computed, asked = loop.machine.stats.positions, len(recorder.seen)
             second = await ask(network, LONG, NoneDrafter(), WARM)
-            return first.tokens, second.tokens, computed, loop.stats.positions - computed, asked
+            return first.tokens, second.tokens, computed, loop.machine.stats.positions - computed, asked
 
     first, second, computed, again, asked = asyncio.run(scenario())
     assert list(first) == list(second) == expected

@@ -95,7 +95,7 @@ def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7,
                 ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
                 for seed in range(1, count + 1)
             ]
-            return await asyncio.gather(*asked), manager.loop.stats, upper.manager.loop.stats
+            return await asyncio.gather(*asked), manager.loop.machine.stats, upper.manager.loop.machine.stats
 
     return asyncio.run(scenario())
 

@@ -78,7 +78,7 @@ async def hierarchy(below=BELOW):
         async with serving(**served(below), manager_of=manager_of) as (manager, address):
             yield manager, address, upper, above, watch
             await until(lambda: not manager.remembered and not upper.remembered, 10)
-            assert manager.loop.pool.num_free == manager.loop.pool.num_blocks
+            assert manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks
             await manager.stopped()
 
 
@@ -87,7 +87,7 @@ async def most_places(upper):
     most = 0
     try:
         while True:
-            taken = [each.tenant for each in upper.loop.sessions.values() if each.has_reader]
+            taken = [each.tenant for each in upper.loop.machine.sessions.values() if each.has_reader]
             most = max(most, taken.count("hub"))
             await asyncio.sleep(0.005)
     except asyncio.CancelledError:

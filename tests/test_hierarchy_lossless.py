@@ -41,5 +41,5 @@ def test_sixteen_mixed_sessions(top, middle, drafter, weather):
     check(cases(), answers)
     if weather is STORM:
         return  # which loses blocks, and lets the target write what they were for
-    drafts = upper.manager.loop.stats.drafts
+    drafts = upper.manager.loop.machine.stats.drafts
     assert drafts.accepted > 0.2 * drafts.tokens  # what the relay vets is of use

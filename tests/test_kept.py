@@ -56,7 +56,7 @@ def served(store: KeptStore, token: str) -> list[int]:
         async with serving(AGREED, limits=limits, manager_of=keeping(store)) as (manager, address):
             async with linked(address, token=token) as link:
                 _, tokens = await finish(link)
-            await until(lambda: not manager.loop.sessions)
+            await until(lambda: not manager.loop.machine.sessions)
             manager.keeper.close()
             return tokens
 
@@ -98,7 +98,7 @@ def test_drafts_do_not_change_what_is_kept(tmp_path: Path):
         async with running(FakeEngine(), limits=limits) as network:
             network.manager.keeper = TextKeeper(store, WORDS)
             await ask(network, PROMPT, drafter)
-            await until(lambda: not network.manager.loop.sessions)
+            await until(lambda: not network.manager.loop.machine.sessions)
             network.manager.keeper.close()
 
     asyncio.run(main(OracleDrafter(0.6)))
@@ -125,7 +125,7 @@ def test_guided_answers_are_not_kept_and_others_hold_the_targets_probabilities(t
             wrong = OracleDrafter(1.0, target=lambda context: 5)
             await ask(network, prompt, wrong, params, guide=Guide(json_schema='{"type": "object"}'))
             answer = await ask(network, prompt, wrong, params, top_logprobs=20)
-            await until(lambda: not network.manager.loop.sessions)
+            await until(lambda: not network.manager.loop.machine.sessions)
             network.manager.keeper.close()
             return answer
 
@@ -151,7 +151,7 @@ def test_accepted_drafts_have_the_rows_that_plain_decoding_has(tmp_path: Path, t
             known = [*prompt, *plain.tokens, *[5] * 20]
             drafter = OracleDrafter(0.7, target=lambda context: known[len(context)])
             drafted = await ask(network, prompt, drafter, params, device="another one")
-            await until(lambda: not network.manager.loop.sessions)
+            await until(lambda: not network.manager.loop.machine.sessions)
             network.manager.keeper.close()
             return drafted
 
@@ -203,7 +203,7 @@ def test_of_a_tree_the_rows_of_the_path_that_stands_are_kept(tmp_path: Path, tin
             drafted = await ask(
                 network, prompt, drafter, params, device="trees", stop=FixedLength(4, tree=12)
             )
-            await until(lambda: not network.manager.loop.sessions)
+            await until(lambda: not network.manager.loop.machine.sessions)
             network.manager.keeper.close()
             return plain, drafted
 

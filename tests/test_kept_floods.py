@@ -45,7 +45,7 @@ class Flooded:
                 for task in flood:
                     task.cancel()
                 await asyncio.gather(*flood, return_exceptions=True)
-            await until(lambda: not manager.loop.sessions)
+            await until(lambda: not manager.loop.machine.sessions)
             manager.keeper.close()
             self.counts = manager.keeper.counts
 
@@ -145,7 +145,7 @@ def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
                     await stream.send(Open(PROMPT, GREEDY))
                     assert isinstance(await stream.receive(), Opened)
                     await stream.close()
-            await until(lambda: not manager.loop.sessions)
+            await until(lambda: not manager.loop.machine.sessions)
             manager.keeper.close()
 
     asyncio.run(main())

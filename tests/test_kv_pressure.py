@@ -7,11 +7,11 @@ import pytest
 from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from scheduler.fcfs import Fcfs
-from scheduler.plan import BatchPlan, Slice
+from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine, continuation
+from tests.rounds import end, looping
 from tests.sessions import made
 from verify_server.kv.blocks import BlockTable
-from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
 from verify_server.step import run_step
 
@@ -28,7 +28,7 @@ class Pressed:
     ) -> None:
         self.engine, self.now = FakeEngine(**pool), 0.0
         profile = HardwareProfile(max_step_tokens)
-        self.loop = VerifyLoop(self.engine, Fcfs(draft_wait), profile, lambda: self.now, **sharing)
+        self.loop = looping(self.engine, Fcfs(draft_wait), profile, lambda: self.now, **sharing)
         self.sessions: list[Session] = []
         for prompt in prompts:
             self.open(prompt)
@@ -36,7 +36,7 @@ class Pressed:
     def open(
         self, prompt: list[int], tenant: str = "t", max_tokens: int = PARAMS.max_tokens, budget: int = 0
     ) -> Session:
-        table = BlockTable(self.loop.pool, tenant, budget)
+        table = BlockTable(self.loop.machine.pool, tenant, budget)
         limits = DraftLimits(VOCAB, 4)
         session = made(len(self.sessions), prompt, max_tokens, table, limits, tenant=tenant, params=PARAMS)
         self.sessions.append(session)
@@ -50,10 +50,10 @@ class Pressed:
 
     def step(self, *slices: Slice) -> set[int]:
         """A step of these slices, or else of the policy's; who was computed in it."""
-        plan = self.loop.policy.plan(self.loop._snapshot(), self.loop.profile, self.now)
-        work = self.loop._prepare(BatchPlan(slices) if slices else plan)
+        planned = self.loop.machine.plan(self.now).slices
+        work = self.loop.machine.fit(slices or planned, self.now)
         if work:
-            self.loop._commit(work, run_step(self.engine, work))
+            end(self.loop, work, run_step(self.engine, work))
         return {planned.session.id for planned in work}
 
     def work_off(self, steps: int) -> int:
@@ -164,7 +164,7 @@ def test_a_tenant_at_his_budget_makes_room_among_his_own():
         pressed.draft(session, 1)
         pressed.step(Slice(session.id, 7, True))
     assert [holds(session) for session in pressed.sessions] == [True, True, False, True]
-    assert pressed.loop.pool.num_free > 20
+    assert pressed.loop.machine.pool.num_free > 20
     pressed.must_finish(100)
 
 
@@ -218,7 +218,7 @@ def test_who_was_refused_and_then_lost_his_kv_waits_for_the_next_plan():
     pressed.step(Slice(0, 15, False))
     pressed.step(Slice(2, 8, False))
     assert pressed.step(Slice(2, 12, True), Slice(1, 20, True)) == {1}
-    assert pressed.loop.left_out == frozenset()
+    assert pressed.loop.machine.left_out == frozenset()
     pressed.must_finish(100)
 
 
@@ -242,4 +242,4 @@ def test_who_gets_no_kv_is_named():
     pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
     pressed.step(Slice(0, 20, True))
     pressed.step(Slice(1, 16, False), Slice(0, 1, True))
-    assert pressed.loop.left_out == {1}
+    assert pressed.loop.machine.left_out == {1}

@@ -72,7 +72,7 @@ async def _finished(manager, link):
     stream = link.connect()
     await stream.send(Open(PROMPT, GREEDY))
     await stream.receive()
-    while manager.loop.sessions:
+    while manager.loop.machine.sessions:
         await asyncio.sleep(0.001)
     return stream
 
@@ -98,7 +98,9 @@ def test_a_draft_that_comes_after_the_end_costs_no_verdict():
                 await stream.send(replace(LATE, counter=counter))
             verdict = await _read_to_the_end(stream)
             assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
-            assert manager.loop.pool.num_free == manager.loop.pool.num_blocks  # nothing is held for it
+            assert (
+                manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks
+            )  # nothing is held for it
             started = time.monotonic()
             await stream.close(5.0)
             assert (

@@ -61,7 +61,7 @@ def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
                 )
             )
             await stream.send(Open(PROMPT, LONG))
-            await until(lambda: network.manager.loop.sessions and _only(network).outbox.full)
+            await until(lambda: network.manager.loop.machine.sessions and _only(network).outbox.full)
             session = _only(network)
             held = len(session.sequence.tokens)
             assert held <= len(PROMPT) + MAX_UNREAD + 1
@@ -72,7 +72,7 @@ def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
 
 
 def _only(network):
-    (session,) = network.manager.loop.sessions.values()
+    (session,) = network.manager.loop.machine.sessions.values()
     return session
 
 
@@ -309,12 +309,12 @@ def test_drafts_that_are_on_their_way_in_share_a_step():
                 )  # now the device does
                 sessions.append(session)
             await until(lambda: all(session.awaits_draft and not session.in_step for session in sessions))
-            steps, served = loop.stats.steps, loop.stats.sessions
+            steps, served = loop.machine.stats.steps, loop.machine.stats.sessions
             for session in sessions:  # one in each turn of the event loop
                 loop.submit(session, Draft(3, DraftBlock(len(session.sequence.tokens), (DraftToken(48),))))
                 await asyncio.sleep(0)
-            await until(lambda: loop.stats.sessions == served + len(sessions))
-            assert loop.stats.steps == steps + 1
+            await until(lambda: loop.machine.stats.sessions == served + len(sessions))
+            assert loop.machine.stats.steps == steps + 1
 
     asyncio.run(scenario())
 

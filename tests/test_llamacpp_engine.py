@@ -11,12 +11,10 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel
 from opensled.step_threads import StepThreads
 from opensled.store import model_file
-from scheduler.fcfs import Fcfs
 from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES, llama_probe, llamacpp
@@ -25,7 +23,7 @@ from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import BATCH, LlamaCache
 from verify_server.engine.llamacpp import LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
-from verify_server.loop import VerifyLoop
+from verify_server.round.own_memory import OwnMemoryTarget
 
 NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts
 # Largest difference of a logit between two ways to compute it, in units of the logits' spread: keys and values are
@@ -247,7 +245,7 @@ def test_another_sessions_kv_is_never_continued(engine):
 def test_what_a_session_gives_back_leaves_the_cache(engine):
     """Attention looks at every taken cell, so what is over must not stay; what a rollback keeps must."""
     loaded = engine("llama")
-    pool = VerifyLoop(loaded, Fcfs(0.0), HardwareProfile(64), lambda: 0.0).pool
+    pool = OwnMemoryTarget(loaded).pool
     table, other = BlockTable(pool), BlockTable(pool)
     for each, length in ((table, 50), (other, 20)):
         each.grow(length)

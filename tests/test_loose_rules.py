@@ -160,7 +160,7 @@ def test_every_loose_token_is_told_and_nothing_else_is_called_loose(weather):
             if weather is STORM:
                 assert answer.reopened
             else:
-                assert network.manager.loop.stats.loose == loose
+                assert network.manager.loop.machine.stats.loose == loose
 
     asyncio.run(scenario())
 

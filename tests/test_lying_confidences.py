@@ -42,7 +42,7 @@ def beside(told: tuple[float, ...], right: float, tenant: str) -> tuple[float, i
         world.join(replace(LIAR, right=right, told=told), 2 * TOKENS, tenant=tenant)
     world.run()
     assert all(user.truth.tokens == user.script for user in world.users)
-    return max(user.seconds for user in good), world.loop.engine.computed
+    return max(user.seconds for user in good), world.loop.machine.target.engine.computed
 
 
 honest = cache(beside)
@@ -97,7 +97,7 @@ def test_the_liars_own_text_is_the_targets(tree: int) -> None:
                 for id in range(1, 6)
             ]
             answers = await asyncio.gather(*asking)
-            assert network.manager.loop.stats.drafts.accepted > 0
+            assert network.manager.loop.machine.stats.drafts.accepted > 0
             return [answer.tokens for answer in answers]
 
     assert asyncio.run(scenario()) == [tuple(1 + place % 7 for place in range(3, 43))] * 5

@@ -98,7 +98,7 @@ def test_the_loop_counts_its_steps():
             assert found["sessions", "live"] == 0
             assert found["step_tokens_sum",] == engine.computed
             assert found["step_tokens_count",] == len(engine.batches)
-            assert found["step_prediction_error_ratio",] == manager.loop.costs.error > 0
+            assert found["step_prediction_error_ratio",] == manager.loop.machine.costs.error > 0
             assert found["session_places",] == 3
 
     asyncio.run(scenario())
@@ -123,7 +123,7 @@ def test_both_ends_count_alike_when_drafts_are_late(draft_wait):
                 *(ask(network, (seed + 1, 2), drafter, params) for seed, drafter in enumerate(drafters))
             )
             rounds = [commit for answer in answers for commit in answer.rounds]
-            stats = network.manager.loop.stats
+            stats = network.manager.loop.machine.stats
             assert stats.drafts.drafts == len(rounds)
             assert stats.drafts.tokens == sum(commit.drafted for commit in rounds)
             assert stats.drafts.accepted == sum(commit.accepted for commit in rounds)
@@ -151,7 +151,7 @@ def test_a_draft_of_which_only_a_rest_was_open_counts_that_rest():
             known = len(session.truth) - len(PROMPT)
             block = DraftBlock(len(PROMPT), tuple(DraftToken(id) for id in ids[: known + 2]))
             await session.submit(Draft(1, block))
-            stats = network.manager.loop.stats
+            stats = network.manager.loop.machine.stats
             await until(lambda: stats.drafts.drafts == 1)
             undecided = len(ids[: known + 2]) - stats.unasked
             assert stats.drafts.tokens == known + 2
@@ -169,7 +169,7 @@ def test_refusals_and_failures_by_code():
             await first_reply(link, Open((1, POISON), GREEDY), Draft(1, DraftBlock(2)))
             long = SamplingParams(temperature=0, max_tokens=190)  # not over before the draft is there
             await first_reply(link, Open(PROMPT, long), Draft(1, DraftBlock(199, (DraftToken(1),))))
-            await until(lambda: not manager.loop.sessions)
+            await until(lambda: not manager.loop.machine.sessions)
             found = samples(scrape(server_metrics(manager)))
             assert found["requests_refused_total", "invalid_request"] == 1
             assert found["refusal_seconds_count",] == 1 and 0 < found["refusal_seconds_sum",] < 60

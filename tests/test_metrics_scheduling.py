@@ -31,7 +31,7 @@ def test_everybody_who_is_not_in_the_step_waits_for_something():
     pressed = Pressed(100.0, [[number] * 6 for number in range(1, 8)], POOL)
     computed, late, device, reader, absent, _, short = pressed.sessions
     loop = pressed.loop
-    pressed.now = loop.planned_at = 5.0
+    pressed.now = loop.machine.planned_at = 5.0
     assert told(loop) == {"budget": 7}  # all are to be decoded, and none is yet
     computed.in_step = True
     pressed.now = 6.0
@@ -41,18 +41,20 @@ def test_everybody_who_is_not_in_the_step_waits_for_something():
     while not reader.outbox.full:
         reader.outbox.put(Verdict(6, (1,)))
     absent.detach()
-    loop.left_out = frozenset({short.id})
+    loop.machine.left_out = frozenset({short.id})
     assert told(loop) == {"step": 1, "device": 1, "reader": 1, "absent": 1, "budget": 1, "kv": 1}
-    loop.planned_at = 7.0  # his draft was there when the next step was planned, and still it was left out
+    loop.machine.planned_at = (
+        7.0  # his draft was there when the next step was planned, and still it was left out
+    )
     assert told(loop) == {"device": 1, "reader": 1, "absent": 1, "budget": 2, "kv": 1}
 
 
 def test_sessions_that_lose_their_kv_are_counted():
     pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4}, prefix_cache=False)
     pressed.step(Slice(1, 16, False))
-    assert pressed.loop.stats.preempted == 0
+    assert pressed.loop.machine.stats.preempted == 0
     assert pressed.step(Slice(0, 20, True)) == {0}  # the older one needs it
-    assert pressed.loop.stats.preempted == 1
+    assert pressed.loop.machine.stats.preempted == 1
 
 
 @dataclass(frozen=True)

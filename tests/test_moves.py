@@ -228,6 +228,6 @@ def test_a_drained_server_keeps_no_session_without_a_reader():
             (session,) = network.manager.remembered
             network.manager.leave(session)
             network.manager.hand_over()
-            assert not network.manager.remembered and not network.manager.loop.sessions
+            assert not network.manager.remembered and not network.manager.loop.machine.sessions
 
     asyncio.run(scenario())

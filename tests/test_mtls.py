@@ -53,7 +53,7 @@ async def refused(manager, engine, address, error, **options):
         for call in (link.describe(), link.tokenizer_json(), first_reply(link, Open(PROMPT, GREEDY))):
             with pytest.raises(error):
                 await call
-    assert engine.computed == 0 and not manager.remembered and not manager.loop.sessions
+    assert engine.computed == 0 and not manager.remembered and not manager.loop.machine.sessions
 
 
 def test_the_right_certificate_and_token_pass(ca):

@@ -286,7 +286,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
         async with serving(limits=limits) as (manager, address):
             manager.inputs.text = text = CountingText()
             manager.loop.wake = lambda: None  # the one inside stays there
-            manager.loop.sessions[0] = Inside("local")
+            manager.loop.machine.sessions[0] = Inside("local")
             async with linked(address) as link:
                 seconds = []
                 for _ in range(30):
@@ -294,7 +294,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
                     error = (await first_reply(link, Open("words", LONG))).error()
                     seconds.append(time.perf_counter() - started)
                     assert isinstance(error, Overloaded) and 0 < error.retry_after <= LONGEST
-            manager.loop.sessions.clear()
+            manager.loop.machine.sessions.clear()
             assert text.encoded == 0
             assert min(seconds) <= 0.005  # of the machine at its quietest
 
@@ -319,7 +319,7 @@ def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
         async with running(FakeEngine(num_blocks=2000), limits=limits) as network:
             manager = network.manager
             manager.loop.wake = lambda: None
-            manager.loop.profile = PROFILE
+            manager.loop.machine.profile = PROFILE
             sessions = []
             with pytest.raises(Overloaded, match="pace"):
                 while len(sessions) < 100:

@@ -173,7 +173,7 @@ def test_every_frame_has_one_size_whatever_it_carries(acceptance):
         async with serving() as (manager, address):
             tokens, frames = await recorded(address, acceptance)
             assert list(tokens) == continuation(PROMPT, LONG.max_tokens)
-            assert not manager.loop.stats.failures
+            assert not manager.loop.machine.stats.failures
             for up in (True, False):
                 assert sizes(frames, up) == [OPENING_BYTES] + [FRAME_BYTES] * (len(sizes(frames, up)) - 1)
 

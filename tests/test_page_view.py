@@ -174,7 +174,7 @@ def test_an_answer_without_drafts_is_the_same_text():
             assert {origin for chunk in plain for origin in chunk.origins} == {"server"}
             stats = plain[-1].stats
             assert stats.drafted == stats.rounds == 0 and stats.server_decoded == 20
-            assert manager.loop.stats.drafts.drafts == 0 and shown(view)["drafters"]["busy"] == 0
+            assert manager.loop.machine.stats.drafts.drafts == 0 and shown(view)["drafters"]["busy"] == 0
 
     asyncio.run(scenario())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 
@@ -15,7 +15,6 @@ from opensled.store import heldout_path, model_path
 from tests.system import ask, running
 from tests.test_lossless import factory, reference
 from verify_server.engine.torch_engine import TorchEngine, load
-from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits
 
 FEW_BLOCKS = 14  # of 16 tokens
@@ -78,7 +77,7 @@ def test_texts_that_begin_alike_in_memory_for_a_few(exact, drafter):
             small, draft_wait=0.2, max_step_tokens=96, limits=SessionLimits(linger=1.0)
         ) as network:
             written = await answers(network, cases, drafter)
-            return written, network.manager.loop.pool
+            return written, network.manager.loop.machine.pool
 
     written, pool = asyncio.run(body())
     assert written == [case.expected for case in cases]
@@ -94,9 +93,9 @@ def test_a_chat_of_several_turns(exact):
             for number in range(6):
                 turns = users[number % 2]
                 case = case_of(tuple(reference().render_chat(turns)), number, 20)
-                hits = network.manager.loop.pool.hits
+                hits = network.manager.loop.machine.pool.hits
                 assert await answers(network, [case], "llamacpp") == [case.expected]
-                assert number < 2 or network.manager.loop.pool.hits > hits
+                assert number < 2 or network.manager.loop.machine.pool.hits > hits
                 text = reference().decode(case.expected)
                 turns += [{"role": "assistant", "content": text}, {"role": "user", "content": "Why?"}]
 
@@ -108,14 +107,13 @@ def test_sharing_makes_no_difference_to_anybody(exact):
     cases = alike()[: ALIKE + 2]
 
     async def body(shares: bool):
-        loop_type = partial(VerifyLoop, prefix_cache=shares)
-        async with running(exact, max_step_tokens=64, loop_type=loop_type) as network:
+        async with running(exact, max_step_tokens=64, prefix_cache=shares) as network:
             made = [
                 ask(network, case.prompt, factory("none").create(), case.params, top_logprobs=3)
                 for case in cases
             ]
             told = await asyncio.gather(*made)
-            assert bool(network.manager.loop.pool.hits) == shares
+            assert bool(network.manager.loop.machine.pool.hits) == shares
             return [(answer.tokens, answer.logprobs) for answer in told]
 
     assert asyncio.run(body(True)) == asyncio.run(body(False))

@@ -47,9 +47,9 @@ from tests.test_gateway_http import api, until_ready
 from tests.test_offline import Slow
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.loop import VerifyLoop
 from verify_server.outbox import MAX_UNREAD
 from verify_server.prompt_scores import CHUNK_LOGITS, PromptScores
+from verify_server.round.machine import StepMachine
 from verify_server.step import run_step
 
 PROMPT = tuple(range(3, 13))
@@ -314,26 +314,26 @@ def test_a_relay_passes_on_what_the_target_says(above, params):
     assert told(tokens) == (list(LONG), ranks(LONG)) and ids == tuple(continuation(LONG, params.max_tokens))
 
 
-class Forgetful(VerifyLoop):
+class Forgetful(StepMachine):
     """Preempts a session before every fourth step or so."""
 
     chance = random.Random(4)
 
-    def _snapshot(self):
+    def plan(self, now):
         for session in self.sessions.values():
             if session.sequence.computed and self.chance.random() < 0.25:
                 session.forget_kv()
                 self.stats.preempted += 1
-        return super()._snapshot()
+        return super().plan(now)
 
 
 def test_preempted_sessions_tell_each_token_once():
     async def scenario():
-        async with running(FakeEngine(num_blocks=200), loop_type=Forgetful, max_step_tokens=16) as network:
+        async with running(FakeEngine(num_blocks=200), machine=Forgetful, max_step_tokens=16) as network:
             prompts = [(40 + number, *LONG[1:]) for number in range(3)]
             opens = [Open(prompt, FEW, prompt_logprobs=0) for prompt in prompts]
             answers = await asyncio.gather(*[through(network, open) for open in opens])
-            return prompts, answers, network.manager.loop.stats.preempted
+            return prompts, answers, network.manager.loop.machine.stats.preempted
 
     prompts, answers, preempted = asyncio.run(scenario())
     for prompt, (tokens, ids) in zip(prompts, answers):

@@ -51,7 +51,7 @@ from verify_server.heads import feature_context
 from verify_server.heads.eagle3_attach import eagle3
 from verify_server.heads.eagle3_drafter import Eagle3Drafter
 from verify_server.heads.feature_context import FeatureContext
-from verify_server.loop import VerifyLoop
+from verify_server.round.machine import StepMachine
 
 PLACES = (0, 2, 4)
 
@@ -125,7 +125,7 @@ def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, fo
 
 def along(engine: TorchEngine, recorder: ServerDrafter, text: tuple[int, ...], most: int = 8) -> list[int]:
     params = SamplingParams(temperature=0.0, max_tokens=most)
-    [answer], _ = written(engine, recorder, [text], [NoneDrafter()], [params], VerifyLoop)
+    [answer], _ = written(engine, recorder, [text], [NoneDrafter()], [params], StepMachine)
     return list(answer)
 
 
@@ -186,7 +186,7 @@ def test_a_head_that_is_right_is_worth_its_tokens(reference, folder) -> None:
 
     drafter._scores = right
     [answer], stats = written(
-        engine, drafter, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=24)], VerifyLoop
+        engine, drafter, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=24)], StepMachine
     )
     assert list(answer) == text and stats.own.accepted >= 16
 

@@ -72,7 +72,7 @@ def counted(
             answers = await asyncio.gather(
                 *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
             )
-            return [answer.tokens for answer in answers], network.manager.loop.stats
+            return [answer.tokens for answer in answers], network.manager.loop.machine.stats
 
     return asyncio.run(scenario())
 
@@ -291,7 +291,7 @@ def test_a_verdict_leaves_before_the_server_drafts():
         async with running(engine(), drafter=drafter, policy=FOUR) as network:
             asking = asyncio.ensure_future(ask(network, PROMPT, NoneDrafter()))
             await until(drafter.begun.is_set)
-            [session] = network.manager.loop.sessions.values()
+            [session] = network.manager.loop.machine.sessions.values()
             await until(lambda: not len(session.outbox))
             assert tuple(session.sequence.tokens) == (*PROMPT, EXPECTED[0])
             network.manager.loop.remove(session)

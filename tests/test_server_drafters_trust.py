@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
-from verify_server.loop import VerifyLoop
 from verify_server.target import Target
 
 PROMPTS = [[id, 2, 3] for id in range(1, 5)]
@@ -89,7 +87,7 @@ async def served(drafter: ServerDrafter, policy=FOUR) -> tuple[list[tuple[int, .
         asking = [ask(network, prompt, NoneDrafter()) for prompt in PROMPTS]
         answers = await asyncio.wait_for(asyncio.gather(*asking), 20)
         late = await asyncio.wait_for(ask(network, PROMPTS[0], NoneDrafter()), 20)
-        return [answer.tokens for answer in (*answers, late)], network.manager.loop.stats.own.accepted
+        return [answer.tokens for answer in (*answers, late)], network.manager.loop.machine.stats.own.accepted
 
 
 @pytest.mark.parametrize("policy", [FOUR, Goodput(0.05)], ids=["fcfs", "goodput"])
@@ -142,7 +140,7 @@ def tables() -> ServerTables:
 
 
 LONG = list(range(1, 41))
-UNSHARED = partial(VerifyLoop, prefix_cache=False)
+UNSHARED = {"prefix_cache": False}
 
 
 class Tally(ServerDrafter):
@@ -173,18 +171,18 @@ def test_a_tenants_tables_draft_for_no_other_tenant():
     assert (first, other) == (0, 0) and again >= 8
 
 
-@pytest.mark.parametrize("loop_type", [VerifyLoop, UNSHARED], ids=["prefix cache", "no prefix cache"])
-def test_a_draft_model_reads_for_each_tenant_anew(loop_type):
+@pytest.mark.parametrize("memory", [{}, UNSHARED], ids=["prefix cache", "no prefix cache"])
+def test_a_draft_model_reads_for_each_tenant_anew(memory):
     """KV blocks change hands with what the draft model wrote in them, which must save no other tenant any time."""
     model = engine()
-    first, other = of_tenants(ServerModel(model), "ab", lambda: model.computed, loop_type=loop_type)
+    first, other = of_tenants(ServerModel(model), "ab", lambda: model.computed, **memory)
     assert other == first
 
 
 def test_without_a_prefix_cache_a_draft_model_reads_for_each_session_anew():
     model = engine()
     drafter = ServerModel(model, shared=False)
-    first, other = of_tenants(drafter, "aa", lambda: model.computed, loop_type=UNSHARED)
+    first, other = of_tenants(drafter, "aa", lambda: model.computed, **UNSHARED)
     assert other == first
 
 

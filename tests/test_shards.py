@@ -143,17 +143,17 @@ class Lost(FakeEngine):
 def test_a_lost_engine_ends_the_loop_and_no_text() -> None:
     """Readers lose their streams, and continue elsewhere; an error would end their texts."""
     pressed = Pressed(0.0)
-    pressed.loop.engine = Lost(num_blocks=10, block_size=4)
+    pressed.loop.machine.target.engine = Lost(num_blocks=10, block_size=4)
     with pytest.raises(EngineLost, match="shard 1 of 2"):
         asyncio.run(asyncio.wait_for(pressed.loop.run(), PATIENCE))
     pressed.loop.close()
-    assert len(pressed.loop.sessions) == 2 and not pressed.loop.stats.failures
+    assert len(pressed.loop.machine.sessions) == 2 and not pressed.loop.machine.stats.failures
 
 
 def test_a_shard_lost_between_step_and_compaction_is_no_error_of_one_session() -> None:
     pressed = Pressed(0.0)
-    plan = pressed.loop.policy.plan(pressed.loop._snapshot(), pressed.loop.profile, 0.0)
-    [item, *_] = pressed.loop._prepare(plan)
+    machine = pressed.loop.machine
+    [item, *_] = machine.fit(machine.plan(0.0).slices, 0.0)
     twins = DraftCheck((DraftToken(5), DraftToken(6)), 30, PARAMS, b"", parents=(-1, -1))
     with pytest.raises(EngineLost):
         step._compact(

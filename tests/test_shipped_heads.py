@@ -100,7 +100,9 @@ def test_the_heads_of_tiny_draft_what_tiny_writes(
     async def scenario():
         async with running(target.engine, drafter=drafter, policy=EIGHT, text=target.text) as network:
             asking = [ask(network, prompt, NoneDrafter(), params) for prompt in prompts]
-            return [answer.tokens for answer in await asyncio.gather(*asking)], network.manager.loop.stats
+            return [
+                answer.tokens for answer in await asyncio.gather(*asking)
+            ], network.manager.loop.machine.stats
 
     texts, stats = asyncio.run(scenario())
     for prompt, text in zip(prompts, texts):

@@ -21,7 +21,7 @@ from scheduler.plan import SchedulingPolicy
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.hypothesis_profiles import bounded
-from verify_server.loop import VerifyLoop
+from tests.rounds import looping
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.session_stream import serve_stream
 from verify_server.target import Target
@@ -75,7 +75,7 @@ class Protocol(RuleBasedStateMachine):
 
     def _server(self) -> Server:
         engine = FakeEngine(num_blocks=14, context_length=60)  # little more than one sequence takes
-        loop = VerifyLoop(engine, self.policy, HardwareProfile(16), self.loop.time)
+        loop = looping(engine, self.policy, HardwareProfile(16), self.loop.time)
         return Server(
             SessionManager(loop, Target("fake", engine, FakeText()), SessionLimits(8, 4, LINGER)), engine
         )
@@ -191,7 +191,7 @@ class Protocol(RuleBasedStateMachine):
         finished = [device.reading.done() and device.tokens == device.script for device in self.devices]
         self.loop.advance(LINGER)
         self.loop.advance(LINGER)
-        free = [server.manager.loop.pool.num_free for server in self.servers]
+        free = [server.manager.loop.machine.pool.num_free for server in self.servers]
         self._end()
         assert finished == [True, True] and free == [14, 14]
         assert not any(server.manager.remembered for server in self.servers)

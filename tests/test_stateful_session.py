@@ -18,17 +18,17 @@ from opensled.errors import FutureBase, InvalidRequest
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Prefill
 from opensled.protocol import Truth
 from scheduler.fcfs import Fcfs
-from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
+from scheduler.plan import SchedulingPolicy, Slice
 from tests.fakes import POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
+from tests.rounds import end, looping, one_step
 from tests.sessions import made
 from tests.system import read_now
 from tests.tree_drafts import grown
 from verify_server.kv.blocks import BlockTable
-from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_view import view_of
-from verify_server.step import run_step, step_failed
+from verify_server.step import run_step
 
 BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
 CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits
@@ -78,7 +78,7 @@ class Sessions(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.engine = FakeEngine(num_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
-        self.loop = VerifyLoop(self.engine, self.policy, HardwareProfile(8), lambda: 0.0)
+        self.loop = looping(self.engine, self.policy, HardwareProfile(8))
         self.readers: list[Reader] = []
         self.work: list[StepItem] = []
         self.opened = 0
@@ -92,7 +92,7 @@ class Sessions(RuleBasedStateMachine):
         kind = 1 + self.opened % KINDS  # those of one kind begin alike, so they share KV
         script = script_of([kind] * length, min(length + max_tokens, CONTEXT))
         limits = DraftLimits(VOCAB, MAX_DRAFT, MAX_TREE)
-        table = BlockTable(self.loop.pool)
+        table = BlockTable(self.loop.machine.pool)
         session = made(self.opened, script[:length], len(script) - length, table, limits)
         self.loop.add(session)
         session.attach(length)
@@ -185,23 +185,23 @@ class Sessions(RuleBasedStateMachine):
 
     # -- the server ---------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.loop.sessions and not self.work)
+    @precondition(lambda self: self.loop.machine.sessions and not self.work)
     @rule(data=st.data())
     def begin_step(self, data: st.DataObject) -> None:
         """Any plan a policy could make, in any order of sessions."""
-        self.loop._snapshot()
-        live = data.draw(st.permutations(sorted(self.loop.sessions)))
+        self.loop.machine.plan(0.0)
+        live = data.draw(st.permutations(sorted(self.loop.machine.sessions)))
         slices = []
         for number in live[: data.draw(st.integers(1, len(live)))]:
-            uncomputed = self.loop.sessions[number].view(0.0).uncomputed
+            uncomputed = self.loop.machine.sessions[number].view(0.0).uncomputed
             tokens = data.draw(st.integers(1, uncomputed))
             padding, trim = data.draw(st.sampled_from([(0, None), (0, None), (1, 0), (4, None), (0, 2)]))
             hint = data.draw(st.sampled_from([None, None, 0, 2]))
             decide = tokens == uncomputed
             slices.append(Slice(number, tokens, decide, padding=padding, draft=trim, hint=hint))
-        before = {number: session.sequence.computed for number, session in self.loop.sessions.items()}
+        before = {number: session.sequence.computed for number, session in self.loop.machine.sessions.items()}
         paddings = {piece.session: piece.padding for piece in slices}
-        self.work = self.loop._prepare(BatchPlan(tuple(slices)))
+        self.work = self.loop.machine.fit(slices, 0.0)
         assert self.work, "somebody always gets on"
         for planned in self.work:
             number, computed = planned.session.id, planned.session.sequence.computed
@@ -214,7 +214,7 @@ class Sessions(RuleBasedStateMachine):
     @rule()
     def end_step(self) -> None:
         work, self.work = self.work, []
-        self.loop._commit(work, run_step(self.engine, work))
+        end(self.loop, work, run_step(self.engine, work))
         for planned in work:
             session = planned.session
             if planned.check is not None and not session.closed:
@@ -225,7 +225,7 @@ class Sessions(RuleBasedStateMachine):
     def break_step(self) -> None:
         """The engine fails: everybody in the step ends by an error, nobody else does."""
         work, self.work = self.work, []
-        self.loop._commit(work, [step_failed()] * len(work))
+        end(self.loop, work, None)
         failed = {planned.session.id for planned in work}
         for reader in [one for one in self.readers if one.session.id in failed]:
             assert reader.session.failed
@@ -246,7 +246,7 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def policies_see_what_is(self) -> None:
         """Views are kept while nothing changes, and no longer."""
-        for session in self.loop.sessions.values():
+        for session in self.loop.machine.sessions.values():
             assert session.view(0.0) == view_of(session, 0.0)
 
     @invariant()
@@ -262,8 +262,8 @@ class Sessions(RuleBasedStateMachine):
         sessions = {reader.session.id: reader.session for reader in self.readers}
         sessions.update((planned.session.id, planned.session) for planned in self.work)
         holders = Counter(block for session in sessions.values() for block in session.sequence.table.blocks)
-        assert all(self.loop.pool.holders(block) == holders[block] for block in range(BLOCKS))
-        assert self.loop.pool.num_free == BLOCKS - len(holders)
+        assert all(self.loop.machine.pool.holders(block) == holders[block] for block in range(BLOCKS))
+        assert self.loop.machine.pool.num_free == BLOCKS - len(holders)
         for session, segment in ((planned.session, planned.segment) for planned in self.work):
             assert [*segment.blocks] == session.sequence.table.blocks, "a step computes in freed memory"
             written = segment.blocks[segment.start // BLOCK_SIZE :]
@@ -273,7 +273,9 @@ class Sessions(RuleBasedStateMachine):
     def kv_holds_what_is_called_computed(self) -> None:
         for session in (reader.session for reader in self.readers if not reader.session.in_step):
             assert session.sequence.computed < len(session.sequence.tokens)
-            assert len(session.sequence.table.blocks) == self.loop.pool.blocks_for(session.sequence.computed)
+            assert len(session.sequence.table.blocks) == self.loop.machine.pool.blocks_for(
+                session.sequence.computed
+            )
             pending, unanswered = session.pending, session.turn.unanswered
             assert pending is None or pending.rest.base == len(session.sequence.tokens)
             # The verdict with the end answers whatever is under way.
@@ -298,9 +300,7 @@ class Sessions(RuleBasedStateMachine):
         for reader in self.readers:
             reader.session.attach(len(reader.truth))
         for _ in range(10_000):
-            plan = self.loop.policy.plan(self.loop._snapshot(), self.loop.profile, 1.0)
-            work = self.loop._prepare(plan)
-            self.loop._commit(work, run_step(self.engine, work) if work else [])
+            work = one_step(self.loop)
             for reader in self.readers:
                 reader.read(99)
             if not work:
@@ -308,7 +308,7 @@ class Sessions(RuleBasedStateMachine):
         self.loop.close()
         assert all(reader.truth.tokens == reader.script for reader in self.readers)
         assert all(reader.truth.finish_reason == "length" for reader in self.readers)
-        assert self.loop.pool.num_free == BLOCKS
+        assert self.loop.machine.pool.num_free == BLOCKS
 
 
 assert POISON > 40, "no drafted id makes the fake target sick"

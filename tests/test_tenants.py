@@ -180,7 +180,7 @@ class Guests:
         return sessions
 
     def held(self):
-        return "".join(sorted(session.tenant for session in self.manager.loop.sessions.values()))
+        return "".join(sorted(session.tenant for session in self.manager.loop.machine.sessions.values()))
 
 
 def with_idle_loop(check, **limits):

@@ -23,15 +23,14 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import EngineError, EngineLost, OpenSledError, UnsupportedModel, UsageError
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from scheduler.fcfs import Fcfs
+from tests.rounds import looping, one_step
 from tests.sessions import made
 from tests.tiny_models import VOCABULARY, random_model
 from verify_server.engine import tensor_parallel, torch_engine
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.engine.shard_links import ShardLinks
 from verify_server.kv.blocks import BlockTable
-from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
-from verify_server.step import run_step
 
 KV_TOKENS = 160  # of ten blocks: less than the texts below need, so that some are preempted
 PROMPTS = (61, 30, 7)
@@ -67,7 +66,7 @@ class Play:
         """`known`: the texts by which drafts are made; None = there are no drafts."""
         self.engine, self.known = engine, known
         self.random = random.Random(3)
-        self.loop = VerifyLoop(engine, Fcfs(0.0), HardwareProfile(64), lambda: 0.0)
+        self.loop = looping(engine, Fcfs(0.0), HardwareProfile(64))
         self.steps: list[
             tuple[tuple[int, int, int], ...]
         ] = []  # of each session: id, tokens computed, text so far
@@ -77,28 +76,26 @@ class Play:
 
     def _open(self, id: int, prompt: list[int]) -> None:
         limits = DraftLimits(VOCABULARY, 8, self.engine.info.max_tree)
-        table = BlockTable(self.loop.pool, "t", 0)
+        table = BlockTable(self.loop.machine.pool, "t", 0)
         session = made(id, prompt, NEW_TOKENS, table, limits, eos=EOS, params=SAMPLED, key=bytes([id]) * 16)
         self.loop.add(session)
         self.loop.attach(session, len(prompt))
 
     def run(self) -> dict[int, list[int]]:
         """The texts."""
-        everyone = dict(self.loop.sessions)
+        everyone = dict(self.loop.machine.sessions)
         for number in range(300):
-            for session in self.loop.sessions.values():
+            for session in self.loop.machine.sessions.values():
                 self._draft(session, number + 1)
-            plan = self.loop.policy.plan(self.loop._snapshot(), self.loop.profile, 0.0)
-            work = self.loop._prepare(plan)
+            work = one_step(self.loop)
             if not work:
                 break
-            self.loop._commit(work, run_step(self.engine, work))
             self.steps.append(
                 tuple(
                     [(item.session.id, len(item.segment.tokens), len(item.session.sequence)) for item in work]
                 )
             )
-        assert not self.loop.sessions, "all texts end"
+        assert not self.loop.machine.sessions, "all texts end"
         return {id: list(session.sequence.tokens) for id, session in everyone.items()}
 
     def _draft(self, session: Session, counter: int) -> None:
@@ -134,7 +131,9 @@ def same_texts(links: ShardLinks, folder: Path, numerics: str = "fast") -> Targe
     alone, together = Play(one, known), Play(pair, known)
     assert alone.run() == together.run() == known
     assert alone.steps == together.steps and len(alone.steps) < NEW_TOKENS * len(PROMPTS)
-    assert together.trees > 5 and together.loop.stats.preempted == alone.loop.stats.preempted > 0
+    assert (
+        together.trees > 5 and together.loop.machine.stats.preempted == alone.loop.machine.stats.preempted > 0
+    )
     return pair
 
 

@@ -18,13 +18,13 @@ from scheduler.plan import SessionView, Slice, Snapshot
 from tests.fakes import POISON, continuation, next_token
 from tests.guiding import ids, schema_guide, tiny
 from tests.hypothesis_profiles import tried
+from tests.rounds import looping
 from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.acceptance.ratio import Ratio
 from verify_server.draft_budget import Quota
 from verify_server.kv.blocks import BlockTable, OutOfBlocks
 from verify_server.kv.preemption import KVPreemptor
-from verify_server.loop import VerifyLoop
 from verify_server.step import run_step
 from verify_server.trees import depth_first, without_twins
 
@@ -334,11 +334,11 @@ def test_the_limit_of_chains_does_not_cut_a_tree() -> None:
 
 def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
     bench, observed = TreeBench(), []
-    loop = VerifyLoop(bench.engine, Goodput(0.1), HardwareProfile(512), lambda: 0.0)
-    monkeypatch.setattr(loop.costs, "observe", lambda *seen: observed.append(seen))
+    loop = looping(bench.engine, Goodput(0.1), HardwareProfile(512), learns=True)
+    monkeypatch.setattr(loop.machine.costs, "observe", lambda *seen: observed.append(seen))
     bench.step()
     a, b = bench.right(2)
     bench.grow(tree(6, (a, -1), (b, 0), (wrong(b)[0], 0), (wrong(a)[0], -1)))
-    loop._learn([bench.session.plan(Slice(1, 1, True), 0.0)], 0.5)
+    loop.machine._learn([bench.session.plan(Slice(1, 1, True), 0.0)], 0.5)
     loop.close()
     assert observed == [(5, 3 * 5 + 5, 1, 0.5)]  # tokens, positions read, sessions, seconds

@@ -8,20 +8,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from functools import partial
 
 import pytest
 
 from opensled.errors import EngineError
 from opensled.messages import SamplingParams
 from opensled.store import model_file, model_path
-from scheduler.plan import BatchPlan, Slice
+from scheduler.plan import Slice
 from tests.fakes import FakeEngine, FakeText, continuation
+from tests.rounds import end
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
 from tests.test_prefix import Silent
 from verify_server.engine import llamacpp, torch_engine
-from verify_server.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.step import run_step, step_failed
 
@@ -54,7 +53,7 @@ def pressed(prompts: list[list[int]], pool: dict[str, int] = ROOM, **options) ->
 
 def whole(world: Pressed, *numbers: int) -> tuple[Slice, ...]:
     """All that is to be computed of these sessions, when they have taken over what is there."""
-    world.loop._snapshot()
+    world.loop.machine.plan(0.0)
     return tuple(Slice(number, world.sessions[number].sequence.uncomputed, True) for number in numbers)
 
 
@@ -96,7 +95,7 @@ class Loner(FakeEngine):
 
 @pytest.mark.parametrize(
     "options",
-    [{"loop_type": partial(VerifyLoop, prefix_cache=False)}, {"engine": Loner(200)}],
+    [{"prefix_cache": False}, {"engine": Loner(200)}],
     ids=["no prefix cache", "an engine that cannot share"],
 )
 def test_where_nothing_is_shared_nobody_waits(options: dict) -> None:
@@ -108,8 +107,8 @@ def test_one_step_and_the_others_have_it() -> None:
     world = pressed([PROMPT] * 5, max_step_tokens=512)
     assert world.step() == {0}
     assert world.step() == {0, 1, 2, 3, 4}
-    assert world.loop.pool.states()["shared"] == 7
-    assert world.loop.pool.states()["used"] == 5  # a last block each
+    assert world.loop.machine.pool.states()["shared"] == 7
+    assert world.loop.machine.pool.states()["used"] == 5  # a last block each
 
 
 def _torch():
@@ -131,7 +130,7 @@ def test_real_engines_write_the_same_and_compute_a_common_prompt_once(load) -> N
         text = FakeText(engine.info.vocab_size)
         async with running(engine, max_step_tokens=512, text=text) as network:
             answers = await asyncio.gather(*(ask(network, prompt, Silent(), each) for each in params))
-            return [answer.tokens for answer in answers], network.manager.loop.stats.positions
+            return [answer.tokens for answer in answers], network.manager.loop.machine.stats.positions
 
     by_itself = [asyncio.run(written([each])) for each in cases]
     texts, positions = asyncio.run(written(cases))
@@ -146,7 +145,7 @@ def test_tenants_do_not_wait_for_each_other() -> None:
     world = pressed([PROMPT], max_step_tokens=512)
     world.open(PROMPT, "another")
     assert world.step() == {0, 1}
-    assert world.loop.pool.hits == 0
+    assert world.loop.machine.pool.hits == 0
 
 
 def test_who_comes_first_in_the_step_leads() -> None:
@@ -169,7 +168,7 @@ def test_who_is_not_planned_is_not_waited_for() -> None:
     world = pressed([PROMPT] * 3)
     world.step(Slice(0, 8, False))
     assert world.step(*whole(world, 1, 2)) == {1}
-    assert world.loop.pool.hits == 2 * 8
+    assert world.loop.machine.pool.hits == 2 * 8
 
 
 def test_who_gets_no_memory_is_not_waited_for() -> None:
@@ -177,7 +176,7 @@ def test_who_gets_no_memory_is_not_waited_for() -> None:
     for budget in (12, 0):
         world.open(PROMPT, budget=budget)
     assert world.step(*whole(world, 0, 1)) == {1}
-    assert world.loop.left_out == {0}
+    assert world.loop.machine.left_out == {0}
 
 
 def test_who_waits_is_planned_and_loses_kv_to_older_ones_only() -> None:
@@ -192,7 +191,7 @@ def test_who_waits_is_planned_and_loses_kv_to_older_ones_only() -> None:
     planned = whole(world, 0, 1, 2)
     assert second.rests and second.sequence.computed == 8
     assert world.step(*planned) == {0}
-    assert second.sequence.computed == 8 and world.loop.left_out == {2}
+    assert second.sequence.computed == 8 and world.loop.machine.left_out == {2}
 
 
 def test_nobody_waits_for_a_session_without_a_reader() -> None:
@@ -208,10 +207,9 @@ def test_a_leader_that_is_cancelled_in_its_step_leaves_what_it_computed() -> Non
     world = pressed([PROMPT] * 3, max_step_tokens=512)
     leader, *others = world.sessions
     loop = world.loop
-    plan = loop.policy.plan(loop._snapshot(), loop.profile, 0.0)
-    work = loop._prepare(plan)
+    work = loop.machine.fit(loop.machine.plan(0.0).slices, 0.0)
     loop.remove(leader)
-    loop._commit(work, run_step(world.engine, work))
+    end(loop, work, run_step(world.engine, work))
     assert world.step() == {1, 2}
     assert all(len(each.sequence) == len(PROMPT) + 1 for each in others)
 
@@ -220,12 +218,12 @@ def test_a_leader_that_fails_is_followed_by_the_next_one() -> None:
     world = pressed([PROMPT] * 3, max_step_tokens=512)
     loop = world.loop
     for leader in (0, 1):
-        work = loop._prepare(BatchPlan(loop.policy.plan(loop._snapshot(), loop.profile, 0.0).slices))
+        work = loop.machine.fit(loop.machine.plan(0.0).slices, 0.0)
         assert [item.session.id for item in work] == [leader]
         failed = step_failed()
         assert isinstance(failed, EngineError)
-        loop._commit(work, [failed])
-    assert loop.pool.hits == 0
+        end(loop, work, [failed])
+    assert loop.machine.pool.hits == 0
     assert world.step() == {2}
 
 
@@ -240,11 +238,11 @@ def test_whatever_happens_everybody_is_finished_and_who_waits_gets_on(seed: int)
         if chance.random() < 0.4:
             head = PROMPT[: chance.randint(0, 30)]
             world.open([*head, *[9] * chance.randint(1, 8)], chance.choice("ab"), chance.randint(1, 8))
-        live = list(world.loop.sessions.values())
+        live = list(world.loop.machine.sessions.values())
         if live and chance.random() < 0.15:
             _disturb(world, chance.choice(live), chance)
         _watched_step(world)
-    for session in world.loop.sessions.values():
+    for session in world.loop.machine.sessions.values():
         if not session.has_reader:
             world.loop.attach(session, len(session.sequence))
     world.sessions = [each for each in world.sessions if each.sequence.finish_reason or not each.closed]
@@ -266,17 +264,17 @@ def _disturb(world: Pressed, session: Session, chance: random.Random) -> None:
 def _watched_step(world: Pressed) -> None:
     """A step; a session that waits in it for another one has a block more in the next one."""
     loop = world.loop
-    plan = loop.policy.plan(loop._snapshot(), loop.profile, world.now)
-    before = {piece.session: loop.sessions[piece.session].sequence.computed for piece in plan.slices}
-    work = loop._prepare(plan)
-    busy = {item.session.id for item in work} | loop.left_out
-    lost = {number for number in before if loop.sessions[number].sequence.computed < before[number]}
-    assert work or not any(each.has_reader for each in loop.sessions.values())
+    plan = loop.machine.plan(world.now)
+    before = {piece.session: loop.machine.sessions[piece.session].sequence.computed for piece in plan.slices}
+    work = loop.machine.fit(plan.slices, world.now)
+    busy = {item.session.id for item in work} | loop.machine.left_out
+    lost = {number for number in before if loop.machine.sessions[number].sequence.computed < before[number]}
+    assert work or not any(each.has_reader for each in loop.machine.sessions.values())
     if work:
-        loop._commit(work, run_step(world.engine, work))
-    loop._snapshot()
+        end(loop, work, run_step(world.engine, work))
+    loop.machine.plan(0.0)
     for number in before.keys() - busy - lost:
         assert (
-            loop.sessions[number].sequence.computed // loop.pool.block_size
-            > before[number] // loop.pool.block_size
+            loop.machine.sessions[number].sequence.computed // loop.machine.pool.block_size
+            > before[number] // loop.machine.pool.block_size
         )

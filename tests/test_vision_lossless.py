@@ -54,7 +54,7 @@ def test_the_servers_own_drafts_change_nothing(engine, text, reference, name, te
             answers = await asyncio.gather(
                 *(answered(network, words, seeds, params) for words, seeds in asked)
             )
-            return answers, network.manager.loop.stats.own.tokens
+            return answers, network.manager.loop.machine.stats.own.tokens
 
     answers, drafted = asyncio.run(together())
     assert drafted or (name, temperature) == ("lookup", 0.8), "the server drafted"

@@ -12,8 +12,8 @@ from relay.manager import RelayManager
 from relay.uplink import Upstream
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
+from tests.rounds import looping
 from tests.system import FOREVER, running
-from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits
 from verify_server.target import Target
 
@@ -58,7 +58,9 @@ async def relaying(
     network_type=MemoryNetwork,
 ):
     """A relay with the engine `middle` on the network `upper`; yields (network to the relay, its manager)."""
-    loop = VerifyLoop(middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time)
+    loop = looping(
+        middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time, learns=True
+    )
     upstream = Upstream(
         lambda address="": upper.connect(),
         block=block,
@@ -75,7 +77,7 @@ async def relaying(
         await network.close()
         for session in list(manager.remembered):
             manager.forget(session)
-        while loop.pool.num_free < loop.pool.num_blocks:
+        while loop.machine.pool.num_free < loop.machine.pool.num_blocks:
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
         await manager.stopped()

@@ -19,7 +19,7 @@ from scheduler.admission import (
 )
 from verify_server.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
 from verify_server.draft_budget import Quotas
-from verify_server.loop import VerifyLoop
+from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session import Session
 
@@ -80,7 +80,7 @@ class AdmissionController:
     def promised(self, pace: float, tenant: str) -> float:
         """What is promised to a session that asks for `pace` tokens/s: as much as its tenant may have and as one
         session can get."""
-        most = most_promised(0.0, self._loop.profile, self._max_pace)
+        most = most_promised(0.0, self._loop.machine.profile, self._max_pace)
         return min(pace, most, self._tenants.limits_of(tenant).max_pace or most)
 
     @property
@@ -90,7 +90,9 @@ class AdmissionController:
 
     def _busy(self) -> Counter[str]:
         """Sessions with a reader, and those to come, by tenant."""
-        busy = Counter(session.tenant for session in self._loop.sessions.values() if session.has_reader)
+        busy = Counter(
+            session.tenant for session in self._loop.machine.sessions.values() if session.has_reader
+        )
         busy.update(self._arriving)
         return busy
 
@@ -99,13 +101,13 @@ class AdmissionController:
         places = places_for(request, self._max_sessions)
         if busy.total() >= places:
             return places
-        sessions = self._loop.sessions.values()
+        sessions = self._loop.machine.sessions.values()
         if not request.pace and not any(session.timing.pace for session in sessions):
             return places
         load = ActiveLoad.around(request, (session.view(self._loop.clock()) for session in sessions))
         if not self._has_memory(request):
             return busy.total()
-        fit = most_sessions(load, self._loop.profile, self._max_sessions, self._max_pace)
+        fit = most_sessions(load, self._loop.machine.profile, self._max_sessions, self._max_pace)
         beside = busy.total() - self._arriving.total() - (load.sessions - 1)  # whose pace is not at stake
         # However fast a pace others were promised, a tenant without a place finds one, if it asks for no pace itself.
         least = 0 if request.pace or busy[request.tenant] else busy.total() + 1
@@ -113,8 +115,8 @@ class AdmissionController:
 
     def _has_memory(self, request: AdmissionRequest) -> bool:
         """Whether its prompt fits beside the KV of present sessions: to compute that again would cost them pace."""
-        pool = self._loop.pool
-        present = (session for session in self._loop.sessions.values() if session.has_reader)
+        pool = self._loop.machine.pool
+        present = (session for session in self._loop.machine.sessions.values() if session.has_reader)
         free = pool.num_blocks - sum(len(session.sequence.table.blocks) for session in present)
         return request.positions <= max(free, pool.num_free) * pool.block_size
 
@@ -148,11 +150,11 @@ class AdmissionController:
 
     @property
     def _ended(self) -> int:
-        return self._entered - len(self._loop.sessions)
+        return self._entered - len(self._loop.machine.sessions)
 
     def yielding(self, tenant: str) -> Session | None:
         """The session that must go before `tenant` can open one more; None if none must. Raises Overloaded."""
-        held = Counter(session.tenant for session in self._loop.sessions.values())
+        held = Counter(session.tenant for session in self._loop.machine.sessions.values())
         own = self._absent(tenant)
         limit = self._limit(tenant)
         if limit and held[tenant] >= limit:
@@ -174,7 +176,7 @@ class AdmissionController:
         return self._tenants.limits_of(tenant).max_sessions
 
     def _absent(self, tenant: str) -> Session | None:
-        sessions = self._loop.sessions.values()
+        sessions = self._loop.machine.sessions.values()
         return next((one for one in sessions if one.tenant == tenant and not one.has_reader), None)
 
     def _absent_of_larger(self, held: Counter[str], tenant: str) -> Session | None:

@@ -37,9 +37,11 @@ from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
 from verify_server.kept.command import keeper_of, require_keepable
-from verify_server.loop import VerifyLoop
 from verify_server.pairing.command import with_home
 from verify_server.pairing.upkeep import home_kept
+from verify_server.round.loop import VerifyLoop
+from verify_server.round.machine import StepMachine
+from verify_server.round.own_memory import OwnMemoryTarget
 from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
@@ -157,7 +159,7 @@ def make_manager(
 ) -> SessionManager:
     """The session manager of a server, with a loop that does not run yet; loads the drafter beside the target.
 
-    `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
+    `signer`: see `SessionManager`; `prefix_key`: see `OwnMemoryTarget`.
     """
     announce_lacking("llguidance")
     limits = session_limits(config, target, tenants)
@@ -174,7 +176,7 @@ def session_limits(config: ServeConfig, target: Target, tenants: Tenants) -> Ses
 
 def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
-    `VerifyLoop`."""
+    `OwnMemoryTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
     drafting = drafting_of(config, target)
@@ -182,7 +184,8 @@ def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> V
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
-    return VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
+    memory = OwnMemoryTarget(target.engine, drafting, shares, prefix_key)
+    return VerifyLoop(StepMachine(memory, policy, profile), time.monotonic)
 
 
 async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None, load: Load) -> int:
@@ -213,7 +216,7 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
     watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
     served.manager.close()
     if config.json:
-        print(json.dumps(served.manager.loop.stats.as_json()), flush=True)
+        print(json.dumps(served.manager.loop.machine.stats.as_json()), flush=True)
     if stopping.done():
         return 0
     serving.result()
@@ -271,7 +274,7 @@ def client_limits(config: ServeConfig, manager: SessionManager | None = None) ->
     if manager is None:
         return limits
     context, vocab_size = manager.sequence_limits.context_length, manager.inputs.vocab_size
-    images = manager.loop.engine.info.images is not None
+    images = manager.loop.machine.target.facts.images is not None
     return replace(limits, message_bytes=message_bytes(context, vocab_size, images))
 
 
@@ -285,8 +288,8 @@ def arriving_signals(*more: int) -> asyncio.Queue[int]:
 
 async def _drain(server: service.Server, manager: SessionManager, signals: asyncio.Queue[int]) -> None:
     """Let running sequences finish and refuse new ones; a second signal ends all."""
-    if manager.loop.sessions:
-        log.warning("finishing %d sequences; once more to stop at once", len(manager.loop.sessions))
+    if manager.loop.machine.sessions:
+        log.warning("finishing %d sequences; once more to stop at once", len(manager.loop.machine.sessions))
 
     async def finish() -> None:
         await manager.idle()

@@ -158,6 +158,10 @@ class Sequence:
         """What of decided `ids` is appended, and why the sequence ends with it; "" = it goes on."""
         return cut(ids, len(self.tokens), self.ends)
 
+    def rewind(self, computed: int) -> None:
+        """The KV of positions from `computed` on does not count: a step that decided nothing wrote it."""
+        self._roll_back(min(self.computed, computed))
+
     def _roll_back(self, computed: int) -> None:
         self.computed = computed
         self.table.truncate(computed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opensled.metrics import Metric, draft_metrics, model_metric
-from verify_server.loop import VerifyLoop
+from verify_server.round.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 
@@ -20,14 +20,14 @@ def metrics(manager: SessionManager) -> list[Metric]:
     engine = Metric(
         "engine_info",
         "1 for the way in which the target is computed.",
-        lambda: {loop.engine.info.way: 1},
+        lambda: {loop.machine.target.facts.way: 1},
         "way",
     )
     return [model, engine, *_step_metrics(loop), *own, *served, *manager.own_metrics]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:
-    stats = loop.stats
+    stats = loop.machine.stats
     return [
         *draft_metrics(stats.drafts),
         Metric("steps_total", "Forward passes of the target.", lambda: stats.steps),
@@ -37,7 +37,7 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
         Metric(
             "step_prediction_error_ratio",
             "Median error of the predicted durations of the latest steps, as a share of the real ones.",
-            lambda: loop.costs.error,
+            lambda: loop.machine.costs.error,
         ),
         Metric("stale_drafts_total", "Drafts that came too late to be computed.", lambda: stats.stale),
         Metric("draft_tokens", "Tokens of one draft.", lambda: stats.lengths),
@@ -64,7 +64,7 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
 
 def _drafting_metrics(loop: VerifyLoop) -> list[Metric]:
     """Of the drafter beside the target."""
-    stats = loop.stats
+    stats = loop.machine.stats
     return [
         Metric("server_drafts_total", "Verified drafts that the server made.", lambda: stats.own.drafts),
         Metric("server_draft_tokens_total", "Tokens verified of them.", lambda: stats.own.tokens),
@@ -76,7 +76,7 @@ def _drafting_metrics(loop: VerifyLoop) -> list[Metric]:
 
 
 def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
-    stats, pool = loop.stats, loop.pool
+    stats, pool = loop.machine.stats, loop.machine.pool
     return [
         Metric("kv_blocks", "KV blocks of the engine, by what they hold.", pool.states, "state"),
         Metric("kv_block_tokens", "Tokens that one KV block holds.", lambda: pool.block_size),
@@ -112,7 +112,7 @@ def _image_metrics(manager: SessionManager) -> list[Metric]:
 
 def _session_metrics(manager: SessionManager) -> list[Metric]:
     loop, stats = manager.loop, manager.stats
-    failures = loop.stats.failures
+    failures = loop.machine.stats.failures
     return [
         Metric("failures_total", "Open sequences that ended by an error.", lambda: failures, "code"),
         Metric("sessions", "Unfinished sequences, by reader.", lambda: _sessions(loop), "reader"),
@@ -147,14 +147,14 @@ def _session_metrics(manager: SessionManager) -> list[Metric]:
 
 
 def _sessions(loop: VerifyLoop) -> dict[str, int]:
-    readers = [session.has_reader for session in list(loop.sessions.values())]
+    readers = [session.has_reader for session in list(loop.machine.sessions.values())]
     return {"live": sum(readers), "absent": len(readers) - sum(readers)}
 
 
 def waiting(loop: VerifyLoop) -> dict[str, int]:
     """How many sessions wait for each of REASONS."""
     found = dict.fromkeys(REASONS, 0)
-    for session in list(loop.sessions.values()):
+    for session in list(loop.machine.sessions.values()):
         if not session.in_step:
             found[_reason(session, loop)] += 1
     return found
@@ -165,11 +165,11 @@ def _reason(session: Session, loop: VerifyLoop) -> str:
     pending = session.pending  # read once: the loop runs in another thread
     if not session.has_reader:
         return "absent"
-    if session.id in loop.left_out:
+    if session.id in loop.machine.left_out:
         return "kv"
     if pending is None and not session.server_drives:
         return "device"
     if pending is None and session.outbox.full:
         return "reader"
     since = pending.since if pending is not None else session.timing.waiting_since
-    return "step" if since > loop.planned_at else "budget"
+    return "step" if since > loop.machine.planned_at else "budget"

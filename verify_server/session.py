@@ -221,9 +221,10 @@ class Session:
         length = len(self.sequence)
         longest = self.budget.longest(self.limits.max_draft, length, now)
         drafted = own = NO_DRAFT
-        if pending:
+        takes_drafts = self.constraint is None or self.constraint.takes_drafts
+        if pending and takes_drafts:
             drafted = verified(pending.rest, piece.draft, self.limits, self.budget, self.sequence, now)
-        if self.own is not None and piece.decide:
+        if self.own is not None and piece.decide and takes_drafts:
             own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
         block = together(drafted, own)
         segment = self.sequence.segment(piece, block)
@@ -254,9 +255,12 @@ class Session:
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
-        if result is None or item.check is None:
+        if item.check is None:
             self.sequence.advance(item.segment)
             self._tell_prefill()
+            return 0
+        if result is None:
+            self._decide_again(item, now)
             return 0
         if self.sequence.scores is not None and self.sequence.scores.has_news:
             self._tell_prefill()
@@ -285,6 +289,14 @@ class Session:
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(now)
         return len(news)
+
+    def _decide_again(self, item: StepItem, now: float) -> None:
+        """Nothing was decided: all that the step computed is computed again, without a draft."""
+        self.sequence.rewind(item.segment.start)
+        if self.own is not None:
+            self.own.block = NO_DRAFT
+        if self.pending is None and item.draft is not None:
+            self.pending = PendingDraft(item.draft, DraftBlock(len(self.sequence)), now)
 
     def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:
         """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""

@@ -25,9 +25,9 @@ from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
 from verify_server.kept.trace import Trace
 from verify_server.kv.blocks import BlockTable
-from verify_server.loop import VerifyLoop
 from verify_server.own_draft import OwnDraft
 from verify_server.prompt_scores import PromptScores
+from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session
@@ -79,9 +79,9 @@ class SessionManager:
         self.draining = False
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
-        info = loop.engine.info
+        info = loop.machine.target.facts
         self.sequence_limits = _sequence_limits(info, limits)
-        self.images = ImageStore(loop.engine.see) if info.images else None
+        self.images = ImageStore(target.engine.see) if info.images else None
         self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, self.images)
         self._draft_limits = DraftLimits(
             self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads
@@ -95,7 +95,7 @@ class SessionManager:
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
         self.devices = DeviceBook()
-        guess = loop.drafting.guess if loop.drafting else GUESS
+        guess = loop.machine.target.drafting.guess if loop.machine.target.drafting else GUESS
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
 
     @property
@@ -267,7 +267,7 @@ class SessionManager:
                 (*prompt_ids, *message.committed),
                 len(prompt_ids),
                 ends,
-                BlockTable(self.loop.pool, tenant, kv_tokens, content_of(images)),
+                BlockTable(self.loop.machine.pool, tenant, kv_tokens, content_of(images)),
                 images,
                 self._prompt_scores(message, prompt_ids),
             ),
@@ -302,7 +302,7 @@ class SessionManager:
         """Of a new session; None: its reader does not ask for them."""
         if message.prompt_logprobs is None:
             return None
-        return PromptScores(prompt_ids, message.prompt_logprobs, self.loop.engine.info.vocab_size)
+        return PromptScores(prompt_ids, message.prompt_logprobs, self.loop.machine.target.facts.vocab_size)
 
     def _trace(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Trace | None:
         """None: nothing of the sequence is kept, as its tenant has not agreed to that."""
@@ -312,9 +312,9 @@ class SessionManager:
 
     def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
         """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
-        if self.loop.drafting is None or rule.draft_probs:
+        if self.loop.machine.target.drafting is None or rule.draft_probs:
             return None
-        return self.loop.drafting.own_draft(self._drafters.of(tenant, ""))
+        return self.loop.machine.target.drafting.own_draft(self._drafters.of(tenant, ""))
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
-from verify_server.loop import VerifyLoop
 from verify_server.outbox import MAX_UNREAD, Outbox
+from verify_server.round.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 

@@ -17,10 +17,12 @@ from verify_server.acceptance.base import (
 from verify_server.engine.base import SampleRequest, Scores, TargetEngine
 from verify_server.kept.trace import TOP
 from verify_server.session import Session, StepItem
+from verify_server.text.guide import GrammarRebuilt
 
 log = logging.getLogger(__name__)
 
-# What became of one session in a step: a decision, its own error, or (None) a mere prompt chunk.
+# What became of one session in a step: a decision, its own error, or None: nothing is decided. Then it was a chunk of
+# a prompt, or a draft spoiled the rows, and the session decides again without it.
 Outcome = AcceptanceResult | OpenSledError | None
 
 
@@ -40,7 +42,16 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     for index, outcome in outcomes.items():
         if isinstance(outcome, AcceptanceResult) and outcome.path:
             outcomes[index] = _compact(engine, work[index], outcome)
-    return [outcomes.get(index) for index in range(len(work))]
+    return [_without_blame(engine, item, outcomes.get(index)) for index, item in enumerate(work)]
+
+
+def _without_blame(engine: TargetEngine, item: StepItem, outcome: Outcome) -> Outcome:
+    """A draft never ends an answer: one token whose embedding or KV is not finite spoils the rows before it, too."""
+    if isinstance(outcome, OpenSledError) and item.check is not None and item.check.draft:
+        log.warning("a step with a draft failed, and is taken again without it: %s", outcome)
+        engine.erase(item.segment.blocks, item.segment.start)
+        return None
+    return outcome
 
 
 def step_failed() -> EngineError:
@@ -79,9 +90,9 @@ def _decide(session: Session, check: DraftCheck, scores: Scores, first_row: int)
     return result._replace(logprobs=tuple(own.logprobs(rows, ids, check.top_logprobs)))
 
 
-def _run(decisions: dict[int, Decision], scores: Scores) -> dict[int, AcceptanceResult | OpenSledError]:
+def _run(decisions: dict[int, Decision], scores: Scores) -> dict[int, Outcome]:
     """Run all rules in waves: each wave is one sampling call for the requests of all sessions."""
-    outcomes: dict[int, AcceptanceResult | OpenSledError] = {}
+    outcomes: dict[int, Outcome] = {}
     answers: dict[int, list[int] | Exception | None] = dict.fromkeys(decisions)
     while answers:
         requests: dict[int, SampleRequest] = {}
@@ -90,6 +101,8 @@ def _run(decisions: dict[int, Decision], scores: Scores) -> dict[int, Acceptance
                 requests[index] = _resume(decisions[index], answer)
             except StopIteration as done:
                 outcomes[index] = done.value
+            except GrammarRebuilt:
+                outcomes[index] = None
             except OpenSledError as error:
                 outcomes[index] = error
             except Exception:

@@ -72,7 +72,7 @@ class SimulatedRelay(SimulatedServer):
 
     def open(self, reader: Reader) -> None:
         """See `SimulatedServer.open`; the server above is asked first."""
-        if len(self._sessions) + self._opening >= self._places:
+        if len(self._machine.sessions) + self._opening >= self._places:
             reader.refused()
             return
         self._opening += 1
@@ -103,7 +103,6 @@ class SimulatedRelay(SimulatedServer):
             background=wish.background,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
-            stats=self._stats,
             survival=self.survival,
             most_vetted=AHEAD * (self.length + 1),
         )
@@ -112,8 +111,7 @@ class SimulatedRelay(SimulatedServer):
         """The server above has committed more, and perhaps ended the text."""
         session.confirm(commit, self._events.now, finish_reason=finish_reason)
         self._changed(session)
-        if session.sequence.over:
-            self._forget(session)
+        self._forget(session)
         self._wake()
 
 

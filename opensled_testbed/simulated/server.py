@@ -5,7 +5,8 @@ What the target says is recorded (sequences.py). There is no KV memory and no th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
@@ -15,14 +16,18 @@ from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.sequences import RecordedSequence, Script, decided
+from opensled_testbed.simulated.sequences import ENDLESS, RecordedSequence, Script, decided
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
-from scheduler.plan import SchedulingPolicy, Snapshot
+from scheduler.plan import SchedulingPolicy, Slice
 from verify_server.acceptance.match import Match
-from verify_server.counters import LoopStats
 from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
-from verify_server.drafting.stage import OwnDrafts
+from verify_server.drafting.base import Ask
+from verify_server.drafting.stage import DraftStage, OwnDrafts
+from verify_server.engine.base import EngineInfo, Segment
+from verify_server.kv.blocks import BlockPool
+from verify_server.round.machine import StepMachine, Work
+from verify_server.round.target import FittedStep
 from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
@@ -55,6 +60,51 @@ class Overhead:
     session_s: float = 0.0  # of each session in a step: messages, commit
 
 
+class RecordedTarget:
+    """See `verify_server.round.target.Target`: what it says is recorded, and its memory has no end."""
+
+    facts = EngineInfo("recorded", VOCABULARY, ENDLESS, (), "fast", "", "simulated", 0, 1)
+
+    def __init__(self, drafting: DraftStage | None) -> None:
+        self.drafting = drafting
+        self.pool = BlockPool(0, 1)
+
+    def refresh(self, sessions: Mapping[int, Session]) -> None:
+        """Nothing is found of others."""
+
+    def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
+        """All of them."""
+        return FittedStep([sessions[piece.session].plan(piece, now) for piece in slices])
+
+    def step(self, work: Sequence[StepItem]) -> list[Outcome]:
+        """What was recorded."""
+        return [decided(item) for item in work]
+
+    def reads(self, segment: Segment) -> int:
+        """Trees are chains to it."""
+        return 1
+
+    def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
+        """See `SimulatedDrafter`."""
+        assert self.drafting is not None, "who asks has a place for drafts"
+        drafted = self.drafting.run(asks)
+        assert len(drafted.proposals) == len(asks), "the drafter failed, its log says why"
+        return drafted
+
+    def hold(self) -> None:
+        """There is no memory."""
+
+    def settle(self) -> None:
+        """The step is over."""
+        if self.drafting is not None:
+            self.drafting.run(())  # forgets the sessions that are over
+
+    def forget(self, session: Session) -> None:
+        """It is over."""
+        if self.drafting is not None:
+            self.drafting.forget(session.id)
+
+
 class SimulatedServer:
     """One engine: steps one after another, each over the sessions that the policy names."""
 
@@ -69,16 +119,16 @@ class SimulatedServer:
         drafter: SimulatedDrafter | None = None,
     ) -> None:
         """`profile`: what the policy reckons with; None = the law itself."""
-        self._events, self._law, self._policy, self._places = events, law, policy, places
+        self._events, self._law, self._places = events, law, places
         self._overhead, self._drafter = overhead, drafter
-        self._profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
+        target = RecordedTarget(drafter.stage if drafter else None)
+        profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
+        self._machine = StepMachine(target, policy, profile, learns=False)
         self._readers: dict[Session, Reader] = {}
-        self._sessions: dict[int, Session] = {}
         self._opened = 0
         self._is_busy = False  # a step is under way, or the next plan is due at this very moment
         self._alarm = 0  # number of the latest alarm; older ones do not ring
-        self._memory: object = None  # the policy's, from one plan to the next
-        self._devices, self._stats = DeviceBook(), LoopStats()
+        self._devices = DeviceBook()
         self._records = DraftRecords(lambda: events.now)
         self.totals = ServerTotals()
 
@@ -86,7 +136,7 @@ class SimulatedServer:
 
     def open(self, reader: Reader) -> None:
         """A sequence begins; refused when all places are taken."""
-        if len(self._sessions) >= self._places:
+        if len(self._machine.sessions) >= self._places:
             reader.refused()
         else:
             self._begin(reader, self._session(reader))
@@ -96,9 +146,9 @@ class SimulatedServer:
         return Limits(MAX_DRAFT, script.prompt + script.last)
 
     def _begin(self, reader: Reader, session: Session) -> None:
-        session.timing.begin(self._events.now)
+        self._machine.add(session, self._events.now)
         session.attach(len(session.sequence))
-        self._readers[session], self._sessions[session.id] = reader, session
+        self._readers[session] = reader
         self._changed(session)
         reader.opened(session)
         self._wake()
@@ -117,7 +167,6 @@ class SimulatedServer:
             own=self._drafter.own_draft() if self._drafter else None,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
-            stats=self._stats,
         )
 
     def _number(self) -> int:
@@ -128,7 +177,7 @@ class SimulatedServer:
     def submit(self, arrived: tuple[Session, Draft]) -> None:
         """Take a draft; a session that is finished hears nothing more."""
         session, draft = arrived
-        if session.id in self._sessions:
+        if session.id in self._machine.sessions:
             session.submit(draft, self._events.now)
             self._changed(session)
             self._wake()
@@ -139,7 +188,7 @@ class SimulatedServer:
             assert message is not None, "one stream serves a simulated session"
             if not isinstance(message, Prefill):  # which changes nothing at a device
                 self._readers[session].told(message)
-        self.totals.stale_drafts = self._stats.stale
+        self.totals.stale_drafts = self._machine.stats.stale
 
     # -- steps ------------------------------------------------------------------------------------------
 
@@ -150,44 +199,45 @@ class SimulatedServer:
             self._events.at(self._events.now, self._plan, last=True)
 
     def _plan(self, _: Any) -> None:
-        now = self._events.now
-        views = tuple([session.view(now) for session in self._sessions.values()])
-        plan = self._policy.plan(Snapshot(views, self._memory), self._profile, now)
-        self._memory = plan.memory
-        work = [self._sessions[piece.session].plan(piece, now) for piece in plan.slices]
-        if work or self._law.others:
-            self._start(work)
+        begun = self._machine.begin(self._events.now)
+        if isinstance(begun, Work) or self._law.others:
+            self._start(begun if isinstance(begun, Work) else Work([]))
             return
         self._is_busy = False
         self._alarm += 1
-        if plan.wake_at is not None:
-            assert plan.wake_at > now, "a policy that plans nothing must sleep"
-            self._events.at(plan.wake_at, self._ring, self._alarm)
+        if begun.until is not None:
+            assert begun.until > self._events.now, "a policy that plans nothing must sleep"
+            self._events.at(begun.until, self._ring, self._alarm)
 
     def _ring(self, alarm: int) -> None:
         if alarm == self._alarm:
             self._wake()
 
-    def _start(self, work: list[StepItem]) -> None:
+    def _start(self, work: Work) -> None:
         overhead = self._overhead
-        seconds = self._law.step_s([StepPiece.of(item.segment) for item in work])
-        seconds += overhead.step_s + len(work) * overhead.session_s
-        outcomes = [decided(item) for item in work]
+        seconds = self._law.step_s([StepPiece.of(item.segment) for item in work.items])
+        seconds += overhead.step_s + len(work.items) * overhead.session_s
+        outcomes = self._machine.target.step(work.items)
         self._events.at(self._events.now + seconds, self._end, (work, outcomes, seconds))
 
-    def _end(self, done: tuple[list[StepItem], list[Outcome], float]) -> None:
+    def _end(self, done: tuple[Work, list[Outcome], float]) -> None:
         """Verdicts leave, then the server drafts for the next step."""
         work, outcomes, seconds = done
-        totals = self.totals
+        machine, totals = self._machine, self.totals
+        assert not any(isinstance(outcome, OpenSledError) for outcome in outcomes), (
+            "a simulated step has no errors"
+        )
+        asks = machine.end(work, outcomes, self._events.now, seconds)
         totals.steps += 1
         totals.busy_s += seconds
-        totals.step_sessions += len(work)
-        totals.positions += sum([len(item.segment.tokens) for item in work])
-        for item, outcome in zip(work, outcomes):
-            self._commit(item, outcome)
-        drafted = self._drafter.after(work) if self._drafter else None
-        if self._drafter and drafted and drafted.proposals:
-            self._profile = replace(self._profile, drafting=self._drafter.cost)
+        totals.step_sessions += len(work.items)
+        totals.positions += sum([len(item.segment.tokens) for item in work.items])
+        totals.tokens = machine.stats.tokens
+        for item in work.items:
+            self._changed(item.session)
+            self._forget(item.session)
+        if asks:
+            drafted = machine.target.draft(asks)
             totals.busy_s += drafted.seconds
             totals.drafting_s += drafted.seconds
             self._events.at(self._events.now + drafted.seconds, self._take, drafted)
@@ -196,22 +246,11 @@ class SimulatedServer:
 
     def _take(self, drafted: OwnDrafts) -> None:
         """The server's drafts wait for the next step."""
-        for id, made in drafted.proposals.items():
-            session = self._sessions[id]
-            session.take_own(*made)
-            self._changed(session)
+        self._machine.take(drafted)
         self._events.at(self._events.now, self._plan, last=True)
 
-    def _commit(self, item: StepItem, outcome: Outcome) -> None:
-        session = item.session
-        assert not isinstance(outcome, OpenSledError), "a simulated step has no errors"
-        self.totals.tokens += session.commit(item, outcome, self._events.now)
-        self._changed(session)
-        if session.sequence.over:
-            self._forget(session)
-
     def _forget(self, session: Session) -> None:
-        """It is over."""
-        del self._sessions[session.id], self._readers[session]
-        if self._drafter:
-            self._drafter.forget(session.id)
+        """Its reader hears nothing more if it is over."""
+        if session.sequence.over:
+            self._machine.remove(session)
+            self._readers.pop(session, None)

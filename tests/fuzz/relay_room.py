@@ -12,7 +12,7 @@ from relay.manager import RelayManager
 from relay.uplink import Upstream
 from tests.by_hand import Wire
 from tests.fuzz.rooms import LINGER, Room
-from verify_server.loop import VerifyLoop
+from verify_server.round.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 

@@ -19,12 +19,13 @@ from scheduler.fcfs import Fcfs
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend
 from tests.fakes import VOCAB, FakeEngine, FakeText
+from tests.rounds import looping
 from tests.small_tokenizer import small_tokenizer
 from verify_server.acceptance.served import ServedRules
 from verify_server.drafting.base import ServerDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.http_front.fleet import FleetView
-from verify_server.loop import VerifyLoop
+from verify_server.round.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.session_stream import serve_stream
 from verify_server.target import Target
@@ -65,7 +66,7 @@ class Room:
         self.loop, self.drafter = InlineLoop(), drafter
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
         stage = DraftStage(drafter, VOCAB) if drafter else None
-        loop = VerifyLoop(engine, Fcfs(3.0, 4), HardwareProfile(24), self.loop.time, drafting=stage)
+        loop = looping(engine, Fcfs(3.0, 4), HardwareProfile(24), self.loop.time, stage)
         self.server = Server(self.manager_of(loop, Target("fake", engine, Text())), engine)
         self.wires: list[tuple[Wire, asyncio.Task]] = []
 
@@ -106,16 +107,16 @@ class Room:
         manager = self.server.manager
         assert (
             not manager.remembered
-            and not manager.loop.sessions
+            and not manager.loop.machine.sessions
             and not manager._expiries
             and not manager._admission._arriving
         )
-        assert manager.loop.pool.num_free == BLOCKS
+        assert manager.loop.machine.pool.num_free == BLOCKS
         self.require_no_bugs()
 
     def require_no_bugs(self) -> None:
         manager = self.server.manager
-        codes = {*manager.stats.refused, *manager.loop.stats.failures}
+        codes = {*manager.stats.refused, *manager.loop.machine.stats.failures}
         assert not codes & {"internal", "engine"}, "an error that is none of ours; the log says which"
 
 

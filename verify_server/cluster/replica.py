@@ -119,8 +119,8 @@ class ReplicaServer:
 def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
     """The current state of a server."""
     loop = manager.loop
-    cost, chunk = loop.profile.cost, loop.profile.max_step_tokens
-    live = [session.sequence for session in loop.sessions.values() if session.has_reader]
+    cost, chunk = loop.machine.profile.cost, loop.machine.profile.max_step_tokens
+    live = [session.sequence for session in loop.machine.sessions.values() if session.has_reader]
     # Expected seconds of a step with one token for each session and for a new one, and of one token of a long prompt.
     step_s = cost.verify_s(len(live) + 1, sum(map(len, live)), len(live) + 1)
     token_s = cost.verify_s(chunk, 0, 1) / chunk
@@ -129,8 +129,8 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         replica=replica,
         address=addresses.public,
         at=loop.clock(),
-        free_blocks=loop.pool.num_free,
-        block_size=loop.pool.block_size,
+        free_blocks=loop.machine.pool.num_free,
+        block_size=loop.machine.pool.block_size,
         sessions=len(live),
         places=manager.limits.max_sessions,
         step_s=step_s,
@@ -139,6 +139,6 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         model_id=manager.model_id,
         fingerprint=manager.inputs.text.fingerprint,
         draining=manager.draining,
-        prefixes=loop.pool.recent_prefixes(),
+        prefixes=loop.machine.pool.recent_prefixes(),
         inner=addresses.inner,
     )

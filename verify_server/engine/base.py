@@ -217,6 +217,10 @@ class TargetEngine(ABC):
         """
         raise NotImplementedError("an engine without draft trees has nothing to compact")
 
+    def erase(self, blocks: Sequence[int], start: int) -> None:  # noqa: B027
+        """In a session's KV `blocks` nothing from position `start` on counts, and it may be no number: an engine whose
+        masks let such a value through must overwrite it. Called between two forward passes."""
+
     def keep(self, layer: int) -> None:
         """From now on `Scores.hidden` has the states that leave `layer`, numbered as in HiddenTap (tap.py); its states
         stay where they were computed until a rule asks. Raises UnsupportedModel."""

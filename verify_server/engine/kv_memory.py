@@ -33,6 +33,11 @@ class KVMemory:
             for tensor in self._layers[layer]:
                 tensor.index_fill_(0, slots, 0)
 
+    def erase(self, slots: Tensor) -> None:
+        """Zero at `slots` [n] in every layer."""
+        for layer in self._layers:
+            self.clear(layer, slots)
+
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values [slots, KV heads, size] where they lie."""
         return self._layers[layer]

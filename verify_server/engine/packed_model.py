@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
-from verify_server.engine.kv_memory import KVMemory
+from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packing import Geometry, PackedBatch, pack
 from verify_server.engine.tree_packing import slots_at
 
@@ -51,6 +51,12 @@ class PackedModel:
         embedded: Tensor = self.network.get_input_embeddings()(batch.tokens)
         rows, values = batch.pictures
         return {"inputs_embeds": embedded.index_copy(1, rows, values[None].to(embedded.dtype))}
+
+    @torch.inference_mode()
+    def erase(self, blocks: Sequence[int], start: int) -> None:
+        """See `verify_server.engine.base.TargetEngine`."""
+        places = np.arange(start, len(blocks) * BLOCK_SIZE)
+        self.memory.erase(torch.as_tensor(slots_at(blocks, places), device=self.network.device))
 
     @torch.inference_mode()
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> Tensor:

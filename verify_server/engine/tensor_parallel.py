@@ -44,6 +44,11 @@ class ShardedEngine(TargetEngine):
         with self._links.call("compact", blocks, moves):
             self._first.compact(blocks, moves)
 
+    def erase(self, blocks: Sequence[int], start: int) -> None:
+        """See `verify_server.engine.base.TargetEngine`."""
+        with self._links.call("erase", blocks, start):
+            self._first.erase(blocks, start)
+
     def keep(self, layer: int) -> None:
         """See `verify_server.engine.base.TargetEngine`: between layers all shards have the whole hidden states."""
         with self._links.call("keep", layer):

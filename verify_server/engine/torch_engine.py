@@ -124,6 +124,10 @@ class TorchEngine(TargetEngine):
             with torch.inference_mode():
                 self._reader.move(*places)
 
+    def erase(self, blocks: Sequence[int], start: int) -> None:
+        """See `verify_server.engine.base.TargetEngine`."""
+        self._model.erase(blocks, start)
+
     def check(self, segments: Sequence[Segment]) -> None:
         """On a GPU an id out of range would end the process, not the step. Raises EngineError."""
         for segment in segments:

@@ -65,7 +65,7 @@ class FleetView(GatewayView):
         record.drafting = drafting
 
     def _look(self, between: Between) -> dict[str, Any]:
-        manager, stats = self._manager, self._manager.loop.stats
+        manager, stats = self._manager, self._manager.loop.machine.stats
         known = manager.records.latest()
         live = [session for session in manager.remembered if not session.sequence.finish_reason]
         devices, unlisted = _devices(manager, known, live)
@@ -169,7 +169,7 @@ def _tenants(
     for tenant, device, record in known:
         tokens[tenant] += record.tokens
         devices[tenant] += bool(device)
-    pool = manager.loop.pool
+    pool = manager.loop.machine.pool
     return [
         {
             "tenant": tenant,

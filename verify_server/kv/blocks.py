@@ -11,8 +11,7 @@ least recently used.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from verify_server.kv.prefix import PrefixIndex, next_key, reusable_blocks, root_key
 
@@ -51,7 +50,7 @@ class BlockPool:
         self._holders = [0] * num_blocks
         self._shared = 0  # blocks with several holders
         self._held: Counter[str] = Counter()  # blocks by tenant; a block's holders are all one tenant's
-        self._kept: list[int] | None = None  # blank, but nobody may take them yet; see `keeping_freed`
+        self._kept: list[int] | None = None  # blank, but nobody may take them yet; see `keep_freed`
 
     @property
     def num_free(self) -> int:
@@ -115,15 +114,16 @@ class BlockPool:
         else:
             self._blank(blank)
 
-    @contextmanager
-    def keeping_freed(self) -> Iterator[None]:
-        """What becomes blank inside can be taken, and is announced, only after it: somebody may still write there."""
-        self._kept = []
-        try:
-            yield
-        finally:
-            blocks, self._kept = self._kept, None
-            self._blank(blocks)
+    def keep_freed(self) -> None:
+        """What becomes blank from now on can be taken, and is announced, only after `release_freed`: somebody may still
+        write there."""
+        if self._kept is None:
+            self._kept = []
+
+    def release_freed(self) -> None:
+        """Nobody writes there any more."""
+        blocks, self._kept = self._kept or [], None
+        self._blank(blocks)
 
     def _blank(self, blocks: Sequence[int]) -> None:
         if self._on_free is not None and blocks:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 COMPILER_STACK = 256 * 1024 * 1024  # bytes
 # Of one grammar. Chosen: the largest schemas in use take a tenth of it, also on a slow hub.
 LIMITS = ForkLimits(seconds=2.0, memory=COMPILER_STACK + (128 << 20))
+MAX_STATES = 250_000  # of the lexer of one matcher; the library's own bound
 MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
 HANDLER = "verify_server.text.grammar_compiler:answering"
 TAGS = SPELLINGS.union(CALL_TAGS)  # they are text for grammars, also where they are special tokens
@@ -82,7 +83,8 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits
 
         vocabulary = self.read_vocabulary(grammar.field)
-        limits = LLParserLimits(verbose_errors=False)  # its errors must not quote the answer
+        # its errors must not quote the answer
+        limits = LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False)
         matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.lark), log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_bitmask()

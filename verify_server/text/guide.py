@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,24 +75,68 @@ class GrammarMemory:
                 del self._taken[tenant]
 
 
+class GrammarRebuilt(Exception):
+    """The drafts of an answer have used its grammar up; another one is being made, and knows no drafts."""
+
+
 class Constraint:
-    """The grammar of one answer and its state. Not for two threads at once."""
+    """The grammar of one answer and its state. Not for two threads at once.
+
+    A matcher has a bound on the states of its lexer, and those that drafts reach, which never become text, count too.
+    Where they have used it up, the answer goes on with a new matcher, which sees committed ids only.
+    """
 
     def __init__(
-        self, matcher: LLMatcher, width: int, eos_ids: frozenset[int], coarse_tools: tuple[str, ...] = ()
+        self,
+        matcher: LLMatcher,
+        width: int,
+        eos_ids: frozenset[int],
+        compile: Callable[[], Future[LLMatcher]] | None = None,
+        coarse_tools: tuple[str, ...] = (),
     ) -> None:
-        """`coarse_tools`: those whose arguments it holds less closely."""
-        self._matcher, self._eos_ids, self.coarse_tools = matcher, eos_ids, coarse_tools
+        """`compile`: begins to make the same matcher anew, in another thread. `coarse_tools`: those whose arguments it
+        holds less closely."""
+        self._matcher, self._eos_ids, self._compile = matcher, eos_ids, compile
+        self.coarse_tools = coarse_tools
         self._mask_bytes = (width + 7) // 8
         self._ended = False
+        self._committed: list[int] = []  # without end ids
+        self._saw_draft = False
+        self._rebuilt: Future[LLMatcher] | None = None
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether it may be asked what follows a draft."""
+        return self._rebuilt is None
 
     def allowed(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[bytes]:
         """Masks [len(draft) + 1]: bit b of mask i (little-endian within bytes) tells if id b may follow draft[:i].
 
         With the `parents` of a tree in depth-first order, mask i + 1 is for what follows the path to draft[i]. After a
         draft id that is not allowed, or ends the answer, the last mask is repeated. Leaves the state unchanged.
-        Raises EngineError if the grammar is stuck.
+        Raises EngineError if the grammar is stuck, and GrammarRebuilt if that is due to drafts: ask again, without one.
         """
+        self._go_on()
+        self._saw_draft = self._saw_draft or bool(draft)
+        try:
+            return self._masks(draft, parents)
+        except EngineError:
+            if not self._saw_draft or self._compile is None:
+                raise
+        self._rebuilt, self._saw_draft = self._compile(), False
+        raise GrammarRebuilt
+
+    def _go_on(self) -> None:
+        """With the new matcher as soon as it is there. Raises GrammarRebuilt before."""
+        if self._rebuilt is None or self._compile is None:
+            return
+        if not self._rebuilt.done():
+            raise GrammarRebuilt
+        self._matcher, self._compile = self._rebuilt.result(), None
+        committed, self._committed = self._committed, []
+        self.commit(committed)
+
+    def _masks(self, draft: Sequence[int], parents: Sequence[int]) -> list[bytes]:
         masks = [self._mask()]
         path: list[int] = []  # draft tokens that the matcher has consumed
         for index, token in enumerate(draft):
@@ -123,6 +168,7 @@ class Constraint:
                 self._ended = True
             else:
                 self._require(not self._ended and self._matcher.consume_token(token))
+                self._committed.append(token)
 
     def _mask(self) -> bytes:
         if self._ended:
@@ -157,6 +203,7 @@ class GuideCompiler:
         self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids)
         self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
         self._memory = GrammarMemory()
+        self._again = ThreadPoolExecutor(1, "grammar again")  # of matchers that drafts have used up
         # Digest of a grammar -> the bytes it takes, or why it is refused; the latest last.
         self._checked = OrderedDict[bytes, int | RequestError]()
 
@@ -224,14 +271,16 @@ class GuideCompiler:
         return constraint
 
     def close(self) -> None:
-        """End the process of the forks."""
+        """End the process of the forks, and the thread."""
+        self._again.shutdown(wait=False, cancel_futures=True)
         self._forks.close()
 
     def _started(
         self, grammar: Grammar, committed: Sequence[int], coarse_tools: tuple[str, ...]
     ) -> Constraint:
+        compile = partial(self._again.submit, self._compiler.compile, grammar)
         matcher = self._compiler.compile(grammar)
-        constraint = Constraint(matcher, self._width, self._eos_ids, coarse_tools)
+        constraint = Constraint(matcher, self._width, self._eos_ids, compile, coarse_tools)
         try:
             constraint.allowed(())
         except EngineError as error:

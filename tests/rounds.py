@@ -1,0 +1,44 @@
+"""A server's loop over an engine, and its rounds moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hw_profiles.step_cost import HardwareProfile
+from scheduler.plan import SchedulingPolicy
+from verify_server.drafting.stage import DraftStage
+from verify_server.engine.base import TargetEngine
+from verify_server.round.loop import VerifyLoop
+from verify_server.round.machine import StepMachine, Work
+from verify_server.round.own_memory import OwnMemoryTarget
+from verify_server.session import StepItem
+from verify_server.step import Outcome
+
+
+def looping(
+    engine: TargetEngine,
+    policy: SchedulingPolicy,
+    profile: HardwareProfile,
+    clock: Callable[[], float] = lambda: 0.0,
+    drafting: DraftStage | None = None,
+    machine: type[StepMachine] = StepMachine,
+    learns: bool = False,
+    **memory: object,
+) -> VerifyLoop:
+    """`memory`: further arguments of `OwnMemoryTarget`."""
+    target = OwnMemoryTarget(engine, drafting, **memory)  # type: ignore[arg-type]
+    return VerifyLoop(machine(target, policy, profile, learns), clock)
+
+
+def end(loop: VerifyLoop, work: Sequence[StepItem], outcomes: Sequence[Outcome] | None) -> None:
+    """A step is over, and took no time."""
+    loop.machine.end(Work(list(work)), outcomes, loop.clock(), 0.0)
+
+
+def one_step(loop: VerifyLoop) -> list[StepItem]:
+    """Plan, compute and commit; returns what was computed."""
+    begun = loop.machine.begin(loop.clock())
+    if not isinstance(begun, Work):
+        return []
+    end(loop, begun.items, loop.machine.target.step(begun.items))
+    return begun.items

@@ -1,0 +1,130 @@
+"""A draft never ends an answer: what spoils a step is taken away, and the text goes on as without drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+
+import pytest
+import torch
+
+from edge_client.drafters.base import Drafter
+from opensled.errors import EngineError
+from opensled.messages import DraftToken, Guide, SamplingParams
+from opensled.store import model_path
+from tests.fakes import POISON, FakeEngine, OracleDrafter, continuation
+from tests.system import ask, running
+from verify_server.engine.torch_engine import load
+from verify_server.text import grammar_compiler
+from verify_server.text.guide import GrammarRebuilt, GuideCompiler
+from verify_server.text.hf_text import HFText
+
+PROMPT = (3, 1, 4, 1, 5)
+BAD = 301  # its embedding is no number
+
+
+class Spoiler(Drafter):
+    """Drafts `right` tokens of the text, then ids that spoil a step: a chain, or each beside a right one."""
+
+    def __init__(self, text, right, bad) -> None:
+        self._text, self._right, self._bad, self._known = list(text), right, bad, 0
+
+    def begin(self, prompt, sampler) -> None:
+        self._known = len(prompt)
+
+    def propose(self):
+        for token in self._text[self._known : self._known + self._right]:
+            yield DraftToken(token, 0.9)
+        while True:
+            yield DraftToken(self._bad, 0.9)
+
+    def commit(self, tokens) -> None:
+        self._known += len(tokens)
+
+
+def told(engine, drafter, params) -> tuple[tuple[int, ...], str]:
+    async def scenario():
+        async with running(engine, max_step_tokens=128) as network:
+            answer = await ask(network, PROMPT, drafter, params)
+            return answer.tokens, answer.finish_reason
+
+    return asyncio.run(scenario())
+
+
+@pytest.fixture(scope="module")
+def spoiled():
+    """tiny, but one token's embedding is no number; its logit is as ever."""
+    engine = load(str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=2048)
+    embedding = engine.network.get_input_embeddings()
+    weight = embedding.weight.detach().clone()
+    weight[BAD] = float("nan")
+    embedding.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return engine
+
+
+SAMPLINGS = [SamplingParams(0.0, max_tokens=24), SamplingParams(0.8, seed=3, max_tokens=24)]
+
+
+@pytest.mark.parametrize("params", SAMPLINGS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_a_token_whose_embedding_is_no_number(right, params, spoiled):
+    alone = told(spoiled, OracleDrafter(1.0, target=lambda context: 7), params)
+    assert len(alone[0]) > 10 and BAD not in alone[0]
+    assert told(spoiled, Spoiler((*PROMPT, *alone[0]), right, BAD), params) == alone
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_an_engine_whose_rows_are_no_numbers_behind_a_draft(right):
+    text = continuation(list(PROMPT), 40)
+    params = SamplingParams(temperature=0, max_tokens=40)
+    assert told(FakeEngine(), Spoiler((*PROMPT, *text), right, POISON), params) == (tuple(text), "length")
+
+
+def test_without_a_draft_such_a_row_ends_the_answer():
+    async def scenario():
+        async with running(FakeEngine()) as network:
+            await ask(network, (*PROMPT, POISON), OracleDrafter(0.5))
+
+    with pytest.raises(EngineError, match="non-finite"):
+        asyncio.run(scenario())
+
+
+PATTERN = r"^(([a-z]{0,40}[a-m][a-z]{25}x)|([a-z]*[qwerty][a-z]{22}z))+$"
+
+
+def start(text) -> object:
+    guides = GuideCompiler(text.tokenizer_json, text.vocab_size, text.eos_ids, text.chat_template)
+    return guides.start(Guide(json_schema=json.dumps({"type": "string", "pattern": PATTERN})), ())
+
+
+def asked(constraint, draft=()):
+    """The masks, and how often there were none yet."""
+    waits = 0
+    while True:
+        try:
+            return constraint.allowed(draft), waits
+        except GrammarRebuilt:
+            waits += 1
+            draft = ()
+            time.sleep(0.001)
+
+
+def test_drafts_that_use_a_grammar_up_change_no_mask(monkeypatch):
+    """A matcher has a bound on its lexer's states, which drafts reach as text does."""
+    monkeypatch.setattr(grammar_compiler, "MAX_STATES", 12_000)
+    text = HFText(model_path("tiny"))
+    drafted, alone = start(text), start(text)
+    chance = random.Random(1)
+    letters = [text.encode(letter)[0] for letter in "abcdefghijklmnopqrstuvwxyz"]
+    waits = 0
+    for token in [text.encode('"')[0], *chance.choices(letters, k=20)]:
+        for constraint in (drafted, alone):
+            constraint.commit((token,))
+        for _ in range(3):
+            draft = chance.choices(letters, k=32) if drafted.takes_drafts else ()
+            masks, waited = asked(drafted, draft)
+            waits += waited
+            assert masks[0] == alone.allowed(())[0]
+    assert waits and not drafted.takes_drafts

@@ -1,0 +1,1 @@
+"""One round of all sequences: what is computed next, the step itself, and what becomes of it."""

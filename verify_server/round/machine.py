@@ -1,0 +1,167 @@
+"""The rounds of a server without clock, thread and event loop: plan, fit, commit, draft.
+
+Whoever drives it says what time it is, lets the target compute the work, and brings the outcomes back: the server's
+loop (verify_server/round/loop.py), the simulated server, and tests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.learned import CostModel
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from opensled.errors import OpenSledError
+from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
+from verify_server.counters import LoopStats
+from verify_server.drafting.base import Ask
+from verify_server.drafting.stage import OwnDrafts, asked_of
+from verify_server.kv.blocks import BlockPool
+from verify_server.round.target import Target
+from verify_server.session import Session, StepItem
+from verify_server.step import Outcome, step_failed
+
+log = logging.getLogger(__name__)
+
+
+class Work(NamedTuple):
+    """One step for the target."""
+
+    items: list[StepItem]
+
+
+class Sleep(NamedTuple):
+    """There is nothing to compute until something changes, or it is so late."""
+
+    until: float | None  # seconds; None = nothing but a change
+
+
+class StepMachine:
+    """Owns the live sessions, in order of arrival, and what a policy learns and remembers of them."""
+
+    def __init__(
+        self, target: Target, policy: SchedulingPolicy, profile: HardwareProfile, learns: bool = True
+    ) -> None:
+        """`learns`: whether measured steps correct the cost in `profile`."""
+        self.target, self.policy, self.profile, self._learns = target, policy, profile, learns
+        self.sessions: dict[int, Session] = {}
+        self.stats = LoopStats()
+        self.costs = CostModel(profile.cost, target.facts.row_step)
+        self.drafting_costs = DraftingCostModel(profile.drafting or DraftingCost())
+        self.planned_at = 0.0  # when the latest step was planned
+        self.left_out: frozenset[int] = frozenset()  # sessions without memory in it
+        self._memory: object = None  # the policy's, from one plan to the next
+
+    @property
+    def pool(self) -> BlockPool:
+        """Who holds how much of the target's memory."""
+        return self.target.pool
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing can be done for any session."""
+        return all(session.rests for session in self.sessions.values())
+
+    @property
+    def awaits_draft(self) -> bool:
+        """Whether a device is at work on a draft."""
+        return any(session.awaits_draft for session in self.sessions.values())
+
+    def add(self, session: Session, now: float) -> None:
+        """A session begins."""
+        session.timing.begin(now)
+        session.stats = self.stats
+        self.sessions[session.id] = session
+
+    def remove(self, session: Session) -> None:
+        """Forget a live session; if a step computes it, its memory comes back when that ends."""
+        self.sessions.pop(session.id, None)
+        session.closed = True
+        if not session.in_step:
+            if session.trace is not None:
+                session.trace.end(session.sequence.tokens)
+            self.target.forget(session)
+            session.constraint = None  # a grammar takes some hundred KB
+
+    def begin(self, now: float) -> Work | Sleep:
+        """What is to be computed now."""
+        plan = self.plan(now)
+        work = self.fit(plan.slices, now)
+        return Work(work) if work else Sleep(plan.wake_at)
+
+    def plan(self, now: float) -> BatchPlan:
+        """What the policy wants of the next step."""
+        self.planned_at = now
+        self.target.refresh(self.sessions)
+        views = tuple([session.view(now) for session in self.sessions.values()])
+        plan = self.policy.plan(Snapshot(views, self._memory), self.profile, now)
+        self._memory = plan.memory
+        return plan
+
+    def fit(self, slices: Sequence[Slice], now: float) -> list[StepItem]:
+        """The work of those slices that the target's memory holds; a session without it waits for the next plan."""
+        work, self.left_out, preempted = self.target.fit(slices, self.sessions, now)
+        self.stats.preempted += preempted
+        return work
+
+    def end(self, work: Work, outcomes: Sequence[Outcome] | None, now: float, seconds: float) -> list[Ask]:
+        """Apply a step that took `seconds`; None: the target failed, and so does each session of the step.
+
+        Returns what the target is to draft next, if anything, before `take` and the next step.
+        """
+        items = work.items
+        if outcomes is not None:
+            self._learn(items, seconds)
+        self.target.hold()
+        self.stats.step(len(items), sum(len(item.segment.tokens) for item in items), seconds)
+        for item, outcome in zip(items, outcomes if outcomes is not None else [step_failed()] * len(items)):
+            self._commit(item, outcome, now)
+        asks = [ask for ask in map(asked_of, items) if ask is not None]
+        if not asks:
+            self.target.settle()
+        return asks
+
+    def take(self, drafted: OwnDrafts) -> None:
+        """Drafts of the target wait with their sessions, as far as these are still there."""
+        self.target.settle()
+        self.stats.drafting_s += drafted.seconds
+        drafted.teach(self.drafting_costs)
+        self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
+        for id, made in drafted.proposals.items():
+            session = self.sessions.get(id)
+            if session is not None:
+                session.take_own(*made)
+
+    def _learn(self, items: Sequence[StepItem], seconds: float) -> None:
+        """Learn the cost of steps from one that succeeded."""
+        if not self._learns:
+            return
+        tokens = sum(len(item.segment.tokens) for item in items)
+        contexts = sum(item.segment.start * self.target.reads(item.segment) for item in items) + tokens
+        self.costs.observe(tokens, contexts, len(items), seconds)
+        if self.costs.cost is not self.profile.cost:
+            self.profile = replace(self.profile, cost=self.costs.cost)
+
+    def _commit(self, item: StepItem, outcome: Outcome, now: float) -> None:
+        session = item.session
+        try:
+            if isinstance(outcome, OpenSledError):
+                raise outcome
+            tokens = session.commit(item, outcome, now)
+        except OpenSledError as error:
+            session.in_step = False
+            session.sequence.table.withdraw()
+            self.stats.failures[error.code] += 1
+            log.info("a sequence ends by an error", extra={"code": error.code})
+            self.remove(session)
+            session.fail(error)
+            return
+        if session.trace is not None and outcome is not None:
+            session.trace.add(outcome.likeliest[:tokens])
+        if session.sequence.over or session.closed:
+            self.remove(session)
+        elif session.leaving:
+            session.hand_over()

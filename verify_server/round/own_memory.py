@@ -1,0 +1,89 @@
+"""A target over one of our engines: KV blocks, preemption, prefix cache, acceptance rules, and a drafter beside it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from scheduler.plan import Slice
+from verify_server.drafting.base import Ask
+from verify_server.drafting.stage import DraftStage, OwnDrafts
+from verify_server.engine.base import Segment, TargetEngine
+from verify_server.kv.blocks import BlockPool
+from verify_server.kv.preemption import KVPreemptor
+from verify_server.kv.twins import adopts
+from verify_server.round.target import FittedStep
+from verify_server.session import Session, StepItem
+from verify_server.step import Outcome, run_step
+from verify_server.trees import runs
+
+
+class OwnMemoryTarget:
+    """See `Target`."""
+
+    def __init__(
+        self,
+        engine: TargetEngine,
+        drafting: DraftStage | None = None,
+        prefix_cache: bool = True,
+        prefix_key: bytes = b"",
+    ) -> None:
+        """`drafting`: the drafter beside the engine; None = there is none. `prefix_cache`: share KV if the engine can.
+        `prefix_key`: the secret behind the keys of KV blocks, common to servers that compare them; b"" = draw one."""
+        self.engine, self.drafting = engine, drafting
+        self.facts = info = engine.info
+        key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
+        self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, engine.rest)
+        self._left_out: frozenset[int] = frozenset()  # of the latest step: first in the next one
+
+    def refresh(self, sessions: Mapping[int, Session]) -> None:
+        """See `Target`; for sessions with more than a block to compute."""
+        if self.pool.prefixes is None:
+            return
+        for session in sessions.values():
+            if adopts(session, self.pool.block_size):
+                assert not session.in_step, "the engine writes behind what was computed"
+                session.adopt_kv()
+
+    def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
+        """See `Target`; a session without the KV that it needs waits for the next plan."""
+        step = KVPreemptor(sessions, self.pool, now)
+        work = step.fit(slices, self._left_out)
+        self._left_out = step.left_out
+        return FittedStep(work, step.left_out, step.preempted)
+
+    def step(self, work: Sequence[StepItem]) -> list[Outcome]:
+        """See `Target`."""
+        return run_step(self.engine, work)
+
+    def reads(self, segment: Segment) -> int:
+        """See `Target`: at level `exact` once for each branch of a tree."""
+        by_branch = segment.parents and self.engine.info.numerics == "exact"
+        return len(list(runs(segment.parents))) if by_branch else 1
+
+    def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
+        """See `Target`."""
+        assert self.drafting is not None, "who asks has a place for drafts"
+        return self.drafting.run(asks)
+
+    def hold(self) -> None:
+        """See `Target`."""
+        self.pool.keep_freed()
+
+    def settle(self) -> None:
+        """See `Target`."""
+        if self.drafting is not None:
+            self.drafting.run(())  # forgets the sessions that are over
+        self.pool.release_freed()
+
+    def forget(self, session: Session) -> None:
+        """See `Target`."""
+        if self.drafting is not None:
+            self.drafting.forget(session.id)
+        session.forget_kv()
+
+    def _freed(self, blocks: Sequence[int]) -> None:
+        """KV blocks whose content is not needed any more."""
+        self.engine.forget(blocks)
+        if self.drafting is not None:
+            self.drafting.freed(blocks)
