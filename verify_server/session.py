@@ -22,6 +22,7 @@ from verify_server.draft_budget import DraftBudget
 from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
 from verify_server.kept.trace import Trace
+from verify_server.observer import NOBODY, Observer
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
 from verify_server.pending_draft import DraftLimits, PendingDraft, check_draft, verified
@@ -79,6 +80,7 @@ class Session:
     has_reader: bool = False
     listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
+    observer: Observer = NOBODY
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
@@ -95,11 +97,13 @@ class Session:
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
+        self.observer.reader_changed()
         return self.outbox
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
         self.has_reader, self.pending, self._view = False, None, None
+        self.observer.reader_changed()
 
     def hand_over(self) -> None:
         """Send the reader elsewhere; what is being computed for it goes out first."""
@@ -126,7 +130,7 @@ class Session:
         self.turn.draft(draft)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
         replaces, self.pending = self.pending is not None, None
-        if self.sequence.finish_reason or rest is None:
+        if self.sequence.over or rest is None:
             self._drop(draft, now)
             return False
         if block.tokens:
@@ -142,7 +146,7 @@ class Session:
     def _drop(self, draft: Draft, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more."""
         block, stands = draft.block, self.sequence.agreed(draft.block)
-        if not self.sequence.finish_reason:
+        if not self.sequence.over:
             self.stats.drop(len(block.tokens))
             self.timing.asked(len(self.sequence), now)
             known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
@@ -151,24 +155,43 @@ class Session:
         self._tell(block.base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
-        """Send the truth since `base`; `answers`: the counter of a draft of which `num_accepted` tokens stand."""
-        since = tuple(self.sequence.tokens[base:])
+        """Send the truth since `base`, or since the last token that was confirmed before; `answers`: the counter of a
+        draft of which `num_accepted` tokens stand."""
+        sequence, truth = self.sequence, self.sequence.truth
+        base = min(base, truth.confirmed)
+        news = truth.confirmed - base
         self.outbox.put(
             Verdict(
                 base=base,
-                tokens=since,
+                tokens=tuple(truth.tokens[base:]),
                 num_accepted=num_accepted,
                 answers=answers,
-                finish_reason=self.sequence.finish_reason,
+                finish_reason=truth.finish_reason if truth.over else "",
                 hint=self.turn.hint,
-                logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
+                logprobs=tuple(self.logprobs[-news:]) if news else (),
                 loose=tuple([position - base for position in self.loose if position >= base]),
+                vetted=len(truth) - truth.confirmed,
+                unverified=min(news, sequence.unverified),
+                revision=truth.rewinds,
             )
         )
 
     def _tell_prefill(self) -> None:
-        """Send how far its text is computed."""
-        self.outbox.put_prefill(self.sequence.prefill)
+        """Send how far its text is computed; where another server confirms it, its reader waits for that one."""
+        if self.sequence.ahead is None:
+            self.outbox.put_prefill(self.sequence.prefill)
+
+    def retell(self, base: int, now: float) -> None:
+        """Its text was changed from outside, or confirmed, behind the first `base` tokens: its reader hears of it."""
+        self._view = None
+        if self.emitted is not None:
+            self.emitted = TokenCounts(self.sequence.tokens[self.sequence.prompt_length :])
+        self._tell(base)  # first: no other verdict begins behind what its reader knows to be confirmed
+        self._rebase_pending(now)
+
+    def run_ahead(self, most: int) -> None:
+        """From now on `most` tokens may be decided before they are confirmed."""
+        self.sequence.ahead, self._view = most, None
 
     @property
     def server_drives(self) -> bool:
@@ -254,6 +277,11 @@ class Session:
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
+        tokens = self._apply(item, result, now)
+        self.observer.committed(tokens, result, now)
+        return tokens
+
+    def _apply(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         if item.check is None:
             self.sequence.advance(item.segment)
             self._tell_prefill()
@@ -326,7 +354,7 @@ class Session:
         if waiting is None:
             return
         rest = self.sequence.rebase(waiting.draft.block)
-        if self.sequence.finish_reason or rest is None:
+        if self.sequence.over or rest is None:
             self._drop(waiting.draft, now)
         else:
             self.pending = self._pending(waiting.draft, rest, waiting.since)

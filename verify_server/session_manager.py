@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
-from opensled.metrics import Metric
 from opensled.noise import KEY_BYTES, noise_key
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
@@ -54,11 +55,19 @@ class SessionLimits:
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
 
 
+# Makes the session of an `Open` whose prompt has these ids, and adds it to the loop.
+Create = Callable[[Open, tuple[int, ...]], Awaitable[Session]]
+# Opens a new sequence: calls `Create`, perhaps with another `Open` and ids, after what it does elsewhere.
+Opener = Callable[[Open, tuple[int, ...], Create], Awaitable[Session]]
+
+
+async def open_here(message: Open, prompt_ids: tuple[int, ...], create: Create) -> Session:
+    """An `Opener`: nobody else has a part in the sequence."""
+    return await create(message, prompt_ids)
+
+
 class SessionManager:
     """Turns `Open` messages into sessions of the loop."""
-
-    _session_type: type[Session] = Session
-    _sequence_type: type[Sequence] = Sequence
 
     def __init__(
         self,
@@ -67,14 +76,15 @@ class SessionManager:
         limits: SessionLimits,
         signer: TokenSigner | None = None,
         keeper: TextKeeper | None = None,
+        opener: Opener = open_here,
     ) -> None:
         """`signer`: of the cluster's resume tokens; None = tokens that only this process accepts. `keeper`: of texts
-        of tenants that asked for it; None = none are kept.
+        of tenants that asked for it; None = none are kept. `opener`: of new sequences.
 
         Raises UsageError if the KV memory or the KV budget of a tenant is too small for one draft.
         """
         self.loop, self.limits, self.rules = loop, limits, limits.rules
-        self.model_id, self.keeper = target.model_id, keeper
+        self.model_id, self.keeper, self._opener = target.model_id, keeper, opener
         self.draining = False
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
@@ -98,11 +108,6 @@ class SessionManager:
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
 
     @property
-    def own_metrics(self) -> list[Metric]:
-        """What is counted by a manager of this kind alone."""
-        return []
-
-    @property
     def remembered(self) -> tuple[Session, ...]:
         """All sessions: with a reader, and without one but not yet forgotten."""
         return tuple(self._remembered.values())
@@ -119,7 +124,8 @@ class SessionManager:
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
-                session = await self._create(message, prompt_ids, tenant, spent)
+                create = partial(self._create, tenant=tenant, spent=spent)
+                session = await self._opener(message, prompt_ids, create)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
         takes = session.limits
@@ -150,6 +156,7 @@ class SessionManager:
         self._cancel_expiry(session)
         if self._remembered.pop(session.id, None) is not None:
             self.loop.remove(session)
+            session.observer.forgotten()
 
     async def idle(self) -> None:
         """Wait until no session has a reader."""
@@ -190,10 +197,15 @@ class SessionManager:
         return None if session is None or session.failed else session
 
     def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
+        """The session of an `Open`; None = a new one. A device that went on elsewhere meanwhile begins anew."""
         session = self._known(message, tenant)
         if session is None:
             return None
         held = (*prompt_ids, *message.committed)
+        if len(held) > session.sequence.confirmed:
+            session.outbox.put(None)  # an older stream ends
+            self.forget(session)
+            return None
         if tuple(session.sequence.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
         if [seen.digest for _, seen in session.sequence.images] != [image.digest for image in message.images]:
@@ -202,10 +214,12 @@ class SessionManager:
         return session
 
     def _is_work(self, message: Open, tenant: str) -> bool:
-        """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize."""
-        return (
-            self._known(message, tenant) is None or isinstance(message.prompt, str) or is_chat(message.prompt)
-        )
+        """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize, or
+        with more text than the session has."""
+        session, prompt = self._known(message, tenant), message.prompt
+        if session is None or isinstance(prompt, str) or is_chat(prompt):
+            return True
+        return len(prompt) + len(message.committed) > session.sequence.confirmed
 
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
@@ -238,10 +252,10 @@ class SessionManager:
             self.forget(absent)
         kv_tokens, seed = self.limits.tenants.limits_of(tenant).kv_tokens, message.params.seed
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
-        session = self._session_type(
+        session = Session(
             id=next(self._ids),
             tenant=tenant,
-            sequence=self._sequence_type(
+            sequence=Sequence(
                 (*prompt_ids, *message.committed),
                 len(prompt_ids),
                 ends,
