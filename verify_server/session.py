@@ -131,7 +131,7 @@ class Session:
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
         replaces, self.pending = self.pending is not None, None
         if self.sequence.over or rest is None:
-            self._drop(draft, now)
+            self._drop(draft, block.base, now)
             return False
         if block.tokens:
             self.pending = self._pending(draft, rest, now)
@@ -143,8 +143,8 @@ class Session:
     def _reach(self, block: DraftBlock) -> tuple[float, ...]:
         return self.timing.estimate.reach(confidences(block), block.parents)
 
-    def _drop(self, draft: Draft, now: float) -> None:
-        """Answer a late draft, of which nothing can be computed any more."""
+    def _drop(self, draft: Draft, base: int, now: float) -> None:
+        """Answer a late draft, of which nothing can be computed any more, with the truth since `base`."""
         block, stands = draft.block, self.sequence.agreed(draft.block)
         if not self.sequence.over:
             self.stats.drop(len(block.tokens))
@@ -152,7 +152,7 @@ class Session:
             known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
             self.timing.estimate.judged(known, stands)
         self.turn.verdict(draft.counter, None)
-        self._tell(block.base, draft.counter, stands)
+        self._tell(base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
         """Send the truth since `base`, or since the last token that was confirmed before; `answers`: the counter of a
@@ -186,8 +186,8 @@ class Session:
         self._view = None
         if self.emitted is not None:
             self.emitted = TokenCounts(self.sequence.tokens[self.sequence.prompt_length :])
-        self._tell(base)  # first: no other verdict begins behind what its reader knows to be confirmed
-        self._rebase_pending(now)
+        if not self._rebase_pending(base, now):
+            self._tell(base)
 
     def run_ahead(self, most: int) -> None:
         """From now on `most` tokens may be decided before they are confirmed."""
@@ -312,7 +312,7 @@ class Session:
             stands = self.sequence.agreed(draft.block)
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
-        self._rebase_pending(now)
+        self._rebase_pending(len(self.sequence), now)
         return len(news)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
@@ -348,16 +348,19 @@ class Session:
         if item.hint is not None:
             self.timing.estimate.device.hint = item.hint
 
-    def _rebase_pending(self, now: float) -> None:
-        """A draft that arrived before the end of the step meets the new truth."""
+    def _rebase_pending(self, known: int, now: float) -> bool:
+        """A draft that arrived before the end of the step meets the new truth, of which its reader knows the first
+        `known` tokens to be final. Returns whether it is answered by that."""
         waiting, self.pending = self.pending, None
         if waiting is None:
-            return
+            return False
         rest = self.sequence.rebase(waiting.draft.block)
-        if self.sequence.over or rest is None:
-            self._drop(waiting.draft, now)
+        late = self.sequence.over or rest is None
+        if late:
+            self._drop(waiting.draft, min(known, waiting.draft.block.base), now)
         else:
             self.pending = self._pending(waiting.draft, rest, waiting.since)
+        return late
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""
