@@ -111,11 +111,6 @@ class Truth:
         return len(self.tokens)
 
     @property
-    def over(self) -> bool:
-        """Whether nothing more can follow: its end is committed."""
-        return bool(self.finish_reason) and self.confirmed == len(self.tokens)
-
-    @property
     def generated(self) -> tuple[int, ...]:
         """The tokens committed after the prompt."""
         return tuple(self.tokens[self.prompt_length : self.confirmed])

@@ -30,9 +30,8 @@ class Sequence:
         self.truth = Truth(tokens[:prompt_length], tokens[prompt_length:])
         self.tokens = self.truth.tokens  # all that is known
         self.prompt_length, self.ends, self.table = prompt_length, ends, table
-        self.ahead: int | None = (
-            None  # tokens that may be decided before they are confirmed; None = decided is final
-        )
+        # Tokens that may be decided before another server confirms them; None = what is decided is final
+        self.ahead: int | None = None
         self.unverified_from: int | None = None  # no target confirms tokens from here on
         self.computed = 0  # positions [0, computed) are in the KV blocks
         self.prefilled = 0  # positions that steps without a decision have computed, again or not
@@ -55,7 +54,8 @@ class Sequence:
     @property
     def over(self) -> bool:
         """Whether nothing more can follow: its end is confirmed."""
-        return self.truth.over
+        truth = self.truth
+        return bool(truth.finish_reason) and truth.confirmed == len(truth.tokens)
 
     @property
     def waits(self) -> bool:
@@ -179,7 +179,7 @@ class Sequence:
 
     def _publish(self) -> None:
         """The last confirmed token stays out: after `follow` its logits are computed again, in a block of its own."""
-        self.table.publish(self.tokens, min(self.computed, self.confirmed - 1))
+        self.table.publish(self.tokens, min(self.computed, self.truth.confirmed - 1))
 
     def forget_kv(self) -> None:
         """Give all KV blocks back; what is not found again by then is recomputed when the sequence is planned."""

@@ -50,7 +50,7 @@ class StepItem(NamedTuple, Generic[SessionT]):
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Session:
     """One sequence that is served to one reader."""
 
@@ -81,12 +81,14 @@ class Session:
     listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
     observer: Observer = NOBODY
+    turn: Turn = field(init=False)
+    emitted: TokenCounts | None = field(init=False)  # all that is committed, where its counts are penalized
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
         self.turn = Turn(self.timing.estimate.device.hint)
         answer = self.sequence.tokens[self.sequence.prompt_length :]
-        self.emitted = TokenCounts(answer) if self.params.penalizes else None  # all that is committed
+        self.emitted = TokenCounts(answer) if self.params.penalizes else None
 
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
@@ -155,22 +157,22 @@ class Session:
         self._tell(base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
-        """Send the truth since `base`, or since the last token that was confirmed before; `answers`: the counter of a
-        draft of which `num_accepted` tokens stand."""
-        sequence, truth = self.sequence, self.sequence.truth
+        """Send all that is known from `base` on, or else from the first token that is not confirmed; `answers`: the
+        counter of a draft of which `num_accepted` tokens stand."""
+        sequence, truth, loose = self.sequence, self.sequence.truth, self.loose
         base = min(base, truth.confirmed)
-        news = truth.confirmed - base
+        news, vetted = truth.confirmed - base, len(truth.tokens) - truth.confirmed
         self.outbox.put(
             Verdict(
                 base=base,
                 tokens=tuple(truth.tokens[base:]),
                 num_accepted=num_accepted,
                 answers=answers,
-                finish_reason=truth.finish_reason if truth.over else "",
+                finish_reason="" if vetted else truth.finish_reason,
                 hint=self.turn.hint,
-                logprobs=tuple(self.logprobs[-news:]) if news else (),
-                loose=tuple([position - base for position in self.loose if position >= base]),
-                vetted=len(truth) - truth.confirmed,
+                logprobs=tuple(self.logprobs[-news:]) if news and self.logprobs else (),
+                loose=tuple([position - base for position in loose if position >= base]) if loose else (),
+                vetted=vetted,
                 unverified=min(news, sequence.unverified),
                 revision=truth.rewinds,
             )
@@ -277,11 +279,6 @@ class Session:
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
-        tokens = self._apply(item, result, now)
-        self.observer.committed(tokens, result, now)
-        return tokens
-
-    def _apply(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         if item.check is None:
             self.sequence.advance(item.segment)
             self._tell_prefill()
@@ -291,8 +288,9 @@ class Session:
             return 0
         base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)
-        loose = [base + index for index in result.loose if index < len(news)]
-        self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
+        if result.loose:
+            loose = [base + index for index in result.loose if index < len(news)]
+            self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
         num_accepted = self._judge_own(item, ids, result.num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
@@ -355,12 +353,11 @@ class Session:
         if waiting is None:
             return False
         rest = self.sequence.rebase(waiting.draft.block)
-        late = self.sequence.over or rest is None
-        if late:
+        if self.sequence.over or rest is None:
             self._drop(waiting.draft, min(known, waiting.draft.block.base), now)
-        else:
-            self.pending = self._pending(waiting.draft, rest, waiting.since)
-        return late
+            return True
+        self.pending = self._pending(waiting.draft, rest, waiting.since)
+        return False
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""

@@ -120,6 +120,8 @@ class SessionManager:
         if self.hands_over:
             raise _shutting_down()
         self._require_target(message)
+        if not _needs_tokenizer(message):
+            self._forget_shorter(message, len(message.prompt), tenant)
         with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
@@ -197,15 +199,11 @@ class SessionManager:
         return None if session is None or session.failed else session
 
     def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
-        """The session of an `Open`; None = a new one. A device that went on elsewhere meanwhile begins anew."""
+        self._forget_shorter(message, len(prompt_ids), tenant)
         session = self._known(message, tenant)
         if session is None:
             return None
         held = (*prompt_ids, *message.committed)
-        if len(held) > session.sequence.confirmed:
-            session.outbox.put(None)  # an older stream ends
-            self.forget(session)
-            return None
         if tuple(session.sequence.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
         if [seen.digest for _, seen in session.sequence.images] != [image.digest for image in message.images]:
@@ -213,13 +211,16 @@ class SessionManager:
         self.stats.opened["resumed"] += 1
         return session
 
+    def _forget_shorter(self, message: Open, prompt_length: int, tenant: str) -> None:
+        """A device that knows more of the text than its session here went on elsewhere meanwhile, and begins anew."""
+        session = self._known(message, tenant)
+        if session is not None and prompt_length + len(message.committed) > session.sequence.confirmed:
+            session.outbox.put(None)  # an older stream ends
+            self.forget(session)
+
     def _is_work(self, message: Open, tenant: str) -> bool:
-        """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize, or
-        with more text than the session has."""
-        session, prompt = self._known(message, tenant), message.prompt
-        if session is None or isinstance(prompt, str) or is_chat(prompt):
-            return True
-        return len(prompt) + len(message.committed) > session.sequence.confirmed
+        """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize."""
+        return self._known(message, tenant) is None or _needs_tokenizer(message)
 
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
@@ -300,6 +301,11 @@ class SessionManager:
         if self.loop.machine.target.drafting is None or rule.draft_probs:
             return None
         return self.loop.machine.target.drafting.own_draft(self._drafters.of(tenant, ""))
+
+
+def _needs_tokenizer(message: Open) -> bool:
+    """Whether the prompt of an `Open` is no token ids yet."""
+    return isinstance(message.prompt, str) or is_chat(message.prompt)
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:
