@@ -318,6 +318,39 @@ def test_verdicts_of_a_relay_in_any_order_end_in_the_same_truth(steps, lots):
     assert truth.tokens == [*final, *tail] and truth.confirmed == len(final)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=12), st.randoms()
+)
+def test_what_a_relay_tells_of_its_truth_is_what_its_reader_knows(steps, lots):
+    """A relay vets, a target confirms, and a relay above it has vetted beyond that; each says the other's token now and
+    then. Nothing confirmed ever changes, and behind it stands what was said last."""
+    here, reader, written = Truth((1,)), Truth((1,)), [1]
+
+    def after(ids, count):
+        """What comes behind `ids`: the next of these or, seldom, another token."""
+        return [each if lots.random() < 0.8 else 9 for each in (*ids, *[5] * count)][:count]
+
+    def tell(base):
+        said = here.tokens[base:]
+        reader.extend(Verdict(base, tuple(said), vetted=len(here.vetted), revision=here.rewinds))
+        assert reader.tokens == here.tokens and reader.confirmed == here.confirmed
+
+    for vets, confirms, above in steps:
+        here.decide(after((), vets), "", final=False)
+        tell(here.confirmed)
+        base, before = here.confirmed, here.vetted
+        news = after(before, confirms + above)
+        known = here.follow(news, confirms)
+        written += news[:confirms]
+        assert here.tokens[: here.confirmed] == written
+        assert here.vetted[: len(news) - confirms] == tuple(news[confirms:])
+        if known == len(news):
+            assert here.vetted == before[confirms:], "what goes on from there stays"
+        tell(base)
+    here.follow((7,), 1, "stop")
+    assert here.tokens == [*written, 7] and here.finish_reason == "stop" and not here.vetted
+
+
 @pytest.mark.parametrize(
     "verdict", [Verdict(2, (3, 4), vetted=3), Verdict(2, (3,), finish_reason="eos", vetted=1)]
 )
