@@ -134,7 +134,7 @@ class AnswerStream:
         """The text of what a relay has vetted, or was drafted while the server is away, and is not confirmed yet."""
         truth = self._truth
         drafted = self._provisional.ahead(truth) if self._provisional else ()
-        vetted = truth.tokens[truth.confirmed :] if drafted or self._offline.shows_vetted else []
+        vetted = truth.vetted if drafted or self._offline.shows_vetted else ()
         ahead = [*vetted, *[token.id for token in drafted]]
         return self._text.guess(ahead) if ahead else ""
 

@@ -97,11 +97,13 @@ def overlap(text: str, whole: str) -> int:
 
 
 class Truth:
-    """One end's copy of the committed tokens of a sequence, fed by verdicts in any order, any number of times.
+    """One end's copy of the tokens of a sequence. A device feeds it with verdicts (`extend`), in any order, any number
+    of times; a server with what its model decides (`decide`), and a relay also with what the server above says
+    (`follow`).
 
     `tokens` is all that is known: the first `confirmed` of them are committed, the others vetted by a relay. Without a
     relay the two are the same. `rewinds` counts how often vetted tokens were taken back; `kept` is what was left of the
-    known tokens the last time.
+    known tokens the last time. `finish_reason`: why it ends, "" = it goes on; an end that is vetted may be none.
     """
 
     def __init__(self, prompt_ids: Sequence[int], committed: Sequence[int] = ()) -> None:
@@ -110,7 +112,7 @@ class Truth:
         self.confirmed = len(self.tokens)
         self.finish_reason = ""
         self.rewinds = self.kept = 0
-        self._revision = 0  # of the vetted tokens
+        self._revision = 0  # of the vetted tokens, by the latest verdict
 
     def __len__(self) -> int:
         """Tokens that are known."""
@@ -120,6 +122,11 @@ class Truth:
     def generated(self) -> tuple[int, ...]:
         """The tokens committed after the prompt."""
         return tuple(self.tokens[self.prompt_length : self.confirmed])
+
+    @property
+    def vetted(self) -> tuple[int, ...]:
+        """The tokens behind those that are committed."""
+        return tuple(self.tokens[self.confirmed :])
 
     def extend(self, verdict: Verdict) -> tuple[int, ...] | None:
         """Apply what lies beyond what is known and return what is committed by it; None for a gap (an earlier verdict
@@ -150,6 +157,33 @@ class Truth:
             self._revision,
             len(self.tokens),
         )
+
+    def decide(self, news: Sequence[int], finish_reason: str, final: bool = True) -> None:
+        """The model at this end goes on with `news`; they are committed, or else (`final` False) vetted."""
+        self.tokens.extend(news)
+        self.finish_reason = finish_reason
+        if final:
+            self.confirmed = len(self.tokens)
+
+    def settle(self) -> None:
+        """What is vetted is committed now."""
+        self.confirmed = len(self.tokens)
+
+    def follow(self, news: Sequence[int], final: int, finish_reason: str = "") -> int:
+        """The end above says that `news` follow what is committed here, the first `final` of them for good.
+
+        What was vetted here stays where it goes on from `news`. Where they say another token, that one and all behind
+        it are taken back, and so is what was vetted behind the end that the other end names (`finish_reason`). Returns
+        how many of `news` were known.
+        """
+        known = common_prefix(self.vetted, news)
+        if known < len(news) or finish_reason:
+            self._replace_tail(news)
+            self.finish_reason = ""
+        self.confirmed += final
+        if self.confirmed == len(self.tokens):
+            self.finish_reason = finish_reason  # ends above may be others than here
+        return known
 
     def forget_vetted(self) -> None:
         """Drop the vetted tokens: the server that answers next may not have them."""

@@ -14,7 +14,7 @@ from opensled.logs import tell
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import require_safe_metrics
 from relay.config import RelayConfig
-from relay.manager import RelayManager
+from relay.opening import Relay
 from relay.uplink import Upstream
 from verify_server.command import (
     Served,
@@ -28,6 +28,7 @@ from verify_server.command import (
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import store_of
 from verify_server.security import Tenants, Tls
+from verify_server.session_manager import SessionManager
 from verify_server.target import Target
 
 
@@ -46,14 +47,14 @@ async def _relay(config: RelayConfig, endpoint: Endpoint, tenants: Tenants, tls:
         ends.push_async_callback(link.close)
 
         async def load() -> Served:
-            served, manager = await loaded(_load, config, tenants, link, await described(link))
-            ends.push_async_callback(manager.stopped)
+            served, relay = await loaded(_load, config, tenants, link, await described(link))
+            ends.push_async_callback(relay.stop)
             return served
 
         return await serve_sequences(config.serving, tenants, tls, load)
 
 
-def _load(config: RelayConfig, tenants: Tenants, link: Link, info: ModelInfo) -> tuple[Served, RelayManager]:
+def _load(config: RelayConfig, tenants: Tenants, link: Link, info: ModelInfo) -> tuple[Served, Relay]:
     """Load the own model, for the target above, which `info` describes. Raises VocabularyMismatch."""
     target = ENGINES.get(config.engine)(config.serving)
     if target.text.fingerprint != info.fingerprint:
@@ -65,23 +66,26 @@ def _load(config: RelayConfig, tenants: Tenants, link: Link, info: ModelInfo) ->
     upstream = Upstream(link.connect, config.name, config.block, config.bound, patience, offline)
     named = replace(target, model_id=info.model_id)
     loop, limits = make_loop(config.serving, target), session_limits(config.serving, target, tenants)
-    manager = RelayManager(loop, named, limits, upstream)
+    relay = Relay(loop, named, limits, upstream)
     tell(f"{target.model_id} vets drafts for {info.model_id} at {config.upstream}, whose text it is")
-    return Served(manager, seen_from_below(manager, named, info), target), manager
+    seen = seen_from_below(relay.manager, named, info)
+    return Served(relay.manager, seen, target, relay.metrics), relay
 
 
-def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> ModelInfo:
+def seen_from_below(manager: SessionManager, target: Target, above: ModelInfo) -> ModelInfo:
     """What a relay answers to `Describe`: `above` is what the server above does."""
     own = describe(manager, target)
     context = min(own.limits.context_length, above.limits.context_length)
     return replace(
         own,
         eos_ids=above.eos_ids,
-        limits=replace(own.limits, context_length=context, max_tree=0),
+        limits=replace(own.limits, context_length=context),
         numerics=above.numerics,
         capabilities=tuple([name for name in (GUIDE, PENALTIES) if name in above.capabilities]),
         images=None,
         aliases=above.aliases,
+        template_variables=above.template_variables,
+        thoughts=above.thoughts,
     )
 
 

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 
 from edge_client.commits import Commit
 from edge_client.draft_job import BlockBudget, Drafted
@@ -25,8 +24,11 @@ from opensled.errors import OpenSledError, ProtocolError, Unreachable
 from opensled.messages import DraftBlock, DraftToken, Prefill, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
-from relay.session import RelaySession
+from relay.vetting import Vetting
+from verify_server.acceptance.base import AcceptanceResult
+from verify_server.observer import Observer
 from verify_server.round.loop import VerifyLoop
+from verify_server.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -65,13 +67,13 @@ class VettedBlocks:
 
     def __init__(
         self,
-        session: RelaySession,
+        vetting: Vetting,
         length: int,
         bound: float,
         future: Callable[[], asyncio.Future[Drafted]] = asyncio.Future,
     ) -> None:
         """`future`: makes what holds a block once there is one."""
-        self._session, self._bound, self._future = session, bound, future
+        self._vetting, self._bound, self._future = vetting, bound, future
         self.stop: DraftLengthPolicy = FixedLength(length)
         self._length = length
         self._next: tuple[asyncio.Future[Drafted], Truth, BlockBudget] | None = None
@@ -109,51 +111,85 @@ class VettedBlocks:
             future.set_result(Drafted(block))
 
     def _is_applied(self, truth: Truth) -> bool:
-        sequence, known = self._session.sequence, truth.confirmed
+        sequence, known = self._vetting.session.sequence, truth.confirmed
         return sequence.confirmed == known and sequence.tokens[known : len(truth)] == truth.tokens[known:]
 
     def _block(self, base: int, budget: BlockBudget) -> DraftBlock | None:
         """The block at `base`; None = it is to grow."""
-        session = self._session
+        vetting, sequence = self._vetting, self._vetting.session.sequence
         most = min(self._length, budget.length)
         if budget.hint is not None:
             most = min(most, budget.hint)
         if most <= 0:
             return DraftBlock(base)
-        start = base - session.sequence.confirmed
-        ids, agreed = session.sequence.vetted[start:], session.agreed[start:]
+        start, survival = base - sequence.confirmed, vetting.survival
+        ids, agreed = sequence.truth.vetted[start:], vetting.agreed[start:]
         if not ids:
             return None
-        grows = len(ids) < most and not session.full
-        if grows and session.survival.of_all(agreed) >= self._bound:
+        grows = len(ids) < most and not sequence.waits
+        if grows and survival.of_all(agreed) >= self._bound:
             return None
         tokens = zip(ids[:most], agreed)
-        return DraftBlock(base, tuple([DraftToken(id, session.survival.chance(each)) for id, each in tokens]))
+        return DraftBlock(base, tuple([DraftToken(id, survival.chance(each)) for id, each in tokens]))
 
 
-class Uplink:
+class Uplink(Observer):
     """One sequence between a relay's session and the server above."""
+
+    over: asyncio.Task[None]  # done when the server above has heard the last of it
 
     def __init__(
         self,
         loop: VerifyLoop,
-        session: RelaySession,
+        vetting: Vetting,
         remote: RemoteSession,
         upstream: Upstream,
         can_go_alone: bool,
     ) -> None:
         """`remote`: open. `can_go_alone`: whether the relay's own words may follow where the target is gone."""
-        self._loop, self._session, self._remote = loop, session, remote
+        self._loop, self._vetting, self._remote = loop, vetting, remote
         self._upstream, self._can_go_alone = upstream, can_go_alone
-        self._blocks = VettedBlocks(session, upstream.block, upstream.bound)
-        self._read = asyncio.Event()
-        session.may_vet(upstream.ahead)
-        session.changed = self._changed
-        remote.hear_prefill = session.pass_on
-        self._changed()
+        self._blocks = VettedBlocks(vetting, upstream.block, upstream.bound)
+        self._read, self._left = asyncio.Event(), False
+        self._session = vetting.session
+        self._session.run_ahead(upstream.ahead)
+        self._session.observer = self
+        remote.hear_prefill = self._pass_on
 
-    async def run(self, params: SamplingParams) -> None:
-        """Until the end of the sequence is confirmed; an error above is an error of the session."""
+    def begin(self, params: SamplingParams) -> asyncio.Task[None]:
+        """Go on until the end of the sequence is confirmed, or the session is forgotten."""
+        self.over = asyncio.ensure_future(self._run(params))
+        self.over.add_done_callback(_tell_bugs)
+        return self.over
+
+    def leave(self) -> None:
+        """Nobody wants to know how the sequence goes on; whoever is above is told so, once."""
+        if not self._left:
+            self._left = True
+            self.over.cancel()
+
+    def reader_changed(self) -> None:
+        """See `Observer`; nothing is heard from above while nobody reads."""
+        if self._session.has_reader:
+            self._read.set()
+        else:
+            self._read.clear()
+
+    def committed(self, tokens: int, result: AcceptanceResult | None, now: float) -> None:
+        """See `Observer`."""
+        self._vetting.committed(tokens, result, now)
+        self._blocks.look()
+
+    def forgotten(self) -> None:
+        """See `Observer`."""
+        self.leave()
+
+    def _pass_on(self, prefill: Prefill) -> None:
+        """The reader hears how far the target has read the text."""
+        self._session.outbox.put_prefill(prefill)
+
+    async def _run(self, params: SamplingParams) -> None:
+        """An error above is an error of the session."""
         try:
             commits = generate(self._remote, self._blocks, params)
             async with (
@@ -166,7 +202,7 @@ class Uplink:
         except Unreachable as error:
             if self._can_go_alone:
                 log.warning("%s; this relay's model goes on alone", error)
-                go_alone(self._loop, self._session)
+                go_alone(self._loop, self._vetting)
             else:
                 self._fail(error)
         except OpenSledError as error:
@@ -174,13 +210,12 @@ class Uplink:
 
     def _hear(self, event: Commit | Prefill | float) -> None:
         """What the target has committed, that it reads, or for how many seconds the server above is away."""
-        session, away = self._session, isinstance(event, float)
-        session.may_vet(self._upstream.ahead_of(away))
+        session = self._session
+        session.run_ahead(self._upstream.ahead_of(away=isinstance(event, float)))
         if isinstance(event, Commit):
             truth = self._remote.truth
-            ahead = tuple(truth.tokens[truth.confirmed :])
-            self._check((*event.tokens, *ahead), truth)
-            session.confirm(event, self._loop.clock(), ahead, truth.finish_reason)
+            self._check((*event.tokens, *truth.vetted), truth)
+            self._vetting.hear(event, self._loop.clock(), truth.vetted, truth.finish_reason)
         end_if_over(self._loop, session)
         self._loop.wake()
         self._blocks.look()
@@ -199,24 +234,21 @@ class Uplink:
         self._loop.remove(self._session)
         self._session.fail(error)
 
-    def _changed(self) -> None:
-        """The session has vetted something, or has a reader again, or none."""
-        if self._session.has_reader:
-            self._read.set()
-        else:
-            self._read.clear()
-        self._blocks.look()
 
-
-def go_alone(loop: VerifyLoop, session: RelaySession) -> None:
+def go_alone(loop: VerifyLoop, vetting: Vetting) -> None:
     """From now on the relay's own model decides, as its reader takes words that no target verifies."""
-    session.changed = partial(end_if_over, loop, session)
-    session.go_alone(loop.clock())
-    end_if_over(loop, session)
+    vetting.go_alone(loop.clock())
+    end_if_over(loop, vetting.session)
     loop.wake()
 
 
-def end_if_over(loop: VerifyLoop, session: RelaySession) -> None:
+def end_if_over(loop: VerifyLoop, session: Session) -> None:
     """Nothing is computed any more for a session whose end is final."""
     if session.sequence.over:
         loop.remove(session)
+
+
+def _tell_bugs(task: asyncio.Task[None]) -> None:
+    """An error that is no OpenSledError is a bug of ours: let the event loop report it."""
+    if not task.cancelled():
+        task.result()

@@ -31,8 +31,10 @@ def looping(
 
 
 def end(loop: VerifyLoop, work: Sequence[StepItem], outcomes: Sequence[Outcome] | None) -> None:
-    """A step is over, and took no time."""
-    loop.machine.end(Work(list(work)), outcomes, loop.clock(), 0.0)
+    """A step is over, and took no time; then the server drafts."""
+    asks = loop.machine.end(Work(list(work)), outcomes, loop.clock(), 0.0)
+    if asks:
+        loop.machine.take(loop.machine.target.draft(asks))
 
 
 def one_step(loop: VerifyLoop) -> list[StepItem]:

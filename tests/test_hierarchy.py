@@ -90,12 +90,16 @@ def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7,
     """Answers of `count` devices, and the loops' statistics (relay, top)."""
 
     async def scenario():
-        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, manager, upper):
+        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, relay, upper):
             asked = [
                 ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
                 for seed in range(1, count + 1)
             ]
-            return await asyncio.gather(*asked), manager.loop.machine.stats, upper.manager.loop.machine.stats
+            return (
+                await asyncio.gather(*asked),
+                relay.manager.loop.machine.stats,
+                upper.manager.loop.machine.stats,
+            )
 
     return asyncio.run(scenario())
 
@@ -159,9 +163,9 @@ def test_what_is_confirmed_and_taken_back_is_counted():
     async def scenario():
         middle = Counted(target=errs(0.3))
         top = Slower(relay=middle.steps)
-        async with tiers(top, middle, block=3) as (network, manager, _):
+        async with tiers(top, middle, block=3) as (network, relay, _):
             await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
-            return {each.name: each.read() for each in manager.own_metrics}
+            return {each.name: each.read() for each in relay.metrics}
 
     found = asyncio.run(scenario())
     assert found["relay_confirmed_tokens_total"] > 5 < found["relay_taken_back_tokens_total"]
@@ -230,9 +234,9 @@ def test_relays_nest():
 
 def test_rules_but_match_are_refused_by_name():
     async def scenario():
-        async with tiers(FakeEngine(), FakeEngine()) as (_, manager, _):
+        async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
             with pytest.raises(Unsupported, match="rule 'ratio' at a relay") as caught:
-                await manager.open(Open((1, 2), rule="ratio"), "t")
+                await relay.manager.open(Open((1, 2), rule="ratio"), "t")
             assert caught.value.field == "rule"
 
     asyncio.run(scenario())
@@ -253,14 +257,14 @@ def test_a_reader_that_leaves_frees_both_tiers():
     async def scenario():
         async with tiers(FakeEngine(), FakeEngine(), limits=SessionLimits(linger=0.05)) as (
             network,
-            manager,
+            relay,
             upper,
         ):
             session = RemoteSession(network.connect, Open((3, 1, 4), SamplingParams(0, max_tokens=150)), CALM)
             await session.open()
             await session.next_verdict()
             await session.close()
-            await until(lambda: not manager.remembered and not upper.manager.remembered)
+            await until(lambda: not relay.manager.remembered and not upper.manager.remembered)
 
     asyncio.run(scenario())
 
@@ -268,10 +272,10 @@ def test_a_reader_that_leaves_frees_both_tiers():
 def test_a_finished_sequence_leaves_nothing_behind():
     async def scenario():
         limits = SessionLimits(linger=0.05)
-        async with tiers(FakeEngine(), FakeEngine(), limits=limits) as (network, manager, _):
+        async with tiers(FakeEngine(), FakeEngine(), limits=limits) as (network, relay, _):
             await ask(network, [3, 1, 4], OracleDrafter(0.7), GREEDY)
-            await until(lambda: not manager.remembered)
-            assert not manager._uplinks and not manager._leaving
+            await until(lambda: not relay.manager.remembered)
+            assert not relay.uplinks
 
     asyncio.run(scenario())
 
@@ -312,6 +316,39 @@ def test_verdicts_of_a_relay_in_any_order_end_in_the_same_truth(steps, lots):
         for late in lots.sample(told[: told.index(verdict) + 1], k=min(2, told.index(verdict) + 1)):
             truth.extend(late)
     assert truth.tokens == [*final, *tail] and truth.confirmed == len(final)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=12), st.randoms()
+)
+def test_what_a_relay_tells_of_its_truth_is_what_its_reader_knows(steps, lots):
+    """A relay vets, a target confirms, and a relay above it has vetted beyond that; each says the other's token now and
+    then. Nothing confirmed ever changes, and behind it stands what was said last."""
+    here, reader, written = Truth((1,)), Truth((1,)), [1]
+
+    def after(ids, count):
+        """What comes behind `ids`: the next of these or, seldom, another token."""
+        return [each if lots.random() < 0.8 else 9 for each in (*ids, *[5] * count)][:count]
+
+    def tell(base):
+        said = here.tokens[base:]
+        reader.extend(Verdict(base, tuple(said), vetted=len(here.vetted), revision=here.rewinds))
+        assert reader.tokens == here.tokens and reader.confirmed == here.confirmed
+
+    for vets, confirms, above in steps:
+        here.decide(after((), vets), "", final=False)
+        tell(here.confirmed)
+        base, before = here.confirmed, here.vetted
+        news = after(before, confirms + above)
+        known = here.follow(news, confirms)
+        written += news[:confirms]
+        assert here.tokens[: here.confirmed] == written
+        assert here.vetted[: len(news) - confirms] == tuple(news[confirms:])
+        if known == len(news):
+            assert here.vetted == before[confirms:], "what goes on from there stays"
+        tell(base)
+    here.follow((7,), 1, "stop")
+    assert here.tokens == [*written, 7] and here.finish_reason == "stop" and not here.vetted
 
 
 @pytest.mark.parametrize(

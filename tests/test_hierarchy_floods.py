@@ -17,7 +17,7 @@ from edge_client.remote import RetryPolicy
 from opensled.errors import Overloaded
 from opensled.messages import ChatMessage, Open, SamplingParams
 from opensled_testbed.soak import floods
-from relay.manager import RelayManager
+from relay.opening import Relay
 from relay.uplink import Upstream
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import first_reply, linked, serving
@@ -70,16 +70,17 @@ async def hierarchy(below=BELOW):
     """Yields (relay's manager, its address, manager above, its address, watch)."""
     async with serving(**served(ABOVE)) as (upper, above), linked(above, token="hub") as link:
         watch = Watch(link)
-        upstream = Upstream(watch.connect, patience=PATIENCE)
+        relays = []
 
         def manager_of(*given):
-            return RelayManager(*given, upstream)
+            relays.append(Relay(*given, Upstream(watch.connect, patience=PATIENCE)))
+            return relays[0].manager
 
         async with serving(**served(below), manager_of=manager_of) as (manager, address):
             yield manager, address, upper, above, watch
             await until(lambda: not manager.remembered and not upper.remembered, 10)
             assert manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks
-            await manager.stopped()
+            await relays[0].stop()
 
 
 async def most_places(upper):

@@ -103,13 +103,13 @@ def three(**options):
 @pytest.mark.parametrize("mode", [STALL, PROVISIONAL])
 def test_without_the_target_a_relay_vets_as_far_as_its_mode_allows_and_the_text_is_the_targets(mode):
     async def scenario():
-        async with three(offline=mode, patience=QUICK) as (network, manager, upper), device(network) as made:
+        async with three(offline=mode, patience=QUICK) as (network, relay, upper), device(network) as made:
             reading = asyncio.ensure_future(read(made, each=outage(upper, 10)))
             await until(lambda: upper.down)
-            [session] = manager.remembered
-            await until(lambda: session.full)
+            [session] = relay.manager.remembered
+            await until(lambda: session.sequence.waits)
             await asyncio.sleep(0.05)
-            vetted = len(session.sequence.vetted)
+            vetted = len(session.sequence.truth.vetted)
             upper.find()
             chunks = await reading
             assert ids_of(chunks) == EXPECTED
@@ -122,7 +122,7 @@ def test_without_the_target_a_relay_writes_alone_for_a_device_that_takes_that():
     async def scenario():
         options = {"offline": LOCAL_ONLY, "patience": BRIEF}
         async with (
-            three(**options) as (network, manager, upper),
+            three(**options) as (network, relay, upper),
             device(network, takes_unverified=True) as made,
         ):
             chunks = await read(made, each=outage(upper, 10))
@@ -131,7 +131,7 @@ def test_without_the_target_a_relay_writes_alone_for_a_device_that_takes_that():
             assert 10 <= verified < LENGTH and set(origins[verified:]) == {"relay"}
             assert ids[:verified] == EXPECTED[:verified] and ids == alone_after(ids[:verified]) != EXPECTED
             stats = chunks[-1].stats
-            assert stats.local_tokens == LENGTH - verified == manager._survival.unverified
+            assert stats.local_tokens == LENGTH - verified == relay.survival.unverified
             assert stats.completion_tokens == LENGTH and made.telemetry.local == stats.local_tokens
             again = await read(made)  # a new answer, and still no target
             assert ids_of(again) == alone_after(()) and set(origins_of(again)) == {"relay"}
@@ -153,7 +153,7 @@ def test_without_the_target_a_relay_writes_alone_for_a_device_that_takes_that():
 )
 def test_what_needs_the_target_ends_by_an_error(task, mode, takes_unverified):
     async def scenario():
-        async with three(offline=mode, patience=BRIEF) as (network, manager, upper):
+        async with three(offline=mode, patience=BRIEF) as (network, relay, upper):
             await upper.lose()
             session = RemoteSession(
                 network.connect,
@@ -168,7 +168,7 @@ def test_what_needs_the_target_ends_by_an_error(task, mode, takes_unverified):
             )
             with pytest.raises(Unreachable):
                 await session.open()
-            assert not manager.remembered
+            assert not relay.manager.remembered
 
     asyncio.run(scenario())
 
@@ -232,10 +232,10 @@ def test_a_device_sends_one_draft_behind_an_end_that_is_not_confirmed():
     async def scenario():
         top, middle = FakeEngine(num_blocks=200), FakeEngine(num_blocks=200)
         options = {"network_type": Outages, "offline": PROVISIONAL, "patience": QUICK}
-        async with tiers(top, middle, **options) as (network, manager, upper), device(network) as made:
+        async with tiers(top, middle, **options) as (network, relay, upper), device(network) as made:
             reading = asyncio.ensure_future(read(made, task, each=outage(upper, 5)))
             await until(lambda: upper.down)
-            [session] = manager.remembered
+            [session] = relay.manager.remembered
             await until(lambda: session.sequence.finish_reason)
             before = sum(isinstance(each, Draft) for each in network.uplinked)
             await asyncio.sleep(0.1)
@@ -292,11 +292,11 @@ def test_a_device_with_a_fallback_is_ready_without_its_relay():
 
 def test_a_relay_that_cannot_reach_the_target_is_gone_round():
     async def scenario():
-        async with three(patience=BRIEF) as (near, manager, far):
+        async with three(patience=BRIEF) as (near, relay, far):
             cut = asyncio.Event()  # the relay's own way to the target; the device's is open
-            whole = manager._upstream.connect
-            manager._upstream = replace(
-                manager._upstream, connect=lambda address="": LostStream() if cut.is_set() else whole()
+            whole = relay.upstream.connect
+            relay.upstream = replace(
+                relay.upstream, connect=lambda address="": LostStream() if cut.is_set() else whole()
             )
             ways = TwoWays(near, far)
 

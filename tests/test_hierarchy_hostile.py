@@ -77,13 +77,13 @@ def end_of(verdict):
 async def lying(lie, share=0.3):
     """See `tiers`; the server above lies to the relay."""
     middle = StrictEngine(target=errs(share))
-    async with tiers(FakeEngine(), middle, patience=HASTY) as (network, manager, upper):
+    async with tiers(FakeEngine(), middle, patience=HASTY) as (network, relay, upper):
 
         def connect(address=""):
             return LyingStream(upper.connect(), lie)
 
-        manager._upstream = replace(manager._upstream, connect=connect)
-        yield network, manager
+        relay.upstream = replace(relay.upstream, connect=connect)
+        yield network, relay
 
 
 def honest_and_lied_about(lie, params=GREEDY):
@@ -202,17 +202,17 @@ def test_what_is_said_of_drafts_changes_no_text(name):
 
 def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
     async def scenario():
-        async with lying(lambda said: None if isinstance(said, Verdict) else said) as (network, manager):
+        async with lying(lambda said: None if isinstance(said, Verdict) else said) as (network, relay):
             waiting = asyncio.ensure_future(
                 ask(network, LIED_ABOUT, OracleDrafter(0.7), GREEDY, patience=HASTY)
             )
-            await until(lambda: any(session.full for session in manager.remembered))
+            await until(lambda: any(session.sequence.waits for session in relay.manager.remembered))
             for each in HONEST:
                 answer = await ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY)
                 assert list(answer.tokens) == continuation(each, 40)
-            [silent] = [each for each in manager.remembered if not each.sequence.over]
-            way, step = manager._upstream, manager.limits.max_draft + 1
-            assert way.ahead <= len(silent.sequence.vetted) < way.ahead + step
+            [silent] = [each for each in relay.manager.remembered if not each.sequence.over]
+            way, step = relay.upstream, relay.manager.limits.max_draft + 1
+            assert way.ahead <= len(silent.sequence.truth.vetted) < way.ahead + step
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
@@ -224,10 +224,11 @@ def test_a_device_that_knows_more_than_is_confirmed_begins_anew():
     text = tuple(continuation(LIED_ABOUT, 40))
 
     async def scenario():
-        async with lying(lambda said: None if isinstance(said, Verdict) else said, share=0.0) as (_, manager):
+        async with lying(lambda said: None if isinstance(said, Verdict) else said, share=0.0) as (_, relay):
+            manager = relay.manager
             first, opened = await manager.open(Open(LIED_ABOUT, GREEDY), "local")
             first.attach(len(LIED_ABOUT))
-            await until(lambda: len(first.sequence.vetted) >= 4)
+            await until(lambda: len(first.sequence.truth.vetted) >= 4)
             back = Open(LIED_ABOUT, GREEDY, committed=text[:3], resume_token=opened.resume_token)
             second, _ = await manager.open(back, "local")
             assert second is not first and manager.remembered == (second,)

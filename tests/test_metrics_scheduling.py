@@ -43,9 +43,8 @@ def test_everybody_who_is_not_in_the_step_waits_for_something():
     absent.detach()
     loop.machine.left_out = frozenset({short.id})
     assert told(loop) == {"step": 1, "device": 1, "reader": 1, "absent": 1, "budget": 1, "kv": 1}
-    loop.machine.planned_at = (
-        7.0  # his draft was there when the next step was planned, and still it was left out
-    )
+    # His draft was there when the next step was planned, and still it was left out
+    loop.machine.planned_at = 7.0
     assert told(loop) == {"device": 1, "reader": 1, "absent": 1, "budget": 2, "kv": 1}
 
 

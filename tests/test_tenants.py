@@ -325,3 +325,17 @@ def test_resuming_needs_no_further_place():
         assert (await guests.manager.open(again, "a"))[0] is session
 
     with_idle_loop(check, max_sessions=1, a=TenantLimits(1))
+
+
+def test_a_device_that_went_on_elsewhere_begins_anew_in_the_place_of_its_older_session():
+    async def check(guests):
+        manager = guests.manager
+        session, opened = await manager.open(Open(PROMPT, LONG), "a")
+        outbox = manager.loop.attach(session, len(PROMPT))
+        back = Open(PROMPT, LONG, committed=(5, 6), resume_token=opened.resume_token)
+        anew, _ = await manager.open(back, "a")
+        assert anew is not session and manager.remembered == (anew,)
+        assert anew.sequence.tokens == [*PROMPT, 5, 6] and anew.sequence.confirmed == len(PROMPT) + 2
+        assert await outbox.get() is None, "the older stream ends"
+
+    with_idle_loop(check, max_sessions=1, a=TenantLimits(1))

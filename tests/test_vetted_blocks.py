@@ -4,23 +4,31 @@ import asyncio
 from types import SimpleNamespace
 
 from edge_client.draft_job import BlockBudget
-from opensled.protocol import Truth
+from opensled.protocol import EndRules, Truth
 from relay.survival import Survival
 from relay.uplink import VettedBlocks
+from relay.vetting import Vetting
+from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.sequence import Sequence
+
+ENDS = EndRules(frozenset(), frozenset(), 100)
 
 
-def vetted(count, agreed=True, full=False):
-    """A session with so many vetted tokens behind three confirmed ones."""
-    tokens = [1, 2, 3, *range(10, 10 + count)]
-    sequence = SimpleNamespace(tokens=tokens, confirmed=3, vetted=tuple(tokens[3:]))
-    return SimpleNamespace(sequence=sequence, agreed=[agreed] * count, full=full, survival=Survival())
+def vetted(count, agreed=True, full=False, confirmed=3):
+    """A sequence with so many vetted tokens behind three confirmed ones."""
+    sequence = Sequence((1, 2, 3)[:confirmed], confirmed, ENDS, BlockTable(BlockPool(0, 1)))
+    sequence.ahead = count if full else 100
+    sequence.truth.decide(((1, 2, 3)[confirmed:] + tuple(range(10, 10 + count))), "", final=False)
+    vetting = Vetting(SimpleNamespace(sequence=sequence), Survival())
+    vetting.agreed = [agreed] * len(sequence.truth.vetted)
+    return vetting
 
 
-def block_of(session, *, length=8, bound=0.4, hint=None):
+def block_of(vetting, *, length=8, bound=0.4, hint=None):
     """The ids of the block that leaves now; None = it is to grow."""
 
     async def scenario():
-        blocks, budget = VettedBlocks(session, length, bound), BlockBudget(8, hint=hint)
+        blocks, budget = VettedBlocks(vetting, length, bound), BlockBudget(8, hint=hint)
         future = blocks.draft(Truth((1, 2, 3)), budget)
         return future.result().block.ids if future.done() else None
 
@@ -43,6 +51,4 @@ def test_a_block_is_no_longer_than_the_longest_one_that_the_server_above_takes()
 
 
 def test_blocks_behind_what_is_not_applied_yet_wait():
-    session = vetted(8)
-    session.sequence.confirmed = 2
-    assert block_of(session) is None
+    assert block_of(vetted(8, confirmed=2)) is None

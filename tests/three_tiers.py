@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from edge_client.offline.modes import STALL, Offline
 from edge_client.remote import RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
-from relay.manager import RelayManager
+from relay.opening import Relay
 from relay.uplink import Upstream
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
@@ -32,14 +32,14 @@ async def tiers(
     network_type=MemoryNetwork,
     **relay,
 ):
-    """`top` and `middle`: engines. Yields (network to the relay, relay's manager, network to the target); on exit no
+    """`top` and `middle`: engines. Yields (network to the relay, the relay, network to the target); on exit no
     tier may hold KV or a session."""
     shared = {"limits": limits, "draft_wait": draft_wait, "network_type": network_type}
     async with (
         running(top, weather=above, max_step_tokens=step_tokens, **shared) as upper,
-        relaying(upper, middle, step_tokens=step_tokens, **shared, **relay) as (network, manager),
+        relaying(upper, middle, step_tokens=step_tokens, **shared, **relay) as (network, relayed),
     ):
-        yield network, manager, upper
+        yield network, relayed, upper
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def relaying(
     offline=STALL,
     network_type=MemoryNetwork,
 ):
-    """A relay with the engine `middle` on the network `upper`; yields (network to the relay, its manager)."""
+    """A relay with the engine `middle` on the network `upper`; yields (network to the relay, the relay)."""
     loop = looping(
         middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time, learns=True
     )
@@ -69,19 +69,19 @@ async def relaying(
         offline=Offline(offline, look=0.01),
     )
     text = FakeText(middle.info.vocab_size)
-    manager = RelayManager(loop, Target("fake", middle, text), limits, upstream)
-    network = network_type(manager, weather)
+    relay = Relay(loop, Target("fake", middle, text), limits, upstream)
+    network = network_type(relay.manager, weather)
     serving = asyncio.ensure_future(loop.run())
     try:
-        yield network, manager
+        yield network, relay
         await network.close()
-        for session in list(manager.remembered):
-            manager.forget(session)
+        for session in list(relay.manager.remembered):
+            relay.manager.forget(session)
         while loop.machine.pool.num_free < loop.machine.pool.num_blocks:
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
-        await manager.stopped()
+        await relay.stop()
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
-        manager.close()
+        relay.manager.close()

@@ -8,7 +8,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch, leave
 from opensled.load_thread import loaded
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
-from opensled.metrics import require_safe_metrics
+from opensled.metrics import Metric, require_safe_metrics
 from opensled.padding import PADDING, PADDING_REQUIRED
 from opensled.thinking import thought_tags
 from scheduler import make_policy
@@ -93,6 +93,7 @@ class Served(NamedTuple):
     manager: SessionManager
     info: ModelInfo  # the answer to `Describe`
     target: Target
+    metrics: Sequence[Metric] = ()  # beside those of every server
 
 
 Load = Callable[[], Coroutine[Any, Any, Served]]
@@ -234,7 +235,7 @@ async def _listen(
     frontend = service.VerifyService(manager, served.info, served.target.text, tenants, limits, drafts)
     await readiness.set(True)
     server, _ = await service.start(frontend, config.listen, tls, readiness)
-    ports.metrics.extend(metrics(manager))
+    ports.metrics.extend((*metrics(manager), *served.metrics))
     if ports.http:
         from verify_server.http_front.fleet import FleetView
         from verify_server.http_front.front import OwnSequences

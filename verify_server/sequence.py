@@ -1,6 +1,6 @@
 """The tokens of one sequence and their KV: what is known, what of it is computed, and what is confirmed.
 
-`confirmed <= known`: tokens beyond `confirmed` may still be taken back (`truncate`), as a server does whose tokens
+`confirmed <= known`: tokens beyond `confirmed` may still be taken back (`follow`), as a server does whose tokens
 another one has to confirm. Prefix blocks are published for confirmed tokens only. `computed < known`: the newest
 token's KV is never computed before the next step, which needs its logits.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence as Ids
 from dataclasses import replace
 
 from opensled.messages import DraftBlock, Prefill
-from opensled.protocol import EndRules, agreed, cut, rebase
+from opensled.protocol import EndRules, Truth, agreed, cut, rebase
 from scheduler.plan import Slice
 from verify_server.engine.base import ImageRows, Segment
 from verify_server.kv.blocks import BlockTable
@@ -31,12 +31,14 @@ class Sequence:
     ) -> None:
         """`tokens`: the prompt and what is committed already, all of it confirmed. `images`: of the prompt. `scores`:
         log-probabilities of its tokens; None = nobody asks for them."""
-        self.tokens = list(tokens)
+        self.truth = Truth(tokens[:prompt_length], tokens[prompt_length:])
+        self.tokens = self.truth.tokens  # all that is known
         self.prompt_length, self.ends, self.table = prompt_length, ends, table
+        # Tokens that may be decided before another server confirms them; None = what is decided is final
+        self.ahead: int | None = None
+        self.unverified_from: int | None = None  # no target confirms tokens from here on
         self.computed = 0  # positions [0, computed) are in the KV blocks
         self.prefilled = 0  # positions that steps without a decision have computed, again or not
-        self.confirmed = len(self.tokens)
-        self.finish_reason = ""  # "" = goes on
         self.images = tuple(images)
         self.scores = scores
 
@@ -45,9 +47,33 @@ class Sequence:
         return len(self.tokens)
 
     @property
+    def confirmed(self) -> int:
+        """Tokens that are final."""
+        return self.truth.confirmed
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ends with what is known; "" = it goes on."""
+        return self.truth.finish_reason
+
+    @property
     def over(self) -> bool:
-        """Whether nothing more can follow."""
-        return bool(self.finish_reason)
+        """Whether nothing more can follow: its end is confirmed."""
+        truth = self.truth
+        return bool(truth.finish_reason) and truth.confirmed == len(truth.tokens)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is decided until more of it is confirmed: it is far enough ahead, or at an end."""
+        if self.ahead is None:
+            return False
+        at_end = bool(self.finish_reason) or len(self.tokens) >= self.ends.last_length
+        return at_end or len(self.tokens) - self.confirmed >= self.ahead
+
+    @property
+    def unverified(self) -> int:
+        """Of the last confirmed tokens, those that no target has confirmed, nor will."""
+        return 0 if self.unverified_from is None else self.confirmed - self.unverified_from
 
     @property
     def uncomputed(self) -> int:
@@ -65,7 +91,9 @@ class Sequence:
         return max(0, self.ends.last_length - len(self.tokens) - 1)
 
     def rebase(self, block: DraftBlock) -> DraftBlock | None:
-        """See `opensled.protocol.rebase`."""
+        """See `opensled.protocol.rebase`; a draft on tokens that were taken back is stale, too."""
+        if self.truth.rewinds and block.base > len(self.tokens):
+            return None
         return rebase(block, self.tokens)
 
     def agreed(self, block: DraftBlock) -> int:
@@ -119,40 +147,40 @@ class Sequence:
         self._publish()
 
     def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
-        """Append decided `ids` up to an end, confirmed; returns those appended.
+        """Append decided `ids` up to an end; returns those appended. They are confirmed, unless another server does
+        that (`ahead`).
 
         The first `num_accepted` of them were drafted, so that their KV is computed; the KV behind them is rolled back.
         """
-        news = self._append(ids, num_accepted)
-        self.confirm(len(self.tokens))
-        return news
-
-    def extend(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
-        """See `commit`; what is appended may still be taken back."""
-        news = self._append(ids, num_accepted)
-        self._publish()
-        return news
-
-    def _append(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
         base = len(self.tokens)
-        news, self.finish_reason = self.cut(ids)
-        self.tokens.extend(news)
+        news, finish_reason = self.cut(ids)
+        self.truth.decide(news, finish_reason, final=self.ahead is None)
         self._roll_back(min(base + num_accepted, len(self.tokens) - 1))
+        self._publish()
         return news
 
-    def confirm(self, length: int) -> None:
-        """The first `length` tokens are final."""
-        assert self.confirmed <= length <= len(self.tokens), "what is confirmed is known, and stays confirmed"
-        self.confirmed = length
+    def follow(self, news: Ids[int], final: int, finish_reason: str = "") -> int:
+        """See `Truth.follow`; the KV of what is taken back is rolled back."""
+        base, truth = self.confirmed, self.truth
+        known = truth.follow(news, final, finish_reason)
+        if known < len(news) or finish_reason:
+            self._roll_back(min(self.computed, base + known, len(self.tokens) - 1))
+        if max(known, final) < len(news):  # the last of them may be an end, which is confirmed later
+            truth.finish_reason = cut(self.tokens[-1:], len(self.tokens) - 1, self.ends)[1]
+        self._publish()
+        return known
+
+    def decide_alone(self) -> None:
+        """No target confirms anything from now on: what is known is final, and so is all that follows."""
+        self.ahead = None
+        self.is_unverified_from(self.confirmed)
+        self.truth.settle()
         self._publish()
 
-    def truncate(self, length: int) -> None:
-        """Take back the tokens from `length` on, which were not confirmed, and their KV."""
-        assert self.confirmed <= length <= len(self.tokens), "what is confirmed is never taken back"
-        if length < len(self.tokens):
-            del self.tokens[length:]
-            self.finish_reason = ""
-        self._roll_back(min(self.computed, length - 1))
+    def is_unverified_from(self, length: int) -> None:
+        """No target confirms what is behind the first `length` tokens."""
+        if self.unverified_from is None:
+            self.unverified_from = length
 
     def cut(self, ids: Ids[int]) -> tuple[tuple[int, ...], str]:
         """What of decided `ids` is appended, and why the sequence ends with it; "" = it goes on."""
@@ -169,8 +197,8 @@ class Sequence:
     # -- KV -----------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """The last confirmed token stays out: after `truncate` its logits are computed again, in a block of its own."""
-        self.table.publish(self.tokens, min(self.computed, self.confirmed - 1))
+        """The last confirmed token stays out: after `follow` its logits are computed again, in a block of its own."""
+        self.table.publish(self.tokens, min(self.computed, self.truth.confirmed - 1))
 
     def forget_kv(self) -> None:
         """Give all KV blocks back; what is not found again by then is recomputed when the sequence is planned."""

@@ -23,7 +23,7 @@ def metrics(manager: SessionManager) -> list[Metric]:
         lambda: {loop.machine.target.facts.way: 1},
         "way",
     )
-    return [model, engine, *_step_metrics(loop), *own, *served, *manager.own_metrics]
+    return [model, engine, *_step_metrics(loop), *own, *served]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:

@@ -22,6 +22,7 @@ from verify_server.draft_budget import DraftBudget
 from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
 from verify_server.kept.trace import Trace
+from verify_server.observer import NOBODY, Observer
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
 from verify_server.pending_draft import DraftLimits, PendingDraft, check_draft, verified
@@ -49,7 +50,7 @@ class StepItem(NamedTuple, Generic[SessionT]):
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Session:
     """One sequence that is served to one reader."""
 
@@ -79,12 +80,15 @@ class Session:
     has_reader: bool = False
     listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
+    observer: Observer = NOBODY
+    turn: Turn = field(init=False)
+    emitted: TokenCounts | None = field(init=False)  # all that is committed, where its counts are penalized
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
         self.turn = Turn(self.timing.estimate.device.hint)
         answer = self.sequence.tokens[self.sequence.prompt_length :]
-        self.emitted = TokenCounts(answer) if self.params.penalizes else None  # all that is committed
+        self.emitted = TokenCounts(answer) if self.params.penalizes else None
 
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
@@ -95,11 +99,13 @@ class Session:
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
+        self.observer.reader_changed()
         return self.outbox
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
         self.has_reader, self.pending, self._view = False, None, None
+        self.observer.reader_changed()
 
     def hand_over(self) -> None:
         """Send the reader elsewhere; what is being computed for it goes out first."""
@@ -126,8 +132,8 @@ class Session:
         self.turn.draft(draft)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
         replaces, self.pending = self.pending is not None, None
-        if self.sequence.finish_reason or rest is None:
-            self._drop(draft, now)
+        if self.sequence.over or rest is None:
+            self._drop(draft, block.base, now)
             return False
         if block.tokens:
             self.pending = self._pending(draft, rest, now)
@@ -139,37 +145,59 @@ class Session:
     def _reach(self, block: DraftBlock) -> tuple[float, ...]:
         return self.timing.estimate.reach(confidences(block), block.parents)
 
-    def _drop(self, draft: Draft, now: float) -> None:
-        """Answer a late draft, of which nothing can be computed any more."""
+    def _drop(self, draft: Draft, base: int, now: float) -> None:
+        """Answer a late draft, of which nothing can be computed any more, with the truth since `base`."""
         block, stands = draft.block, self.sequence.agreed(draft.block)
-        if not self.sequence.finish_reason:
+        if not self.sequence.over:
             self.stats.drop(len(block.tokens))
             self.timing.asked(len(self.sequence), now)
             known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
             self.timing.estimate.judged(known, stands)
         self.turn.verdict(draft.counter, None)
-        self._tell(block.base, draft.counter, stands)
+        self._tell(base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
-        """Send the truth since `base`; `answers`: the counter of a draft of which `num_accepted` tokens stand."""
-        since = tuple(self.sequence.tokens[base:])
+        """Send all that is known from `base` on, or else from the first token that is not confirmed; `answers`: the
+        counter of a draft of which `num_accepted` tokens stand."""
+        sequence, truth, loose = self.sequence, self.sequence.truth, self.loose
+        base = min(base, truth.confirmed)
+        news, vetted = truth.confirmed - base, len(truth.tokens) - truth.confirmed
         self.outbox.put(
             Verdict(
                 base=base,
-                tokens=since,
+                tokens=tuple(truth.tokens[base:]),
                 num_accepted=num_accepted,
                 answers=answers,
-                finish_reason=self.sequence.finish_reason,
+                finish_reason="" if vetted else truth.finish_reason,
                 hint=self.turn.hint,
-                logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
-                loose=tuple([position - base for position in self.loose if position >= base]),
+                logprobs=tuple(self.logprobs[-news:]) if news and self.logprobs else (),
+                loose=tuple([position - base for position in loose if position >= base]) if loose else (),
+                vetted=vetted,
+                unverified=min(news, sequence.unverified),
+                revision=truth.rewinds,
             )
         )
 
     def _tell_prefill(self) -> None:
-        """Send how far its text is computed, and what that says of its prompt's tokens, if asked for."""
-        prefill, scores = self.sequence.prefill, self.sequence.scores
-        self.outbox.put_prefill(prefill if scores is None else scores.add_to(prefill))
+        """Send how far its text is computed, and what that says of its prompt's tokens, if asked for.
+
+        Where another server confirms the text, its reader waits for that one.
+        """
+        if self.sequence.ahead is None:
+            prefill, scores = self.sequence.prefill, self.sequence.scores
+            self.outbox.put_prefill(prefill if scores is None else scores.add_to(prefill))
+
+    def retell(self, base: int, now: float) -> None:
+        """Its text was changed from outside, or confirmed, behind the first `base` tokens: its reader hears of it."""
+        self._view = None
+        if self.emitted is not None:
+            self.emitted = TokenCounts(self.sequence.tokens[self.sequence.prompt_length :])
+        if not self._rebase_pending(base, now):
+            self._tell(base)
+
+    def run_ahead(self, most: int) -> None:
+        """From now on `most` tokens may be decided before they are confirmed."""
+        self.sequence.ahead, self._view = most, None
 
     @property
     def server_drives(self) -> bool:
@@ -266,8 +294,9 @@ class Session:
             self._tell_prefill()
         base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)
-        loose = [base + index for index in result.loose if index < len(news)]
-        self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
+        if result.loose:
+            loose = [base + index for index in result.loose if index < len(news)]
+            self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
         num_accepted = self._judge_own(item, ids, result.num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
@@ -287,7 +316,7 @@ class Session:
             stands = self.sequence.agreed(draft.block)
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
-        self._rebase_pending(now)
+        self._rebase_pending(len(self.sequence), now)
         return len(news)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
@@ -323,16 +352,18 @@ class Session:
         if item.hint is not None:
             self.timing.estimate.device.hint = item.hint
 
-    def _rebase_pending(self, now: float) -> None:
-        """A draft that arrived before the end of the step meets the new truth."""
+    def _rebase_pending(self, known: int, now: float) -> bool:
+        """A draft that arrived before the end of the step meets the new truth, of which its reader knows the first
+        `known` tokens to be final. Returns whether it is answered by that."""
         waiting, self.pending = self.pending, None
         if waiting is None:
-            return
+            return False
         rest = self.sequence.rebase(waiting.draft.block)
-        if self.sequence.finish_reason or rest is None:
-            self._drop(waiting.draft, now)
-        else:
-            self.pending = self._pending(waiting.draft, rest, waiting.since)
+        if self.sequence.over or rest is None:
+            self._drop(waiting.draft, min(known, waiting.draft.block.base), now)
+            return True
+        self.pending = self._pending(waiting.draft, rest, waiting.since)
+        return False
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
-from opensled.metrics import Metric
 from opensled.noise import KEY_BYTES, noise_key
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
@@ -55,11 +56,23 @@ class SessionLimits:
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
 
 
+# Makes the session of an `Open` whose prompt has these ids, and adds it to the loop.
+Create = Callable[[Open, tuple[int, ...]], Awaitable[Session]]
+# Opens a new sequence: calls `Create`, perhaps with another `Open` and ids, after what it does elsewhere.
+Opener = Callable[[Open, tuple[int, ...], Create], Awaitable[Session]]
+
+Counter = Callable[
+    [Open], Awaitable[tuple[int, ...]]
+]  # the ids of a prompt, as the server that answers has them
+
+
+async def open_here(message: Open, prompt_ids: tuple[int, ...], create: Create) -> Session:
+    """An `Opener`: nobody else has a part in the sequence."""
+    return await create(message, prompt_ids)
+
+
 class SessionManager:
     """Turns `Open` messages into sessions of the loop."""
-
-    _session_type: type[Session] = Session
-    _sequence_type: type[Sequence] = Sequence
 
     def __init__(
         self,
@@ -68,14 +81,18 @@ class SessionManager:
         limits: SessionLimits,
         signer: TokenSigner | None = None,
         keeper: TextKeeper | None = None,
+        opener: Opener = open_here,
+        counter: Counter | None = None,
     ) -> None:
         """`signer`: of the cluster's resume tokens; None = tokens that only this process accepts. `keeper`: of texts
-        of tenants that asked for it; None = none are kept.
+        of tenants that asked for it; None = none are kept. `opener`: of new sequences. `counter`: of prompts; None = by
+        this server's tokenizer and template.
 
         Raises UsageError if the KV memory or the KV budget of a tenant is too small for one draft.
         """
         self.loop, self.limits, self.rules = loop, limits, limits.rules
         self.model_id, self.keeper = target.model_id, keeper
+        self._opener, self._counter = opener, counter
         self.draining = False
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
@@ -99,11 +116,6 @@ class SessionManager:
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
 
     @property
-    def own_metrics(self) -> list[Metric]:
-        """What is counted by a manager of this kind alone."""
-        return []
-
-    @property
     def remembered(self) -> tuple[Session, ...]:
         """All sessions: with a reader, and without one but not yet forgotten."""
         return tuple(self._remembered.values())
@@ -118,11 +130,14 @@ class SessionManager:
         self._require_target(message)
         if message.prompt_logprobs is not None:
             self._begin_anew(message, tenant)
+        elif not _needs_tokenizer(message):
+            self._forget_shorter(message, len(message.prompt), tenant)
         with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
             prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
-                session = await self._create(message, prompt_ids, tenant, spent)
+                create = partial(self._create, tenant=tenant, spent=spent)
+                session = await self._opener(message, prompt_ids, create)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
         takes = session.limits
@@ -148,11 +163,11 @@ class SessionManager:
             raise _shutting_down()
         self._require_target(message)
         with self._arriving(message, tenant):
-            ids = await self._counted(message, tenant, spent)
+            if self._counter is None:
+                ids = await self.inputs.prompt_ids(message, tenant, spent)
+            else:
+                ids = await self._counter(message)
         return Opened(ids, secrets.token_bytes(KEY_BYTES), b"", self.inputs.limits_of(tenant))
-
-    async def _counted(self, message: Open, tenant: str, spent: Spent | None) -> tuple[int, ...]:
-        return await self.inputs.prompt_ids(message, tenant, spent)
 
     def leave(self, session: Session) -> None:
         """The reader is gone without a message: remember the session for `linger` seconds."""
@@ -166,6 +181,7 @@ class SessionManager:
         self._cancel_expiry(session)
         if self._remembered.pop(session.id, None) is not None:
             self.loop.remove(session)
+            session.observer.forgotten()
 
     async def idle(self) -> None:
         """Wait until no session has a reader."""
@@ -212,6 +228,7 @@ class SessionManager:
             self.forget(session)
 
     def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
+        self._forget_shorter(message, len(prompt_ids), tenant)
         session = self._known(message, tenant)
         if session is None:
             return None
@@ -223,11 +240,16 @@ class SessionManager:
         self.stats.opened["resumed"] += 1
         return session
 
+    def _forget_shorter(self, message: Open, prompt_length: int, tenant: str) -> None:
+        """A device that knows more of the text than its session here went on elsewhere meanwhile, and begins anew."""
+        session = self._known(message, tenant)
+        if session is not None and prompt_length + len(message.committed) > session.sequence.confirmed:
+            session.outbox.put(None)  # an older stream ends
+            self.forget(session)
+
     def _is_work(self, message: Open, tenant: str) -> bool:
         """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize."""
-        return (
-            self._known(message, tenant) is None or isinstance(message.prompt, str) or is_chat(message.prompt)
-        )
+        return self._known(message, tenant) is None or _needs_tokenizer(message)
 
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
@@ -260,10 +282,10 @@ class SessionManager:
             self.forget(absent)
         kv_tokens, seed = self.limits.tenants.limits_of(tenant).kv_tokens, message.params.seed
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
-        session = self._session_type(
+        session = Session(
             id=next(self._ids),
             tenant=tenant,
-            sequence=self._sequence_type(
+            sequence=Sequence(
                 (*prompt_ids, *message.committed),
                 len(prompt_ids),
                 ends,
@@ -315,6 +337,11 @@ class SessionManager:
         if self.loop.machine.target.drafting is None or rule.draft_probs:
             return None
         return self.loop.machine.target.drafting.own_draft(self._drafters.of(tenant, ""))
+
+
+def _needs_tokenizer(message: Open) -> bool:
+    """Whether the prompt of an `Open` is no token ids yet."""
+    return isinstance(message.prompt, str) or is_chat(message.prompt)
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:

@@ -49,7 +49,7 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         session.server_drives,
         timing.waiting_since,
         session.outbox.full,
-        not session.has_reader,
+        not session.has_reader or sequence.waits,
         sequence.computed,
         pending.since if pending else timing.waiting_since,
         timing.pace,

@@ -16,7 +16,7 @@ from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.sequences import ENDLESS, RecordedSequence, Script, decided
+from opensled_testbed.simulated.sequences import ENDLESS, Decides, RecordedSequence, Script, decided
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, Slice
@@ -136,53 +136,62 @@ class SimulatedServer:
 
     def open(self, reader: Reader) -> None:
         """A sequence begins; refused when all places are taken."""
-        if len(self._machine.sessions) >= self._places:
-            reader.refused()
+        if self.free > 0:
+            self.enter(reader, RecordedSequence(reader.script), SessionLimits.max_tree)
         else:
-            self._begin(reader, self._session(reader))
+            reader.refused()
+
+    @property
+    def free(self) -> int:
+        """Places for more sequences."""
+        return self._places - len(self._machine.sessions)
 
     def limits_of(self, script: Script) -> Limits:
         """What a device is told when a sequence is opened."""
         return Limits(MAX_DRAFT, script.prompt + script.last)
 
-    def _begin(self, reader: Reader, session: Session) -> None:
+    def enter(self, reader: Reader, sequence: Decides, max_tree: int = 0) -> Session:
+        """The session of a reader begins; `max_tree`: tokens of its draft trees, 0 = chains only."""
+        session = self._session(reader.wish, sequence, max_tree)
         self._machine.add(session, self._events.now)
         session.attach(len(session.sequence))
         self._readers[session] = reader
-        self._changed(session)
+        self._tell(session)
         reader.opened(session)
         self._wake()
+        return session
 
-    def _session(self, reader: Reader) -> Session:
-        wish = reader.wish
+    def _session(self, wish: Wish, sequence: Decides, max_tree: int) -> Session:
+        self._opened += 1
         return Session(
-            self._number(),
+            self._opened,
             "",
-            RecordedSequence(reader.script),
+            sequence,
             SamplingParams(temperature=0),
             b"",
             Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree),
+            DraftLimits(VOCABULARY, MAX_DRAFT, max_tree),
             background=wish.background,
             own=self._drafter.own_draft() if self._drafter else None,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
         )
 
-    def _number(self) -> int:
-        """Of a new session."""
-        self._opened += 1
-        return self._opened
-
     def submit(self, arrived: tuple[Session, Draft]) -> None:
         """Take a draft; a session that is finished hears nothing more."""
         session, draft = arrived
         if session.id in self._machine.sessions:
             session.submit(draft, self._events.now)
-            self._changed(session)
+            self._tell(session)
             self._wake()
 
-    def _changed(self, session: Session) -> None:
+    def changed(self, session: Session) -> None:
+        """Something from outside has changed it."""
+        self._tell(session)
+        self._forget(session)
+        self._wake()
+
+    def _tell(self, session: Session) -> None:
         """Its messages leave."""
         for message in session.outbox.drain():
             assert message is not None, "one stream serves a simulated session"
@@ -234,7 +243,7 @@ class SimulatedServer:
         totals.positions += sum([len(item.segment.tokens) for item in work.items])
         totals.tokens = machine.stats.tokens
         for item in work.items:
-            self._changed(item.session)
+            self._tell(item.session)
             self._forget(item.session)
         if asks:
             drafted = machine.target.draft(asks)

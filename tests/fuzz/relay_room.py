@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from edge_client.moves import destination
 from edge_client.remote import RetryPolicy
-from relay.manager import RelayManager
+from relay.opening import Relay
 from relay.uplink import Upstream
 from tests.by_hand import Wire
 from tests.fuzz.rooms import LINGER, Room
@@ -43,7 +43,8 @@ class RelayRoom(Room):
         """See `Room.manager_of`."""
         self.above: list[Wire] = []
         upstream = Upstream(self._connect_above, block=3, patience=PATIENCE)
-        return RelayManager(loop, target, SessionLimits(max_sessions=4, max_draft=8, linger=LINGER), upstream)
+        self.relay = Relay(loop, target, SessionLimits(max_sessions=4, max_draft=8, linger=LINGER), upstream)
+        return self.relay.manager
 
     def _connect_above(self, address: str = "") -> Wire:
         if address:  # as edge_client/link.py has it
@@ -70,9 +71,7 @@ class RelayRoom(Room):
                 wire.tear()
             self.loop.settle()
             self.loop.advance(2 * PATIENCE.give_up + LINGER)
-        manager = self.server.manager
-        assert isinstance(manager, RelayManager)
-        assert not manager._uplinks and not manager._leaving
+        assert not self.relay.uplinks
         assert all(wire.broken for wire in self.above)
         self.above.clear()
 

@@ -58,5 +58,5 @@ async def _everywhere():
     async with cluster("a") as one:
         found += gateway_metrics(one.serving.gateway, one)
     async with tiers(FakeEngine(num_blocks=200), FakeEngine(num_blocks=200)) as (_, relay, _):
-        found += server_metrics(relay)
+        found += [*server_metrics(relay.manager), *relay.metrics]
     return found

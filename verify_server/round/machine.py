@@ -151,6 +151,7 @@ class StepMachine:
             if isinstance(outcome, OpenSledError):
                 raise outcome
             tokens = session.commit(item, outcome, now)
+            session.observer.committed(tokens, outcome, now)
         except OpenSledError as error:
             session.in_step = False
             session.sequence.table.withdraw()
