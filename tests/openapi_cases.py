@@ -42,7 +42,7 @@ def relate(body: Any, vocabulary: int) -> Any:
         related.pop("top_logprobs", None)
     if related.get("stream"):
         related.pop("prompt_logprobs", None)
-    if related.get("prompt_logprobs") is None and not related.get("echo"):
+    if not isinstance(related.get("prompt_logprobs"), int) and related.get("echo") is not True:
         for limit in ("max_tokens", "max_completion_tokens"):
             if related.get(limit) == 0:
                 related[limit] = None

@@ -68,13 +68,15 @@ class Rows(TargetEngine):
     def forward(self, segments: Sequence[Segment]) -> Scores:
         return NumpyScores(self.logits)
 
+    def erase(self, blocks, start) -> None: ...
+
     def compact(self, blocks, moves) -> None:
         self.compacted.append(moves)
 
 
 def item(rule: AcceptanceRule, check: DraftCheck) -> StepItem:
     """The step's work for one session, its rule and draft."""
-    session = SimpleNamespace(rule=rule, constraint=None, trace=None)
+    session = SimpleNamespace(rule=rule, constraint=None, trace=None, sequence=SimpleNamespace(scores=None))
     count = len(check.draft) + 1
     segment = Segment((1,) * count, POSITION - 1, (0,), rows=count, parents=check.parents)
     return StepItem(session, segment, check, None)
@@ -144,10 +146,14 @@ class RuleContract:
                 assert list(decided(check, result)) == [3, 5, 7][: result.num_accepted + 1]
 
     def test_a_bad_row_fails_its_own_session_only(self):
+        """With a draft nothing is decided, for the draft may be at fault; without one it is an error."""
         logits = np.random.default_rng(1).normal(size=(6, VOCABULARY))
         logits[:3] = np.nan
         check = self.check(4, 2)
         bad, good = run_step(Rows(logits), [item(self.rule(), check), item(self.rule(), check)])
+        assert bad is None and isinstance(good, AcceptanceResult)
+        plain = check._replace(draft=())
+        bad, good = run_step(Rows(logits[2:4]), [item(self.rule(), plain), item(self.rule(), plain)])
         assert isinstance(bad, NonFiniteLogits) and isinstance(good, AcceptanceResult)
 
     def test_a_request_that_cannot_be_answered_fails_its_own_session_only(self):
@@ -155,6 +161,9 @@ class RuleContract:
         check = self.check(4, 2)
         sick = check._replace(params=SamplingParams(logit_bias=((VOCABULARY + 1, 1.0),)))
         failed, good = run_step(Rows(logits), [item(self.rule(), sick), item(self.rule(), check)])
+        assert failed is None and isinstance(good, AcceptanceResult)
+        work = [item(self.rule(), each._replace(draft=())) for each in (sick, check)]
+        failed, good = run_step(Rows(logits[:2]), work)
         assert isinstance(failed, EngineError) and isinstance(good, AcceptanceResult)
 
     def test_a_tree_is_decided_where_the_rule_says_so(self):

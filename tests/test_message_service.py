@@ -81,12 +81,20 @@ def test_a_relay_asks_the_server_above_whose_template_counts():
     async def scenario():
         top, middle = FakeEngine(num_blocks=100), FakeEngine(num_blocks=100)
         async with tiers(top, middle) as (network, manager, upper):
-            manager.inputs.text.render = lambda messages, tools, *_: (1, 2, 3)  # a template of its own
+            manager.manager.inputs.text.render = lambda messages, tools, *_: (
+                1,
+                2,
+                3,
+            )  # a template of its own
             upper.manager.inputs.text.render = lambda messages, tools, *_: (1,) * LENGTH
             session = RemoteSession(network.connect, Open(HI, COUNT), IMPATIENT)
             await session.open()
             await session.close()
-            assert len(session.truth) == LENGTH and not manager.remembered and not upper.manager.remembered
+            assert (
+                len(session.truth) == LENGTH
+                and not manager.manager.remembered
+                and not upper.manager.remembered
+            )
 
     asyncio.run(scenario())
 

@@ -101,7 +101,7 @@ def test_draws_follow_the_softmax():
         ("top_p", 1.1),
         ("top_p", float("nan")),
         ("seed", 2**63),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(field, value):

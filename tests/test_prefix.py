@@ -170,7 +170,7 @@ def test_a_budget_is_a_tenants_context_and_what_does_not_fit_is_refused():
             assert (reply.code, reply.field) == (
                 "invalid_request",
                 "prompt",
-            ) and "context is 32" in reply.reason
+            ) and "32 tokens > 32 maximum" in reply.reason
 
     asyncio.run(body())
 

@@ -23,7 +23,7 @@ from http_api.replies import (
     switch,
 )
 from http_api.sampling_fields import MAX_STOPS
-from http_api.schemas import arguments, everywhere, thinking, without_effect
+from http_api.schemas import CALL_ID, RESULT_ID, arguments, everywhere, thinking, without_effect
 from opensled.bounds import MAX_TOOLS
 from opensled.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
 
@@ -69,7 +69,7 @@ def _guided() -> Schema:
     parallel = {"disable_parallel_tool_use": switch("At most one call.")}
     choices = [
         one_of("auto", "any", "none"),
-        closed({"type": one_of("auto", "any", "none", None), **parallel}),
+        closed({"type": one_of("auto", "any", "none", *EMPTY, False), **parallel}),
         closed({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
     ]
     return {
@@ -84,7 +84,7 @@ def _unguided() -> Schema:
     text = optional(ONLY_TEXT, "Only text at this server.")
     return {
         "tools": optional(items({}, 0, 0), "None at this server."),
-        "tool_choice": one_of("auto", "none", {"type": "auto"}, {"type": "none"}, None),
+        "tool_choice": one_of("auto", "none", {"type": "auto"}, {"type": "none"}, *EMPTY, False),
         "output_config": optional(closed({**without_effect(), "format": text}), "The form of the answer."),
         "output_format": text,
     }
@@ -92,7 +92,7 @@ def _unguided() -> Schema:
 
 def _tool() -> Schema:
     fields = {
-        "type": one_of("custom", None),
+        "type": one_of("custom", *EMPTY, False),
         "name": NAMED,
         "description": optional(TEXT, "For the model."),
         "input_schema": optional({"type": "object"}, "JSON schema of the input, an object."),
@@ -103,7 +103,7 @@ def _tool() -> Schema:
 
 
 def _other_tool() -> Schema:
-    kind = {"type": "string", "not": one_of("custom")}
+    kind = {"type": "string", "minLength": 1, "not": one_of("custom")}
     about = "Anthropic's own tools are left out, and named in OpenSLED-Ignored."
     return {**opened({"type": kind}, "type"), "description": about}
 
@@ -111,18 +111,18 @@ def _other_tool() -> Schema:
 def _turns(info: ModelInfo) -> list[Schema]:
     """Fields that are not listed are left out."""
     pictures = [_picture()] if info.images else []
-    call = {"type": one_of("tool_use"), "id": TEXT, "name": TEXT, "input": arguments()}
+    call = {"type": one_of("tool_use"), "id": optional(TEXT, CALL_ID), "name": TEXT, "input": arguments()}
     result = {
         "type": one_of("tool_result"),
-        "tool_use_id": TEXT,
+        "tool_use_id": optional(TEXT, RESULT_ID),
         "content": optional(_content(*pictures), "None is an empty text."),
         "is_error": switch('The result begins with "Error: " then.'),
     }
     thought = opened({"type": one_of("thinking", "redacted_thinking")}, "type")
     said = {
         "system": _content(),
-        "user": _content(*pictures, opened(result, "type", "tool_use_id")),
-        "assistant": _content(opened(call, "type", "id", "name"), thought),
+        "user": _content(*pictures, opened(result, "type")),
+        "assistant": _content(opened(call, "type", "name"), thought),
     }
     return [
         opened({"role": one_of(role), "content": optional(content, "None is an empty text.")}, "role")
@@ -131,12 +131,12 @@ def _turns(info: ModelInfo) -> list[Schema]:
 
 
 def _content(*others: Schema) -> Schema:
-    text = opened({"type": one_of("text", None), "text": TEXT}, "text")
-    return {"anyOf": [TEXT, items({"anyOf": [text, *others]})]}
+    text = opened({"type": one_of("text", *EMPTY, False), "text": TEXT}, "text")
+    return {"anyOf": [TEXT, items({"anyOf": [text, *others, one_of(*EMPTY, False)]})]}
 
 
 def _picture() -> Schema:
-    inline = opened({"type": one_of("base64", None), "data": TEXT}, "data")
+    inline = opened({"type": one_of("base64", *EMPTY, False), "data": TEXT}, "data")
     by_url = opened({"type": one_of("url"), "url": {**TEXT, "pattern": "^data:"}}, "type", "url")
     return opened({"type": one_of("image"), "source": {"anyOf": [inline, by_url]}}, "type", "source")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from http_api.call_ids import with_ids
 from http_api.effects import is_nothing
 from http_api.fields import Fields, call_arguments, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
@@ -70,7 +71,7 @@ def read_messages(fields: Fields, sees: bool = False) -> tuple[ChatMessage, ...]
             "form in words, or by output_config.format",
             "messages",
         )
-    return tuple(turns)
+    return with_ids(turns)
 
 
 def _turns(value: object, where: str, sees: bool) -> list[ChatMessage]:
@@ -127,19 +128,19 @@ def _image(said: Said, fields: Fields) -> None:
             source.path("type"),
         )
     name, read = ("data", image_base64) if kind == "base64" else ("url", image_url)
-    image = read(require_text(source.take(name), source.path(name)), source.path(name))
+    image = read(require_text(source.raw(name), source.path(name)), source.path(name))
     source.leave_rest()
     said.show(image)
 
 
 def _call(said: Said, fields: Fields) -> None:
-    call_id, name = (require_text(fields.take(each), fields.path(each)) for each in ("id", "name"))
+    call_id, name = fields.text("id", ""), require_text(fields.raw("name"), fields.path("name"))
     said.calls.append(ToolCall(call_id, name, call_arguments(fields.take("input"), fields.path("input"))))
 
 
 def _result(said: Said, fields: Fields) -> None:
     """Its pictures go to the user's turn behind it, where chat templates have places for them."""
-    call_id = require_text(fields.take("tool_use_id"), fields.path("tool_use_id"))
+    call_id = fields.text("tool_use_id", "")
     told = _read(fields.take("content"), fields.path("content"), RESULT, said.sees)
     failed = fields.flag("is_error", False)
     said.results.append(
