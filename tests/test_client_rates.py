@@ -136,7 +136,7 @@ def test_calls_wait_until_the_reading_of_the_last_ones_is_paid():
     async def scenario():
         limits = ClientLimits(reading=Rate(0.05, 0.01))
         async with serving(client_limits=limits) as (manager, address), linked(address) as link:
-            turns = Open(tuple([ChatMessage("", "")] * 8000), LONG)
+            turns = Open(tuple([ChatMessage("", "")] * 3000), LONG)
             replies = [await first_reply(link, turns) for _ in range(3)]
             assert all(isinstance(reply, Failure) for reply in replies)
             assert manager.stats.limited["reading"]

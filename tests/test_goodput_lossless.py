@@ -98,7 +98,7 @@ async def answer_all(
             return await ask_on_device(network, number, case, rule)
 
         answers = await asyncio.gather(*[one(number, case) for number, case in enumerate(wanted)])
-    return answers, loop.account
+    return answers, loop.machine.account
 
 
 async def ask_on_device(network: MemoryNetwork, number: int, case: Case, rule: str) -> Answer:

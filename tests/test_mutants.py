@@ -102,8 +102,9 @@ def take_without_removing(self, count, tenant=""):
     return self._unused[-count:]
 
 
-def forget_pending(self, now):
+def forget_pending(self, known, now):
     self.pending = None
+    return False
 
 
 tell = Session._tell

@@ -49,6 +49,7 @@ class Hall:
     def __init__(self, places, tenants=Tenants(), blocks=100):
         self.now, self.sessions = 0.0, {}
         self.pool, self.profile = BlockPool(blocks, 4), PROFILE
+        self.machine = self  # of the loop that it stands for
         self.room = AdmissionController(self, places, tenants, Quotas(tenants, self.clock))
         self.numbers = iter(range(1_000_000))
 
