@@ -43,8 +43,8 @@ $(KERNELS): $(STAMP) tests/kernel_requirements.txt
 	@if $(PIP) --no-deps --require-hashes -r tests/kernel_requirements.txt; then touch $@; \
 	else echo 'Triton cannot be had here: the tests of its kernels are skipped' >&2; fi
 
-test: lint $(KERNELS) ## lint, then the tests: two workers, file by file; then the tests that measure time, alone
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed and not real'
+test: lint $(KERNELS) ## lint, then the tests: three workers, since waits overlap, file by file; then those that measure time, alone
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed and not real'
 	@$(BIN)/python -m pytest -m 'timed and not long and not real' $$(grep -l 'mark\.timed' tests/test_*.py)
 
 test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, benchmark programs (minutes)
