@@ -20,6 +20,7 @@ from http_api.replies import (
     optional,
     or_null,
     ref,
+    requested,
     switch,
 )
 from http_api.sampling_fields import MAX_STOPS
@@ -35,7 +36,7 @@ def components(info: ModelInfo) -> Schema:
     """Those of this API, for a server that says `info`."""
     guided = _guided() if GUIDE in info.capabilities else _unguided()
     return {
-        "MessageRequest": closed({**everywhere(info), **thinking(), **_fields(), **guided}, "messages"),
+        "MessageRequest": requested({**everywhere(info), **thinking(), **_fields(), **guided}, "messages"),
         "MessageTurn": {"anyOf": _turns(info)},
         "AnthropicMessage": _message(),
         "MessageEvent": {"anyOf": _events()},
@@ -61,16 +62,17 @@ def _fields() -> Schema:
 
 def _guided() -> Schema:
     form = json_schema(type=one_of("json_schema"))
-    form = closed({name: field for name, field in form["properties"].items() if name != "name"}, "type")
+    form = requested({name: field for name, field in form["properties"].items() if name != "name"}, "type")
     forms = optional(
-        {"anyOf": [closed({"type": one_of("text", "json_object")}, "type"), form]}, "Kept to by a grammar."
+        {"anyOf": [ONLY_TEXT, requested({"type": one_of("json_object")}, "type"), form]},
+        "Kept to by a grammar.",
     )
-    config = closed({**without_effect(), "format": forms})
+    config = requested({**without_effect(), "format": forms})
     parallel = {"disable_parallel_tool_use": switch("At most one call.")}
     choices = [
         one_of("auto", "any", "none"),
-        closed({"type": one_of("auto", "any", "none", *EMPTY, False), **parallel}),
-        closed({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
+        requested({"type": one_of("auto", "any", "none", *EMPTY, False), **parallel}),
+        requested({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
     ]
     return {
         "tools": optional(items({"anyOf": [_tool(), _other_tool()]}, 0, MAX_TOOLS), "Each name once."),
@@ -85,7 +87,7 @@ def _unguided() -> Schema:
     return {
         "tools": optional(items({}, 0, 0), "None at this server."),
         "tool_choice": one_of("auto", "none", {"type": "auto"}, {"type": "none"}, *EMPTY, False),
-        "output_config": optional(closed({**without_effect(), "format": text}), "The form of the answer."),
+        "output_config": optional(requested({**without_effect(), "format": text}), "The form of the answer."),
         "output_format": text,
     }
 
@@ -99,7 +101,7 @@ def _tool() -> Schema:
         "strict": switch(STRICT),
         **{name: {} for name in TOOL_HINTS},
     }
-    return closed(fields, "name")
+    return requested(fields, "name")
 
 
 def _other_tool() -> Schema:
