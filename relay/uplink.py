@@ -169,7 +169,7 @@ class Uplink(Observer):
             self.over.cancel()
 
     def reader_changed(self) -> None:
-        """See `Observer`; nothing is heard from above while nobody reads."""
+        """See `Observer`; without a reader the relay does not listen to the server above."""
         if self._session.has_reader:
             self._read.set()
         else:

@@ -30,7 +30,7 @@ class Sequence:
         scores: PromptScores | None = None,
     ) -> None:
         """`tokens`: the prompt and what is committed already, all of it confirmed. `images`: of the prompt. `scores`:
-        log-probabilities of its tokens; None = nobody asks for them."""
+        log-probabilities of its tokens; None = they were not requested."""
         self.truth = Truth(tokens[:prompt_length], tokens[prompt_length:])
         self.tokens = self.truth.tokens  # all that is known
         self.prompt_length, self.ends, self.table = prompt_length, ends, table

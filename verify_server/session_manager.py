@@ -67,7 +67,7 @@ Counter = Callable[
 
 
 async def open_here(message: Open, prompt_ids: tuple[int, ...], create: Create) -> Session:
-    """An `Opener`: nobody else has a part in the sequence."""
+    """The default `Opener`: this server alone holds the sequence."""
     return await create(message, prompt_ids)
 
 

@@ -20,7 +20,7 @@ class Block:
         return {"type": self._delta, self._piece: text}
 
     def whole(self) -> dict[str, Any]:
-        """A call that is cut off is told as the text that the model wrote: nobody can run it."""
+        """The finished block. A call that is cut off becomes a text block, so that no client runs it."""
         if self.empty["type"] != "tool_use":
             return {**self.empty, self._piece: self.text}
         given = parsed(self.text)
@@ -40,7 +40,7 @@ class MessageContent:
         return self._add({"type": "text", "text": ""}, text)
 
     def add_thought(self, text: str) -> list[Event]:
-        """Thoughts have no signature here: nobody else takes them for Anthropic's."""
+        """Thoughts have an empty signature: only Anthropic's service signs them."""
         return self._add({"type": "thinking", "thinking": "", "signature": ""}, text)
 
     def _add(self, empty: dict[str, Any], text: str) -> list[Event]:
