@@ -36,7 +36,7 @@ from benchmarks.program import (
 )
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.load.interval import interval
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS
 from opensled_testbed.traces import TraceSet
@@ -112,7 +112,7 @@ def simulated(regime: str, sessions: int, traces: TraceSet, quick: bool = False)
     return _place("simulated", regime, sessions, best, found)
 
 
-def real(source: DraftSource, sessions: int, traces: TraceSet, quick: bool = False) -> dict[str, Any]:
+def real(source: RecordedDrafts, sessions: int, traces: TraceSet, quick: bool = False) -> dict[str, Any]:
     """Steps of the pair's target on one core of this machine; the best of REAL_LENGTHS is known afterwards."""
     ways = {f"length {length}": one_length(length) for length in REAL_LENGTHS} | WAYS
     longest = max(len(item.prompt_ids) + len(item.target_ids) for item in traces.items) + max(LENGTHS)
@@ -135,7 +135,7 @@ def real(source: DraftSource, sessions: int, traces: TraceSet, quick: bool = Fal
     return _place("real", PAIRS[source.pair].target, sessions, best, kept)
 
 
-def _made_target(source: DraftSource, sessions: int, longest: int, ways: int) -> Callable[[int], Target]:
+def _made_target(source: RecordedDrafts, sessions: int, longest: int, ways: int) -> Callable[[int], Target]:
     """On one engine, which has one core; each way has KV of its own."""
     config = ServeConfig(
         model=PAIRS[source.pair].target, engine="torch", kv_tokens=ways * sessions * (longest + 32)

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance
 from opensled_testbed.recordings import PAIRS, check_pair
 
@@ -18,8 +18,8 @@ def add_drafts(parser: ArgumentParser, pair: str) -> None:
     )
 
 
-def drafts_of(arguments: Namespace) -> DraftSource:
+def drafts_of(arguments: Namespace) -> RecordedDrafts:
     """Raises UsageError for a pair without a recording, and for no acceptance."""
     check_pair(arguments.pair)
     check_acceptance(arguments.acceptance)
-    return DraftSource(arguments.pair, arguments.acceptance)
+    return RecordedDrafts(arguments.pair, arguments.acceptance)

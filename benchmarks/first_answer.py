@@ -36,7 +36,7 @@ from opensled.messages import SamplingParams
 from opensled.store import model_file
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.provenance import provenance
-from verify_server import target
+from verify_server import served_model
 from verify_server.config import ServeConfig
 from verify_server.engine import loading
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
@@ -139,9 +139,9 @@ class Form:
 
 
 def _serve(ends: Connection, config: ServeConfig) -> None:
-    load: Callable[[ServeConfig], target.Target] = {
-        "llamacpp": target.load_llamacpp,
-        "torch": target.load_torch,
+    load: Callable[[ServeConfig], served_model.ServedModel] = {
+        "llamacpp": served_model.load_llamacpp,
+        "torch": served_model.load_torch,
     }[config.engine]
     engine = load(config).engine
     info = engine.info

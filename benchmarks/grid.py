@@ -53,13 +53,13 @@ from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_o
 from opensled.errors import UsageError
 from opensled_testbed.baselines import PIPESD
 from opensled_testbed.planner import mode_map
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.setting import work_of
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import BUNDLED_PAIR
 
 
-def measure(axes: Axes, source: DraftSource) -> dict[str, Any]:
+def measure(axes: Axes, source: RecordedDrafts) -> dict[str, Any]:
     """The whole grid, on WORKERS processes."""
     return _filled(begun(axes, source), None, WORKERS)
 
@@ -75,7 +75,7 @@ def _filled(document: dict[str, Any], part: Path | None, jobs: int) -> dict[str,
     return {**document, "law_error": law_error(document["points"])}
 
 
-def map_figure(quick: bool, source: DraftSource) -> dict[str, Any]:
+def map_figure(quick: bool, source: RecordedDrafts) -> dict[str, Any]:
     """The map's points, by the law."""
     servers = mode_map.panels(mode_map.CONTEXTS[:1]) if quick else mode_map.panels()
     work = work_of(source)
@@ -149,7 +149,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    source: DraftSource = arguments.source
+    source: RecordedDrafts = arguments.source
     origin = provenance(f"python -m benchmarks.grid{_flags(arguments)}")
     if out and not arguments.short and not arguments.merge:
         write_json(out / "map.json", {**map_figure(arguments.quick, source), "provenance": origin})

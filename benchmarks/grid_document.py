@@ -14,7 +14,7 @@ from opensled.errors import UsageError
 from opensled_testbed.baselines import PARTS, PIPESD
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 
 ALL = tuple(name for name in (*OF_SERVER, *OF_DEVICES) if name not in PARTS)
 NAMED = (
@@ -43,7 +43,7 @@ MANY, FOR_MANY = 60, ("wifi-good", "orin-nano-super")
 QUICK = Axes(links=("wifi-good", "lte"), devices=("pi-5", "laptop-cpu"), paces=(10,))
 
 
-def begun(axes: Axes, source: DraftSource, short: bool = False) -> dict[str, Any]:
+def begun(axes: Axes, source: RecordedDrafts, short: bool = False) -> dict[str, Any]:
     """A grid of which nothing is known yet; a short one has only places that the law leaves open, and no throughput."""
     places = [
         Place(regime, link, pace, source, device)
@@ -74,14 +74,14 @@ def _point(place: Place) -> dict[str, Any]:
     return {**where, "capacity": {}, "draft_length": {}, "law": {}, "kv_full": []}
 
 
-def name_of(source: DraftSource, short: bool) -> str:
+def name_of(source: RecordedDrafts, short: bool) -> str:
     """Of the file, without its suffix: the whole grid, or a short one by its drafts."""
     return f"{WHOLE}-{source.name}" if short else WHOLE
 
 
-def source_of(document: Mapping[str, Any]) -> DraftSource:
+def source_of(document: Mapping[str, Any]) -> RecordedDrafts:
     """The drafts that a grid rests on."""
-    return DraftSource(
+    return RecordedDrafts(
         **document.get("source", {"pair": "tiny"})
     )  # grids say so since there is a second pair
 

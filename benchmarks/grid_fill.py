@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Place, PlaceCapacity, answers, rates
 from benchmarks.program import SPAWN, say
 from opensled_testbed.baselines import PIPESD, RIVALS
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 
 WORKERS = 2
 RATED = (*RIVALS, "opensled")  # baselines whose throughput is asked
@@ -47,7 +47,7 @@ class Rates(NamedTuple):
 
 
 def fill(
-    document: dict[str, Any], source: DraftSource, save: Save, jobs: int = WORKERS, throughput: bool = True
+    document: dict[str, Any], source: RecordedDrafts, save: Save, jobs: int = WORKERS, throughput: bool = True
 ) -> None:
     """Add whatever its points lack, on `jobs` processes; `save` is called after each unit of work."""
     points, facts = document["points"], document["facts"]
@@ -61,7 +61,7 @@ def fill(
         save()
 
 
-def place_of(point: Point, source: DraftSource) -> Place:
+def place_of(point: Point, source: RecordedDrafts) -> Place:
     return Place(point["regime"], point["link"], point["pace"], source, point["device"])
 
 
@@ -77,7 +77,7 @@ def loads_of(point: Point) -> tuple[int, ...]:
 
 
 def _lacking_capacities(
-    points: Sequence[Point], source: DraftSource, asked_for: Sequence[str]
+    points: Sequence[Point], source: RecordedDrafts, asked_for: Sequence[str]
 ) -> Iterator[Capacities]:
     """In the order of the points, long ones first: those of the server alone before those of its devices."""
     asked = set()
@@ -91,7 +91,7 @@ def _lacking_capacities(
                 yield Capacities(each, lacking, best_of_rivals(point))
 
 
-def _lacking_rates(points: Sequence[Point], source: DraftSource) -> Iterator[Rates]:
+def _lacking_rates(points: Sequence[Point], source: RecordedDrafts) -> Iterator[Rates]:
     for point in points:
         for users in loads_of(point):
             known = _rates_at(point, users)

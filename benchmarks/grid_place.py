@@ -17,8 +17,8 @@ from opensled_testbed.load.load import Load
 from opensled_testbed.planner import capacity_law as law
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import EXACT, MOST, simulated_capacity
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
 from opensled_testbed.planner.planning import draft_wait
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.planner.setting import Work, of_fleet, recorded
 from opensled_testbed.planner.thresholds import pairs
 from opensled_testbed.simulated.compare import throughput
@@ -51,7 +51,7 @@ class Place:
     regime: str
     link: str
     pace: float
-    source: DraftSource
+    source: RecordedDrafts
     device: str = ""
 
     def fleet(self, draft_length: int) -> Fleet:
@@ -109,7 +109,7 @@ def _rate(place: Place, baseline: str, users: int, length: int) -> float:
 
 
 @cache
-def asked_of(source: DraftSource) -> tuple[TraceSet, Work]:
+def asked_of(source: RecordedDrafts) -> tuple[TraceSet, Work]:
     traces = traces_of(source)
     return traces, recorded(traces)
 

@@ -18,7 +18,7 @@ from benchmarks import grid
 from benchmarks.grid_document import name_of
 from benchmarks.program import FOLDER, exit_code, parser_of, say
 from opensled.errors import UsageError
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.recordings import BUNDLED_PAIR, DEFAULT_PAIR, PAIRS
 
@@ -52,7 +52,7 @@ def _measured(name: str, arguments: argparse.Namespace) -> int:
     """Exit code of one grid."""
     if name not in NAMES:
         raise UsageError(f"no drafts {name!r}; choose from {', '.join(NAMES)}")
-    source = DraftSource(name) if name in PAIRS else DraftSource(arguments.pair, name)
+    source = RecordedDrafts(name) if name in PAIRS else RecordedDrafts(arguments.pair, name)
     file = arguments.out / f"{name_of(source, short=True)}.json"
     if file.is_file():
         say(f"kept: {file}")

@@ -12,7 +12,7 @@ from benchmarks.program import table
 from hw_profiles.speculation import uniform_tokens
 from opensled_testbed.baselines import CENTRALIZED, OPENSLED
 from opensled_testbed.planner.acceptance import of_traces
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.report.grid_verdict import place_name, rated, ratio
 
@@ -82,7 +82,7 @@ def _as_point(cell: Mapping[str, Any]) -> Point:
     return {**where, "capacity": {each["baseline"]: each["simulated"] for each in cell["capacity"]}}
 
 
-def _sorted(sources: Iterable[DraftSource]) -> list[DraftSource]:
+def _sorted(sources: Iterable[RecordedDrafts]) -> list[RecordedDrafts]:
     """Recorded drafts first, then by their acceptance."""
     return sorted(sources, key=lambda source: (source.rate is not None, accepted(source)))
 
@@ -91,12 +91,12 @@ def _place(point: Point) -> tuple[Any, ...]:
     return tuple(point[key] for key in ("regime", "pace", "link", "device"))
 
 
-def accepted(source: DraftSource) -> float:
+def accepted(source: RecordedDrafts) -> float:
     """Share of the first draft tokens that are right; that of every one for made-up drafts."""
     return of_traces(traces_of(source)).first if source.rate is None else source.rate
 
 
-def _rows(source: DraftSource, points: Sequence[Point]) -> list[tuple[str, ...]]:
+def _rows(source: RecordedDrafts, points: Sequence[Point]) -> list[tuple[str, ...]]:
     label = f"{source.name} (recorded)" if source.rate is None else source.name
     rows = []
     for mode in MODES:

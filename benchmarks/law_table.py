@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from math import isinf
 
-from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.mode_map import Point, panels, points
 from opensled_testbed.planner.planning import WORTH_IT
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.setting import work_of
 from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.recordings import packaged_pairs
@@ -27,12 +27,12 @@ HEAD = (
 def law_rows() -> list[tuple[str, ...]]:
     """Of each recorded pair and each task, under HEAD; takes seconds."""
     tasks = sorted(TASKS, key=lambda name: TASKS[name].rate)
-    return [_row(DraftSource(pair)) for pair in packaged_pairs()] + [
-        _row(DraftSource(acceptance=name)) for name in tasks
+    return [_row(RecordedDrafts(pair)) for pair in packaged_pairs()] + [
+        _row(RecordedDrafts(acceptance=name)) for name in tasks
     ]
 
 
-def _row(source: DraftSource) -> tuple[str, ...]:
+def _row(source: RecordedDrafts) -> tuple[str, ...]:
     found = points(panels(), work_of(source))
     counts = Counter(map(_worth, found))
     gains = [point for point in found if _worth(point) == "devices" and not isinf(point.gain)]

@@ -16,7 +16,7 @@ from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, PolicyOptions, Snapshot
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 from verify_server.text.hf_text import HFText
 
 CANNED = 7  # the id this target writes at every position
@@ -54,10 +54,10 @@ class NullEngine(TargetEngine):
         return self._scores
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     """The null target, with the tokenizer of the model that `--model` names."""
     text = HFText(model_path(config.model))
-    return Target("null", NullEngine(text.vocab_size), text)
+    return ServedModel("null", NullEngine(text.vocab_size), text)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from opensled_testbed.load.interval import interval
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.planner import mode_map
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.setting import of_fleet
 from opensled_testbed.planner.thresholds import pairs
 from opensled_testbed.provenance import provenance
@@ -146,7 +146,7 @@ def _entry(seeds: int, loaded: LoadedPlace) -> dict[str, Any]:
     }
 
 
-def rivals_of(source: DraftSource) -> Sequence[str]:
+def rivals_of(source: RecordedDrafts) -> Sequence[str]:
     """The baselines that `opensled` is compared with, for these drafts."""
     return RIVALS if source.acceptance else (*RIVALS, PIPESD)
 

@@ -38,7 +38,7 @@ from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import run_fleet
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, recording
 from opensled_testbed.report.agreement import compared
@@ -46,7 +46,7 @@ from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.traces import TraceSet
 
 NAME = "regimes"
-TINY = DraftSource(BUNDLED_PAIR)
+TINY = RecordedDrafts(BUNDLED_PAIR)
 QUICK = Scale(repeats=1, requests=2.0, warmup=0.5, max_tokens=12, most_users=4)
 DIGITS = 5  # significant ones
 
@@ -118,7 +118,7 @@ def measure(
     out: Path | None,
     run: Run | None = emulate,
     jobs: int = 1,
-    source: DraftSource = TINY,
+    source: RecordedDrafts = TINY,
     baselines: Sequence[str] = USUAL,
 ) -> dict[str, Any]:
     """The whole document; written to `out` after each cell, cells in the order given. `run` None: none is emulated."""
@@ -131,20 +131,20 @@ def measure(
     return document
 
 
-def _of(cell: Cell, source: DraftSource) -> Cell:
+def _of(cell: Cell, source: RecordedDrafts) -> Cell:
     """The cell with the drafts of `source`; only the recorded ones of the bundled pair can be met live."""
     return replace(cell, pair=source.pair, live=cell.live and source == TINY)
 
 
 def _measured(
-    scale: Scale, run: Run | None, source: DraftSource, baselines: Sequence[str], cell: Cell
+    scale: Scale, run: Run | None, source: RecordedDrafts, baselines: Sequence[str], cell: Cell
 ) -> dict[str, Any]:
     traces = shortened(traces_of(source), scale.max_tokens)
     items = short_items(scale.max_tokens, PAIRS[source.pair].target)
     return CellRun(cell, scale, items, traces, run, say).all(baselines)
 
 
-def _head(scale: Scale, command: str, jobs: int, source: DraftSource) -> dict[str, Any]:
+def _head(scale: Scale, command: str, jobs: int, source: RecordedDrafts) -> dict[str, Any]:
     return {
         "figure": NAME if source == TINY else f"{NAME}-{source.name}",
         "title": "All baselines on six cells of four regimes",

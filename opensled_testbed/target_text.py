@@ -3,7 +3,7 @@
 from opensled.store import model_file, model_path
 from opensled.tokenizer import TargetTokenizer
 from verify_server.model_kind import is_gguf
-from verify_server.target import TextCodec
+from verify_server.served_model import TextCodec
 
 
 def text_of(model: str) -> TextCodec:

@@ -17,9 +17,9 @@ from relay.survival import Survival
 from relay.uplink import Uplink, Upstream, go_alone
 from relay.vetting import Vetting
 from verify_server.round.loop import VerifyLoop
+from verify_server.served_model import ServedModel
 from verify_server.session import Session
 from verify_server.session_manager import Create, SessionLimits, SessionManager
-from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,9 @@ class Relay:
     """A session manager towards the devices, and for each of its sessions a twin on the server above, whose word is
     final."""
 
-    def __init__(self, loop: VerifyLoop, target: Target, limits: SessionLimits, upstream: Upstream) -> None:
+    def __init__(
+        self, loop: VerifyLoop, target: ServedModel, limits: SessionLimits, upstream: Upstream
+    ) -> None:
         # Chains only: a tree would meet tokens taken back.
         limits = replace(limits, max_tree=0)
         self.manager = SessionManager(loop, target, limits, opener=self._open, counter=self._count)

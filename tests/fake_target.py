@@ -13,11 +13,11 @@ from opensled.tokenizer import TargetTokenizer
 from opensled.vocabulary import fingerprint
 from tests.fakes import FakeEngine, FakeText
 from verify_server.config import ServeConfig
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 
-def load(config: ServeConfig) -> Target:
-    return Target("fake", FakeEngine(num_blocks=200, target=cycle), _Text())
+def load(config: ServeConfig) -> ServedModel:
+    return ServedModel("fake", FakeEngine(num_blocks=200, target=cycle), _Text())
 
 
 def cycle(context: list[int]) -> int:

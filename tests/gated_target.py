@@ -10,7 +10,7 @@ from pathlib import Path
 from tests import fake_target
 from tests.fakes import FakeEngine
 from verify_server.config import ServeConfig
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 GATE = "TEST_GATE"  # environment variable with the path of the file
 # Positions, prompt included; in the midst of two that are like nothing before them, so that a lookup knows how to go on
@@ -24,9 +24,9 @@ class SlowEngine(FakeEngine):
         return super().forward(segments)
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     target = fake_target.load(config)
-    return Target("fake", SlowEngine(num_blocks=200, target=_gated), target.text)
+    return ServedModel("fake", SlowEngine(num_blocks=200, target=_gated), target.text)
 
 
 def reached(gate: Path) -> Path:

@@ -17,9 +17,9 @@ from verify_server.cluster import gateway
 from verify_server.command import describe
 from verify_server.config import ServeConfig
 from verify_server.security import Tenants
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
-from verify_server.target import Target
 
 KEY = b"the cluster's key"
 
@@ -28,7 +28,7 @@ class Replica:
     """One server with an address for devices and one for gateways, as `verify_server.cluster.replica` runs it."""
 
     def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY, text=None):
-        target = Target("fake", FakeEngine(num_blocks=2000), text or FakeText())
+        target = ServedModel("fake", FakeEngine(num_blocks=2000), text or FakeText())
         prefix_key = derived(key, "prefix")
         self.name, self.key = name, key
         self.loop = looping(

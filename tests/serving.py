@@ -15,8 +15,8 @@ from verify_server import service
 from verify_server.client_limits import ClientLimits, message_bytes
 from verify_server.command import describe
 from verify_server.security import Tenants
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.target import Target
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 PROMPT = (3, 1, 4)
@@ -40,7 +40,7 @@ async def serving(
     """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does;
     `manager_of`: loop, target and limits -> manager; `drafts`: what is handed out;
     `pads`: as of `describe`."""
-    target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
+    target = ServedModel("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = looping(target.engine, policy, HardwareProfile(64), time.monotonic, learns=True)
     manager = manager_of(loop, target, limits)
     size = message_bytes(manager.sequence_limits.context_length, manager.inputs.vocab_size)

@@ -8,13 +8,13 @@ from pathlib import Path
 from opensled.errors import ModelError
 from tests import fake_target
 from verify_server.config import ServeConfig
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 PIPE = "TEST_LOAD"  # environment variable with the path of the pipe
 DONE = "done"
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     """Raises ModelError with what was written, unless it is DONE."""
     said = Path(os.environ[PIPE]).read_text()
     if said != DONE:

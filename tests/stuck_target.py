@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tests import fake_target
 from verify_server.config import ServeConfig
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 ENTERED = "TEST_ENTERED"  # environment variable with the path of the file that tells that it is stuck
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     target = fake_target.load(config)
-    return Target("fake", target.engine, _StuckText())
+    return ServedModel("fake", target.engine, _StuckText())
 
 
 class _StuckText(fake_target._Text):

@@ -23,8 +23,8 @@ from verify_server.drafting.base import ServerDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.outbox import Outbox
 from verify_server.round.machine import StepMachine
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.target import Target
 
 FOREVER = float("inf")
 CALM = RetryPolicy(silence=20.0)
@@ -70,7 +70,7 @@ async def running(
     profile = HardwareProfile(max_step_tokens)
     loop = looping(engine, policy, profile, time.monotonic, stage, machine, learns=True, **memory)
     text = text or FakeText(engine.info.vocab_size)
-    manager = SessionManager(loop, Target("fake", engine, text), limits)
+    manager = SessionManager(loop, ServedModel("fake", engine, text), limits)
     network = network_type(manager, weather)
     serving = asyncio.ensure_future(loop.run())
     try:

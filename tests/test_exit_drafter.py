@@ -46,7 +46,7 @@ from verify_server.exits.exit_file import ExitFile
 from verify_server.exits.exit_states import ExitStates
 from verify_server.heads.head_file import config_digest
 from verify_server.round.machine import StepMachine
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 EXIT = 2
 LONG = tuple(5 + 7 * place % 211 for place in range(40))
@@ -97,7 +97,7 @@ def alone(about: ExitFile) -> LlamaForCausalLM:
 
 def beside(engine: TorchEngine, about: ExitFile | None, name: str = "exit") -> ExitDrafter:
     config = ServeConfig(model="tiny", drafter=name, draft_model=str(about.folder) if about else "")
-    drafter = SERVER_DRAFTERS.get(name)(config, Target("tiny", engine, Vocabulary()))
+    drafter = SERVER_DRAFTERS.get(name)(config, ServedModel("tiny", engine, Vocabulary()))
     assert isinstance(drafter, ExitDrafter) and drafter.needs_kv and drafter.reads_blocks
     return drafter
 
@@ -276,8 +276,8 @@ def test_nothing_is_left_to_read_before_a_first_draft(about) -> None:
     assert DraftStage(recorder.inner, 300).first_cost(ROOFLINE).read_s == 0
 
 
-def target(engine=None, text=None) -> Target:
-    return Target("tiny", engine or fresh_engine(), text or Vocabulary())
+def target(engine=None, text=None) -> ServedModel:
+    return ServedModel("tiny", engine or fresh_engine(), text or Vocabulary())
 
 
 def test_exits_that_do_not_belong_here_are_refused(about, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from opensled.messages import ChatMessage
 from opensled.store import FETCHABLE, fetched_folder
 from opensled_testbed.gguf_reference import GgufReference
 from verify_server.config import ServeConfig
-from verify_server.target import Target, load
+from verify_server.served_model import ServedModel, load
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def target() -> Target:
+def target() -> ServedModel:
     """By its name and all defaults; what it is widened to is written for these tests alone."""
     folder = fetched_folder("smollm2")
     folder.mkdir(parents=True)
@@ -37,7 +37,7 @@ def target() -> Target:
     shutil.rmtree(Path(os.environ["OPENSLED_CACHE_DIR"]) / "widened")
 
 
-def test_twenty_plain_questions(target: Target) -> None:
+def test_twenty_plain_questions(target: ServedModel) -> None:
     reference = GgufReference(MODEL)
     left = {}
     for question, fact in QUESTIONS.items():

@@ -19,13 +19,13 @@ from benchmarks.grid_fill import place_of
 from benchmarks.grid_place import Place, PlaceCapacity, answers
 from benchmarks.program import write_json
 from opensled.errors import UsageError
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.report.grid_verdict import told, verdict
 from opensled_testbed.tuning import TRIGGERS
 
 AXES = Axes(regimes=("hub",), links=("wifi-good", "lte"), devices=("pi-5",), paces=(10,))
 ALONE = {"centralized": 40, "server-sd": 30}
-TINY = DraftSource("tiny")
+TINY = RecordedDrafts("tiny")
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import HeadFile, config_digest, load, save
 from verify_server.heads.target_parts import TargetParts
 from verify_server.round.machine import StepMachine
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits
-from verify_server.target import Target
 
 DRAFTERS: dict[str, type[HeadDrafter]] = {
     "specformer": PlaceDrafter,
@@ -306,8 +306,8 @@ class Vocabulary(FakeText):
     fingerprint = "of tiny"
 
 
-def target(engine=None, text=None) -> Target:
-    return Target("tiny", engine or fresh_engine(), text or Vocabulary())
+def target(engine=None, text=None) -> ServedModel:
+    return ServedModel("tiny", engine or fresh_engine(), text or Vocabulary())
 
 
 def test_a_head_is_loaded_beside_its_target(trained: HeadFile) -> None:

@@ -37,7 +37,7 @@ from verify_server.heads.head_file import (
     load,
     save,
 )
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 SHAPE = HeadShape("specformer", (0, 1, 2), 24, 4, 2, 8, 40, 5, 11, 500.0, 3)
 IDS = np.array([2, 3, 5, 8, 9, 12, 20, 21, 30, 44, 60], np.int32)
@@ -307,7 +307,10 @@ def test_an_id_that_the_target_does_not_have_is_refused(tmp_path: Path) -> None:
     config = engine.network.config
     own = made(tmp_path, replace(SHAPE, size=config.hidden_size))
     own = replace(own, vocabulary=FakeText().fingerprint, config=config_digest(config))
-    target, serving = Target("tiny", engine, FakeText()), ServeConfig(model="tiny", draft_model=str(tmp_path))
+    target, serving = (
+        ServedModel("tiny", engine, FakeText()),
+        ServeConfig(model="tiny", draft_model=str(tmp_path)),
+    )
     for last, fits in ((config.vocab_size - 1, True), (config.vocab_size, False)):
         save(replace(own, draft_ids=np.array([*IDS[:-1], last], np.int32)))
         if fits:

@@ -12,7 +12,7 @@ from benchmarks.grid_place import OURS, Place
 from opensled.errors import UsageError
 from opensled_testbed.baselines import OPENSLED, RIVALS
 from opensled_testbed.load.records import Arrival, RequestRecord, RunResult
-from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 
 
 def test_the_first_seconds_are_told_from_those_after_them() -> None:
@@ -34,14 +34,14 @@ def test_ratios_are_paired_by_seed_with_the_best_on_average() -> None:
 
 def test_a_fixed_length_is_the_best_of_a_few() -> None:
     """Where nearly every draft is right and the step is long, long ones are."""
-    place = phases.LoadedPlace(Place("hub", "wifi-good", 10, DraftSource("tiny", "0.95"), "pi-5"), 2)
+    place = phases.LoadedPlace(Place("hub", "wifi-good", 10, RecordedDrafts("tiny", "0.95"), "pi-5"), 2)
     assert phases._tuning(place, "server-sd").draft_length == max(phases.LENGTHS)
     assert phases._tuning(place, "centralized").draft_length == 0
 
 
 def test_pipesd_takes_part_where_drafts_say_how_sure_they_are() -> None:
-    assert "pipesd" not in phases.rivals_of(DraftSource("tiny", "0.6"))
-    assert "pipesd" in phases.rivals_of(DraftSource("tiny"))
+    assert "pipesd" not in phases.rivals_of(RecordedDrafts("tiny", "0.6"))
+    assert "pipesd" in phases.rivals_of(RecordedDrafts("tiny"))
 
 
 @pytest.mark.long

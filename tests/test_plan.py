@@ -22,16 +22,16 @@ from opensled_testbed.load.slo import Slo, holds
 from opensled_testbed.planner.acceptance import adapted, of_traces
 from opensled_testbed.planner.capacity_law import capacity
 from opensled_testbed.planner.capacity_search import largest, load_of, simulated_capacity
-from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.mode_map import DEVICES, LINKS, PACES, points
 from opensled_testbed.planner.picture import draw
 from opensled_testbed.planner.planning import draft_wait
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.setting import Work, assumed, of_fleet, recorded
 from opensled_testbed.report.grid_verdict import ratio
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 
-GOOD = DraftSource("tiny", "0.8")
+GOOD = RecordedDrafts("tiny", "0.8")
 
 
 @pytest.fixture(scope="module")

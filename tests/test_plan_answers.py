@@ -19,7 +19,6 @@ from opensled_testbed.planner import ways
 from opensled_testbed.planner.answer import Answer, make_answer
 from opensled_testbed.planner.answer_view import as_json, text
 from opensled_testbed.planner.asking import best_at, fastest
-from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.planning import (
     Machines,
     fleet_of,
@@ -29,6 +28,7 @@ from opensled_testbed.planner.planning import (
     source_of,
     work_of,
 )
+from opensled_testbed.planner.recorded_drafts import traces_of
 from opensled_testbed.planner.ways import ALIKE, ALONE, DEVICES, SERVER, WAYS, Simulation, best_way
 
 BUYERS = {

@@ -15,7 +15,7 @@ from opensled import cli, draft_pull, package_index, pull, store
 from opensled.errors import NotFound, Unreachable
 from opensled.store import Fetchable
 from verify_server.config import ServeConfig
-from verify_server.target import load
+from verify_server.served_model import load
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 40
 MEMBER = "some_weights/small.Q4_1.gguf"

@@ -16,7 +16,7 @@ from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.recorded_target import ENGINE, RecordedEngine
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.run import run_fleet
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import ItemTrace, read_traces
 from verify_server.engine.base import SampleRequest, Segment
@@ -67,9 +67,9 @@ def test_every_row_of_a_tree_follows_its_own_path() -> None:
     assert own(engine, Segment((53, 54), 22, blocks, 2)) == [54, 55]
 
 
-@pytest.mark.parametrize("source", [DraftSource("tiny"), DraftSource("tiny", "code")])
+@pytest.mark.parametrize("source", [RecordedDrafts("tiny"), RecordedDrafts("tiny", "code")])
 def test_a_cell_has_live_drafters_only_for_the_recorded_drafts_of_the_bundled_pair(
-    source: DraftSource,
+    source: RecordedDrafts,
 ) -> None:
     document = regimes.measure((), Scale(), "a test", None, None, source=source)
     cell = regimes._of(CELLS[0], source)
@@ -93,7 +93,7 @@ def test_devices_get_the_recorded_texts_from_a_server_that_replays_them(acceptan
     cell = replace(CELLS[4], users=2)
     fleet = BASELINES["sled-continuous"](cell.fleet())
     fleet = replace(fleet, server=replace(fleet.server, engine=ENGINE))
-    traces = shortened(traces_of(DraftSource("tiny", acceptance)), 12)
+    traces = shortened(traces_of(RecordedDrafts("tiny", acceptance)), 12)
     result = asyncio.run(run_fleet(fleet, short_items(12), traces, Load(warmup=0.5, duration=5.0)))
     texts = {item.item: item for item in shortened(read_traces(BUNDLED), 12).items}
     done = [request for request in result.requests if request.finish_reason]

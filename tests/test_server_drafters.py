@@ -30,7 +30,7 @@ from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
 from verify_server.engine import ENGINES
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 PROMPT = [3, 1, 4, 1, 5]
 EXPECTED = tuple(continuation(PROMPT, 40))
@@ -53,7 +53,7 @@ def engine(**options) -> FakeEngine:
 
 
 def tables() -> ServerTables:
-    return ServerTables(None, Target("fake", engine(), FakeText()))
+    return ServerTables(None, ServedModel("fake", engine(), FakeText()))
 
 
 def counted(
@@ -227,13 +227,13 @@ def test_sequences_that_end_are_forgotten():
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused():
-    target = Target("fake", engine(), FakeText())
+    target = ServedModel("fake", engine(), FakeText())
     with pytest.raises(VocabularyMismatch, match="choose another --draft-model"):
         SERVER_DRAFTERS.get("model")(ServeConfig(draft_model="tiny-draft"), target)
 
 
 def test_a_target_without_a_known_draft_model_is_told_what_to_do():
-    target = Target("fake", engine(), FakeText())
+    target = ServedModel("fake", engine(), FakeText())
     with pytest.raises(UsageError, match="--draft-model FILE"):
         SERVER_DRAFTERS.get("model")(ServeConfig(model="unknown"), target)
 

@@ -22,7 +22,7 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 PROMPTS = [[id, 2, 3] for id in range(1, 5)]
 EXPECTED = [tuple(continuation(prompt, 40)) for prompt in PROMPTS]
@@ -136,7 +136,7 @@ def engine(**options) -> FakeEngine:
 
 
 def tables() -> ServerTables:
-    return ServerTables(None, Target("fake", engine(), FakeText()))
+    return ServerTables(None, ServedModel("fake", engine(), FakeText()))
 
 
 LONG = list(range(1, 41))

@@ -22,7 +22,7 @@ from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.heads import head_file
 from verify_server.heads.head_file import ABOUT, WEIGHTS
-from verify_server.target import Target, load
+from verify_server.served_model import ServedModel, load
 
 MEGABYTE = 1e6
 HEADS = sorted(path.parent for path in (bundled_folder() / "_heads").glob("*/" + ABOUT))
@@ -68,7 +68,7 @@ def reference() -> Reference:
     return Reference(model_path("tiny"))
 
 
-def prompts_of(target: Target) -> list[tuple[int, ...]]:
+def prompts_of(target: ServedModel) -> list[tuple[int, ...]]:
     """One task of each kind that no head has learned from."""
     items = [item for [item] in read_heldout(heldout_path(), 1).values()]
     return [

@@ -201,12 +201,12 @@ def test_a_head_beside_a_target_of_shards_is_refused(
 ) -> None:
     from verify_server.config import ServeConfig
     from verify_server.drafting import SERVER_DRAFTERS
-    from verify_server.target import Target
+    from verify_server.served_model import ServedModel
 
     pair = tensor_parallel.load(links, 1, **options(folder("llama"), "float32", "fast"))
     for drafter in ("ctc", "specformer", "eagle3", "exit:1"):
         with pytest.raises(UsageError, match="--shards"):
-            SERVER_DRAFTERS.get(drafter)(ServeConfig(drafter=drafter), Target("m", pair, None))  # type: ignore[arg-type]
+            SERVER_DRAFTERS.get(drafter)(ServeConfig(drafter=drafter), ServedModel("m", pair, None))  # type: ignore[arg-type]
 
 
 @pytest.mark.long

@@ -29,7 +29,7 @@ from opensled_testbed.traces import (
     rounds,
     write_traces,
 )
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 DRAFTERS = ("llamacpp", "lookup")
 RECORDER = "opensled_testbed.emulation.recorder"
@@ -48,7 +48,7 @@ def packaged(drafter: str) -> TraceSet:
 
 
 @cache
-def target() -> Target:
+def target() -> ServedModel:
     return load_target()
 
 
@@ -239,7 +239,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path, capsys, monkey
     assert "tiny-draft" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
-def other_vocabulary(found: Target) -> Target:
+def other_vocabulary(found: ServedModel) -> ServedModel:
     text = copy(found.text)
     text.fingerprint = "0" * 64
     return replace(found, text=text)

@@ -1,4 +1,4 @@
-"""`opensled plan --curve`: the offers of the law, what is taken of them, and the simulated server.
+"""`opensled plan --curve`: the operating points of the law, what is taken of them, and the simulated server.
 
 Run: pytest tests/test_tradeoff.py
 """
@@ -24,7 +24,7 @@ from opensled_testbed.planner.command import draw_curve
 from opensled_testbed.planner.objective import POWERS, value
 from opensled_testbed.planner.setting import assumed, of_fleet
 from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
-from opensled_testbed.planner.tradeoff import FINE, Offer, TradeOff, best_offer, trade_off
+from opensled_testbed.planner.tradeoff import FINE, OperatingPoint, TradeOff, best_point, trade_off
 from opensled_testbed.planner.tradeoff_simulated import simulated_point
 from tests.test_plan import perfect_traces
 
@@ -41,22 +41,22 @@ def curve() -> TradeOff:
     return trade_off(SETTING, PRICES, 5.0)
 
 
-def offer(pace: float, usd: float, wh: float) -> Offer:
-    return Offer(Capacity("centralized", 0, 1.0, 3, 3.0, 9), pace, Cost(usd, 0.0, wh))
+def point(pace: float, usd: float, wh: float) -> OperatingPoint:
+    return OperatingPoint(Capacity("centralized", 0, 1.0, 3, 3.0, 9), pace, Cost(usd, 0.0, wh))
 
 
 # -- what is taken ------------------------------------------------------------------------------------------
 
 
-def test_each_objective_takes_its_own_offer() -> None:
+def test_each_objective_takes_its_own_point() -> None:
     """Tokens/s; USD per million; joules; and tokens/s by USD: 20/4, 12/2, 10/1.9."""
-    quick, middle, cheap, cool = offer(20, 4, 9), offer(12, 2, 8), offer(10, 1.9, 7), offer(10, 3, 5)
+    quick, middle, cheap, cool = point(20, 4, 9), point(12, 2, 8), point(10, 1.9, 7), point(10, 3, 5)
     found = (cool, cheap, middle, quick)
-    assert best_offer(found, "speed") is quick
-    assert best_offer(found, "balanced") is middle
-    assert best_offer(found, "cost") is cheap
-    assert best_offer(found, "energy") is cool
-    assert best_offer((), "speed") is None
+    assert best_point(found, "speed") is quick
+    assert best_point(found, "balanced") is middle
+    assert best_point(found, "cost") is cheap
+    assert best_point(found, "energy") is cool
+    assert best_point((), "speed") is None
 
 
 def test_values_by_hand() -> None:
@@ -76,7 +76,7 @@ def test_balanced_orders_by_tokens_per_second_times_tokens_per_dollar() -> None:
 
 
 def test_of_two_offers_as_fast_the_cheaper_is_taken() -> None:
-    assert best_offer([offer(20, 4, 9), offer(20, 3, 9)], "speed") == offer(20, 3, 9)
+    assert best_point([point(20, 4, 9), point(20, 3, 9)], "speed") == point(20, 3, 9)
 
 
 def test_a_token_costs_the_hour_the_drafting_and_the_traffic() -> None:
@@ -94,7 +94,7 @@ def test_a_token_costs_the_hour_the_drafting_and_the_traffic() -> None:
 
 
 def test_every_pick_keeps_the_promised_pace_and_is_the_best_of_those(curve: TradeOff) -> None:
-    kept = [each for each in curve.offers if each.pace >= 5.0 * (1 - 1e-9)]
+    kept = [each for each in curve.points if each.pace >= 5.0 * (1 - 1e-9)]
     assert min(each.pace for each in kept) == pytest.approx(5.0)
     picks = curve.picks
     assert picks["speed"].pace == max(each.pace for each in kept)
@@ -109,7 +109,7 @@ def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve: TradeOff
     assert [each.pace for each in line] == sorted({each.pace for each in line})
     assert line[1].pace == pytest.approx(FINE * line[0].pace)
     for each in line:
-        rivals = [other for other in curve.offers if other.found.mode == "sled-continuous"]
+        rivals = [other for other in curve.points if other.found.mode == "sled-continuous"]
         at = [other.cost.usd_per_million_tokens for other in rivals if other.pace == each.pace]
         assert each.cost.usd_per_million_tokens == min(at)
 
@@ -135,7 +135,7 @@ def test_the_curve_is_drawn_with_its_numbers_beside_it(
     assert path.stat().st_size > 10_000
     (server,) = numbers["simulated"]
     assert (server["label"], server["users"]) == ("simulated", 2)
-    assert {each["label"] for each in numbers["offers"]} == {"derived"}
+    assert {each["label"] for each in numbers["points"]} == {"derived"}
     assert set(numbers["picks"]) == {"speed", "balanced", "cost", "energy"}
     assert "curve.json" in capsys.readouterr().err
 

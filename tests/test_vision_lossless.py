@@ -26,7 +26,7 @@ from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
 from verify_server.engine import torch_engine
 from verify_server.engine.base import ImageRows, Segment
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 from verify_server.vision.decoding import pixels_of
 
 folder, engine, text, reference = fixtures()
@@ -43,7 +43,7 @@ def test_the_servers_own_drafts_change_nothing(engine, text, reference, name, te
     asked = [("what is it?", [1]), ("hello", []), ("and these", [1, 2])]
     drafters = {
         "lookup": ServerLookup,
-        "cacheback": lambda: ServerTables(None, Target("seer", engine, text)),
+        "cacheback": lambda: ServerTables(None, ServedModel("seer", engine, text)),
         "model": lambda: ServerModel(
             torch_engine.load(engine.info.model_id, dtype="float64", kv_tokens=2048)
         ),

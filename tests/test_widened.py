@@ -15,7 +15,7 @@ from opensled.gguf_file import read_head
 from opensled.llama import LlamaModel
 from opensled.store import cache_folder, model_path
 from opensled_training.export_gguf import write_gguf
-from verify_server import target
+from verify_server import served_model
 from verify_server.config import ServeConfig
 from verify_server.engine import agreement, widened
 from verify_server.engine.agreement import Agreement
@@ -145,8 +145,8 @@ def test_a_file_that_llama_cpp_cannot_read_leaves_nothing(source: Path, cache: P
 # What a server makes of it
 
 
-def serve(source: Path, dtype: str) -> target.Target:
-    return target.load_llamacpp(
+def serve(source: Path, dtype: str) -> served_model.ServedModel:
+    return served_model.load_llamacpp(
         ServeConfig(model=str(source), dtype=dtype, threads=1, kv_tokens=256, context=128)
     )
 
@@ -200,6 +200,6 @@ def test_other_weights_disagree(source: Path) -> None:
 @pytest.mark.parametrize("engine", ["llamacpp", "torch"])
 def test_a_precision_of_the_other_engine(engine: str, source: Path) -> None:
     dtype = {"llamacpp": "bfloat16", "torch": "stored"}[engine]
-    load = {"llamacpp": target.load_llamacpp, "torch": target.load_torch}[engine]
+    load = {"llamacpp": served_model.load_llamacpp, "torch": served_model.load_torch}[engine]
     with pytest.raises(UsageError, match=f"--dtype {dtype}"):
         load(ServeConfig(model=str(source), dtype=dtype))

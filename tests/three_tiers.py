@@ -14,8 +14,8 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from tests.rounds import looping
 from tests.system import FOREVER, running
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits
-from verify_server.target import Target
 
 IMPATIENT = RetryPolicy(silence=0.3, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
 
@@ -69,7 +69,7 @@ async def relaying(
         offline=Offline(offline, look=0.01),
     )
     text = FakeText(middle.info.vocab_size)
-    relay = Relay(loop, Target("fake", middle, text), limits, upstream)
+    relay = Relay(loop, ServedModel("fake", middle, text), limits, upstream)
     network = network_type(relay.manager, weather)
     serving = asyncio.ensure_future(loop.run())
     try:

@@ -43,12 +43,12 @@ from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
 from verify_server.round.own_memory import OwnMemoryTarget
 from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
+from verify_server.served_model import ServedModel
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
 from verify_server.start_ports import Ports, taken_ports, while_loading
 from verify_server.startup import announce_lacking, tell_ready
-from verify_server.target import Target
 from verify_server.text.grammar_compiler import can_guide
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Served(NamedTuple):
 
     manager: SessionManager
     info: ModelInfo  # the answer to `Describe`
-    target: Target
+    target: ServedModel
     metrics: Sequence[Metric] = ()  # beside those of every server
 
 
@@ -153,7 +153,7 @@ def _tenants(config: ServeConfig) -> Tenants:
 
 def make_manager(
     config: ServeConfig,
-    target: Target,
+    target: ServedModel,
     tenants: Tenants,
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
@@ -168,14 +168,14 @@ def make_manager(
     return SessionManager(loop, target, limits, signer, keeper_of(config, target.text.fingerprint))
 
 
-def session_limits(config: ServeConfig, target: Target, tenants: Tenants) -> SessionLimits:
+def session_limits(config: ServeConfig, target: ServedModel, tenants: Tenants) -> SessionLimits:
     """What a server of this target admits; its acceptance rules are loaded."""
     limits = _limits(config, tenants)
     limits.rules.load(config.model, config.pivots, target.engine, target.text.fingerprint)
     return limits
 
 
-def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> VerifyLoop:
+def make_loop(config: ServeConfig, target: ServedModel, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
     `OwnMemoryTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
@@ -304,7 +304,7 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
 
 
 def describe(
-    manager: SessionManager, target: Target, pads: bool = False, aliases: tuple[str, ...] = ()
+    manager: SessionManager, target: ServedModel, pads: bool = False, aliases: tuple[str, ...] = ()
 ) -> ModelInfo:
     """What this server answers to `Describe`; `pads`: it serves padded streams only; `aliases`: see `ModelInfo`."""
     engine, text = target.engine, target.text

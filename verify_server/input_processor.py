@@ -12,7 +12,7 @@ from opensled.protocol import EndRules
 from opensled.template_variables import read_variables
 from verify_server.engine.base import EngineInfo
 from verify_server.security import Tenants
-from verify_server.target import TextCodec
+from verify_server.served_model import TextCodec
 from verify_server.tenant_pool import Spent, TenantPool
 from verify_server.text.guide import Constraint, GuideCompiler
 from verify_server.vision.image_store import ImageStore, PlacedRows

@@ -23,9 +23,9 @@ from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients
 from verify_server.handout.hand_out import SILENT_S, DraftHandOut
 from verify_server.security import Tenants, Tls
+from verify_server.served_model import TextCodec
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import Ending, serve_stream
-from verify_server.target import TextCodec
 
 log = logging.getLogger(__name__)
 

@@ -31,10 +31,10 @@ from verify_server.prompt_scores import PromptScores
 from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
+from verify_server.served_model import ServedModel
 from verify_server.session import DraftLimits, Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
-from verify_server.target import Target
 from verify_server.tenant_pool import Spent
 from verify_server.vision.image_store import ImageStore, content_of
 
@@ -77,7 +77,7 @@ class SessionManager:
     def __init__(
         self,
         loop: VerifyLoop,
-        target: Target,
+        target: ServedModel,
         limits: SessionLimits,
         signer: TokenSigner | None = None,
         keeper: TextKeeper | None = None,

@@ -24,7 +24,7 @@ from verify_server.engine import loading, torch_engine
 from verify_server.engine.attention import NAME
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch_engine import TorchEngine
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 from verify_server.text.hf_text import HFText
 
 USUAL, SMALL = 1.0, 1e-3  # spread of the logits: as of a model, and so small that noise of spread 1.3 decides
@@ -76,7 +76,7 @@ def engine_of(
     )
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     """The target of a server whose `--model` is a folder of `shapes.write_folder`, named after its shape."""
     loading.use_threads(config.threads)
     folder, device = Path(config.model), loading.pick_device(config.device)
@@ -95,4 +95,4 @@ def load(config: ServeConfig) -> Target:
             config.max_step_tokens,
         )
 
-    return Target(folder.name, in_thread_that_ends(make), text)
+    return ServedModel(folder.name, in_thread_that_ends(make), text)

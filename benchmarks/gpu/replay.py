@@ -23,7 +23,7 @@ from opensled_testbed.traces import WHOLE, ItemTrace, Proposal
 from verify_server.config import ServeConfig
 from verify_server.drafting.base import Ask, ServerDrafter
 from verify_server.drafting.base import Proposal as ServerProposal
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 TEXTS = "OPENSLED_REPLAYED_TEXTS"  # environment variable: the file of `write_texts`
 FIRST_ID = 3  # of a user's prompt: the ids below it have a meaning
@@ -77,7 +77,7 @@ def write_texts(path: Path, recordings: Sequence[Recording]) -> None:
     unfinished.replace(path)
 
 
-def load(config: ServeConfig, target: Target) -> ServerDrafter:
+def load(config: ServeConfig, target: ServedModel) -> ServerDrafter:
     """`opensled serve --drafter benchmarks.gpu.replay:load`."""
     return ServerReplay(Path(os.environ[TEXTS]))
 

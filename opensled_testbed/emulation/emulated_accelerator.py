@@ -23,7 +23,7 @@ from opensled_testbed.fleet import Fleet, Server, part
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 # Environment variable: keys of `Server`, "dilation", and "drafts" where the server has a draft of its own, as JSON
 VARIABLE = "OPENSLED_EMULATION"
@@ -38,11 +38,11 @@ def environment(server: Server, dilation: float, drafts: str = "") -> dict[str, 
     return {VARIABLE: json.dumps({**asdict(server), "dilation": dilation, "drafts": drafts})}
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     """The real target that `config` names, slowed down as the environment says."""
     server, dilation, _ = settings()
     law = StepLaw.of(server)
-    target: Target = ENGINES.get(server.engine)(config)
+    target: ServedModel = ENGINES.get(server.engine)(config)
     engine = EmulatedEngine(target.engine, law, dilation)
     atexit.register(lambda: print(TOTALS + json.dumps(asdict(engine.totals)), flush=True))
     return replace(target, engine=engine, cost=DilatedCost(law.cost, dilation))

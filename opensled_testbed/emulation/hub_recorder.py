@@ -31,7 +31,7 @@ from opensled_testbed.tiers import Aside, HubTrace, HubTraces, agreement, joined
 from opensled_testbed.traces import PACKAGED, ItemTrace, TraceSet, read_traces
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 
 def main(words: list[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def record_hub(hub: str, traces: TraceSet, items: Sequence[Item]) -> HubTraces:
     return HubTraces(traces.target, hub, traces.drafter, origin, tuple(written))
 
 
-def _asides(hub: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> list[Aside]:
+def _asides(hub: ServedModel, drafter: Drafter, item: Item, trace: ItemTrace) -> list[Aside]:
     """Where the hub leaves the text, and how it goes on there."""
     writer = HubWriter(hub, item, trace)
     found = []
@@ -104,7 +104,7 @@ def _drafts(drafter: Drafter, ids: Sequence[int]) -> Iterator[tuple[int, float]]
 class HubWriter:
     """A hub's model beside one text, which it has read as a whole."""
 
-    def __init__(self, hub: Target, item: Item, trace: ItemTrace) -> None:
+    def __init__(self, hub: ServedModel, item: Item, trace: ItemTrace) -> None:
         self._engine, self._item, self._trace = hub.engine, item, trace
         info, self._key = hub.engine.info, noise_key(item.seed)
         self._table = BlockTable(BlockPool(info.num_blocks, info.block_size))

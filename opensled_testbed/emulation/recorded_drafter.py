@@ -26,10 +26,10 @@ from opensled_testbed.traces import ItemTrace, read_traces
 from verify_server.config import ServeConfig
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.model import NEAR, READ
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 
-def load(config: ServeConfig, target: Target) -> ServerDrafter:
+def load(config: ServeConfig, target: ServedModel) -> ServerDrafter:
     """The drafter of the server that the environment names; raises UsageError where it is not told its recording."""
     server, dilation, drafts = settings()
     items = read_traces(Path(drafts)).items

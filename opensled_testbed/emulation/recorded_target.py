@@ -15,7 +15,7 @@ from opensled_testbed.target_text import text_of
 from opensled_testbed.traces import ItemTrace, eos_ids, read_traces
 from verify_server.config import ServeConfig
 from verify_server.engine.base import MAX_TREE, EngineInfo, SampleRequest, Scores, Segment, TargetEngine
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 from verify_server.trees import path_to
 
 ENGINE = "opensled_testbed.emulation.recorded_target:load"
@@ -23,11 +23,11 @@ ANY = 0  # the id after a place that was not recorded
 CONTEXT, BLOCK_SIZE, BLOCKS = 1 << 13, 16, 1 << 14  # positions of a session; tokens of a KV block; blocks
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     """The target of a pair by its name, with the texts recorded by its draft model. Raises NotFound or UsageError."""
     pair = next(name for name, each in PAIRS.items() if each.target == config.model)
     text = text_of(config.model)
-    return Target(pair, RecordedEngine(read_traces(recording(pair)).items, text.vocab_size), text)
+    return ServedModel(pair, RecordedEngine(read_traces(recording(pair)).items, text.vocab_size), text)
 
 
 class RecordedEngine(TargetEngine):

@@ -30,7 +30,7 @@ from opensled_testbed.load.load import Item
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import PAIRS
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, read_traces, rounds, write_traces
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 LONGEST = 8  # tokens proposed at each place: blocks can be replayed up to this length
 DIGITS = 4  # of a confidence
@@ -68,7 +68,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _record_file(arguments: argparse.Namespace, target: Target, drafter: str, texts: Texts) -> None:
+def _record_file(arguments: argparse.Namespace, target: ServedModel, drafter: str, texts: Texts) -> None:
     """One file, from where an earlier run ended; none if it is there already."""
     name = Path(arguments.target).stem
     path = arguments.out / f"{name}-{drafter}.jsonl.gz"
@@ -104,7 +104,7 @@ class Recorder:
     """One drafter with its model beside a target; close it when done."""
 
     def __init__(
-        self, target: Target, drafter: str, draft: str, texts: Texts | None = None, name: str = "tiny"
+        self, target: ServedModel, drafter: str, draft: str, texts: Texts | None = None, name: str = "tiny"
     ) -> None:
         """`texts`: what the target, called `name`, wrote already. Raises OpenSledError for a draft model that is not
         here, or that has another vocabulary."""
@@ -137,13 +137,13 @@ class Recorder:
         return TraceSet(target, drafter, {**provenance(command), **told}, tuple(items))
 
 
-def record(target: Target, drafter: str, items: Sequence[Item], draft: str = "tiny-draft") -> TraceSet:
+def record(target: ServedModel, drafter: str, items: Sequence[Item], draft: str = "tiny-draft") -> TraceSet:
     """What `target` writes and `drafter` proposes on each item."""
     recorder = Recorder(target, drafter, draft)
     return recorder.traces([recorder.trace(item) for item in items])
 
 
-def info_of(target: Target) -> ModelInfo:
+def info_of(target: ServedModel) -> ModelInfo:
     """What a device would be told of the vocabulary."""
     text, info = target.text, target.engine.info
     limits, hashed = Limits(LONGEST, info.context_length), text.tokenizer_hash
@@ -161,13 +161,13 @@ def info_of(target: Target) -> ModelInfo:
     )
 
 
-def sampler_of(target: Target, item: Item) -> Sampler:
+def sampler_of(target: ServedModel, item: Item) -> Sampler:
     """By which a device draws on an item."""
     made = Sampler(item.params, noise_key(item.seed))
     return replace(made, vocab_size=target.text.vocab_size)
 
 
-def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> Iterator[Proposal]:
+def _proposals(target: ServedModel, drafter: Drafter, item: Item, trace: ItemTrace) -> Iterator[Proposal]:
     """At every place of the text."""
     drafter.begin(trace.prompt_ids, sampler_of(target, item))
     for token in trace.target_ids:
@@ -177,7 +177,7 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
         drafter.commit([token])
 
 
-def _alone(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> tuple[int, ...]:
+def _alone(target: ServedModel, drafter: Drafter, item: Item, trace: ItemTrace) -> tuple[int, ...]:
     """What the draft model writes by itself, up to its end."""
     drafter.begin(trace.prompt_ids, sampler_of(target, item))
     block = tuple(islice(drafter.propose(), item.max_tokens))

@@ -9,16 +9,16 @@ from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 
-def load_target(model: str = "tiny") -> Target:
+def load_target(model: str = "tiny") -> ServedModel:
     """The real one, on one thread as the testbed's servers have it."""
-    target: Target = ENGINES.get("torch")(ServeConfig(model=model, threads=1, device="cpu"))
+    target: ServedModel = ENGINES.get("torch")(ServeConfig(model=model, threads=1, device="cpu"))
     return target
 
 
-def write_text(target: Target, item: Item) -> ItemTrace:
+def write_text(target: ServedModel, item: Item) -> ItemTrace:
     """The target's own text, token by token, without any draft."""
     engine, prompt = target.engine, prompt_ids(target, item)
     tokens, reason = list(prompt), ""
@@ -36,7 +36,7 @@ def write_text(target: Target, item: Item) -> ItemTrace:
     return ItemTrace(item.id, prompt, tuple(tokens[len(prompt) :]), reason, (), task=item.task)
 
 
-def prompt_ids(target: Target, item: Item) -> tuple[int, ...]:
+def prompt_ids(target: ServedModel, item: Item) -> tuple[int, ...]:
     if isinstance(item.prompt, str):
         return target.text.encode(item.prompt)
     if is_chat(item.prompt):

@@ -13,7 +13,6 @@ from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner import ways
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import Capacity, Setting
-from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.planning import (
     BITS,
     Machines,
@@ -25,6 +24,7 @@ from opensled_testbed.planner.planning import (
     usd_hour,
     work_of,
 )
+from opensled_testbed.planner.recorded_drafts import traces_of
 from opensled_testbed.planner.token_cost import HOUR_S
 from opensled_testbed.planner.ways import AlwaysDrafting, Rates, Simulation
 

@@ -11,9 +11,9 @@ from hw_profiles.draft_head import HeadProfile
 from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.planner.answer import Answer, Held, UserRates
 from opensled_testbed.planner.asking import fastest
-from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.page import assumed, columns, table, wrapped
 from opensled_testbed.planner.planning import BITS, source_of
+from opensled_testbed.planner.recorded_drafts import traces_of
 from opensled_testbed.planner.setting import recorded
 from opensled_testbed.planner.trip import mean_s
 from opensled_testbed.planner.ways import ALONE, BESIDE, BOTH, DEVICES, SERVER, WAYS, AlwaysDrafting

@@ -13,7 +13,6 @@ from opensled.errors import UsageError
 from opensled_testbed.baselines import opensled
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.capacity_law import Setting, best
-from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.mode_map import TARGETS, panels, points
 from opensled_testbed.planner.planning import (
     Machines,
@@ -26,6 +25,7 @@ from opensled_testbed.planner.planning import (
     source_of,
     trade_off_of,
 )
+from opensled_testbed.planner.recorded_drafts import traces_of
 from opensled_testbed.planner.setting import recorded, work_of
 
 if TYPE_CHECKING:  # the simulator takes a second to load

@@ -13,7 +13,7 @@ from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.capacity_law import Setting
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.planner.token_cost import PlanPrices
 from opensled_testbed.planner.tradeoff import TradeOff, trade_off
 from opensled_testbed.planner.trip import mean_s
@@ -64,9 +64,9 @@ def cost_at(config: PlanConfig, accelerator: str, bits: float) -> TargetCost:
     return TargetCost(catalog.accelerator(accelerator), catalog.target(config.target).at(bits))
 
 
-def source_of(config: PlanConfig) -> DraftSource:
+def source_of(config: PlanConfig) -> RecordedDrafts:
     """The drafts that the plan assumes."""
-    return DraftSource(acceptance=config.acceptance)
+    return RecordedDrafts(acceptance=config.acceptance)
 
 
 def work_of(config: PlanConfig) -> settings.Work:

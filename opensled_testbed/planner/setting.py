@@ -11,7 +11,7 @@ from opensled_testbed.baselines import BASELINES, C_TH, SERVER_SD
 from opensled_testbed.fleet import Fleet, Server
 from opensled_testbed.planner.acceptance import DraftWorth, geometric, of_traces
 from opensled_testbed.planner.capacity_law import Setting
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.traces import TraceSet
 
 
@@ -38,7 +38,7 @@ def recorded(traces: TraceSet) -> Work:
     return Work(of_traces(traces), of_traces(traces, C_TH), prompt + answer / 2, prompt, answer)
 
 
-def work_of(source: DraftSource) -> Work:
+def work_of(source: RecordedDrafts) -> Work:
     """Only what its drafts are worth, for the workload is the user's own; raises UsageError for a pair not recorded."""
     if source.rate is not None:
         return assumed(source.rate)

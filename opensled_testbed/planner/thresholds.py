@@ -15,7 +15,7 @@ from opensled.errors import UsageError
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.planner.acceptance import DraftWorth, of_rule
 from opensled_testbed.planner.capacity_law import Capacity, Setting, capacity
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.rules import rule_of
 from opensled_testbed.tuning import TRIGGERS, Tuning
 
@@ -28,7 +28,7 @@ class PairCapacity(NamedTuple):
     found: Capacity  # of mode `sled-continuous`
 
 
-def pairs(setting: Setting, source: DraftSource, pace: float) -> list[PairCapacity]:
+def pairs(setting: Setting, source: RecordedDrafts, pace: float) -> list[PairCapacity]:
     """All of TRIGGERS, the one that holds most users at `pace` tokens/s first. Raises UsageError for made-up drafts."""
     found = []
     for tuning, worth in _worth(source).items():
@@ -38,7 +38,7 @@ def pairs(setting: Setting, source: DraftSource, pace: float) -> list[PairCapaci
 
 
 @cache
-def _worth(source: DraftSource) -> Mapping[Tuning, DraftWorth]:
+def _worth(source: RecordedDrafts) -> Mapping[Tuning, DraftWorth]:
     if source.acceptance:
         raise UsageError("drafts that are made up are all sure, so that no threshold ends a block")
     traces = traces_of(source)

@@ -1,7 +1,7 @@
 """The trade-off: what it costs, in money and energy, that every user reads faster.
 
 The law says how many users an accelerator holds at each pace, mode and draft length. The fewer share it, the faster
-each of them reads, and the more each token costs. Each objective of objective.py picks one of these offers. All of it
+each of them reads, and the more each token costs. Each objective of objective.py picks one of these points. All of it
 is derived.
 """
 
@@ -19,7 +19,7 @@ BELOW = 16  # such steps below the promised pace the curve begins: at a quarter 
 
 
 @dataclass(frozen=True)
-class Offer:
+class OperatingPoint:
     """So many users at a pace, in one mode with one draft length, and what their tokens cost."""
 
     found: Capacity
@@ -43,7 +43,9 @@ class Offer:
         }
 
 
-def offers(setting: Setting, mode: str, prices: PlanPrices, slowest: float) -> Iterator[Offer]:
+def operating_points(
+    setting: Setting, mode: str, prices: PlanPrices, slowest: float
+) -> Iterator[OperatingPoint]:
     """Of one mode, from the pace `slowest` on, for each draft length."""
     for length in (0,) if mode == "centralized" else LENGTHS[1:]:
         for pace in paces(slowest):
@@ -51,7 +53,7 @@ def offers(setting: Setting, mode: str, prices: PlanPrices, slowest: float) -> I
             cost = cost_of(found, setting, prices, pace)
             if cost is None:
                 break
-            yield Offer(found, pace, cost)
+            yield OperatingPoint(found, pace, cost)
 
 
 def paces(slowest: float) -> Iterator[float]:
@@ -62,29 +64,29 @@ def paces(slowest: float) -> Iterator[float]:
         pace *= FINE
 
 
-def best_offer(found: Sequence[Offer], name: str) -> Offer | None:
-    """By one of POWERS; of equals the cheapest, the first of these. None = there is no offer."""
+def best_point(found: Sequence[OperatingPoint], name: str) -> OperatingPoint | None:
+    """By one of POWERS; of equals the cheapest, the first of these. None = there is no point."""
     return max(found, key=lambda each: (each.value(name), -each.cost.usd_per_million_tokens), default=None)
 
 
 @dataclass(frozen=True)
 class TradeOff:
-    """All offers of one accelerator, and which of those that keep the promised pace each objective takes."""
+    """All operating points of one accelerator, and which of those that keep the promised pace each objective takes."""
 
     accelerator: str
     promised: float  # tokens/s
-    offers: tuple[Offer, ...]
+    points: tuple[OperatingPoint, ...]
 
     @property
-    def picks(self) -> dict[str, Offer]:
-        kept = [each for each in self.offers if each.pace >= self.promised * (1 - 1e-9)]
-        found = {name: best_offer(kept, name) for name in POWERS}
+    def picks(self) -> dict[str, OperatingPoint]:
+        kept = [each for each in self.points if each.pace >= self.promised * (1 - 1e-9)]
+        found = {name: best_point(kept, name) for name in POWERS}
         return {name: each for name, each in found.items() if each}
 
-    def envelope(self, mode: str, measure: Callable[[Cost], float]) -> list[Offer]:
+    def envelope(self, mode: str, measure: Callable[[Cost], float]) -> list[OperatingPoint]:
         """At each pace the draft length of `mode` that costs least by `measure`."""
-        least: dict[float, Offer] = {}
-        for each in self.offers:
+        least: dict[float, OperatingPoint] = {}
+        for each in self.points:
             known = least.get(each.pace)
             if each.found.mode == mode and (known is None or measure(each.cost) < measure(known.cost)):
                 least[each.pace] = each
@@ -96,12 +98,12 @@ class TradeOff:
             "accelerator": self.accelerator,
             "promised_tokens_per_s": self.promised,
             "picks": {name: each.as_json() for name, each in self.picks.items()},
-            "offers": [each.as_json() for each in self.offers],
+            "points": [each.as_json() for each in self.points],
         }
 
 
 def trade_off(setting: Setting, prices: PlanPrices, promised: float) -> TradeOff:
     """On the accelerator of `setting`, from paces below the promised one on."""
     slowest = promised / FINE**BELOW
-    found = tuple(offer for mode in MODES for offer in offers(setting, mode, prices, slowest))
+    found = tuple(point for mode in MODES for point in operating_points(setting, mode, prices, slowest))
     return TradeOff(setting.cost.accelerator.id, promised, found)

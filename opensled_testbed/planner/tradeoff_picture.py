@@ -48,7 +48,7 @@ def _panel(axes: Axes, curve: TradeOff, measure: Measure) -> None:
         values = [measure(each.cost) for each in line]
         axes.plot([each.pace for each in line], values, color=colour, linewidth=1.8)
     for name, pick in curve.picks.items():
-        # Open signs of different shapes stay apart where two objectives take the same offer.
+        # Open signs of different shapes stay apart where two objectives take the same point.
         look: Any = {"mec": STROKES[pick.found.mode], "mfc": "none", "mew": 1.8, "zorder": 3}
         axes.plot(pick.pace, measure(pick.cost), SIGNS[name], ms=11, **look)
     axes.axvline(curve.promised, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))

@@ -13,8 +13,8 @@ from relay.uplink import Upstream
 from tests.by_hand import Wire
 from tests.fuzz.rooms import LINGER, Room
 from verify_server.round.loop import VerifyLoop
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.target import Target
 
 PATIENCE = RetryPolicy(silence=5.0, first_open=20.0, give_up=20.0)
 
@@ -39,7 +39,7 @@ class RelayRoom(Room):
         logging.getLogger("verify_server").addHandler(self.bugs)
         self.loop.set_exception_handler(lambda loop, context: self.bugs.found.append(str(context)))
 
-    def manager_of(self, loop: VerifyLoop, target: Target) -> SessionManager:
+    def manager_of(self, loop: VerifyLoop, target: ServedModel) -> SessionManager:
         """See `Room.manager_of`."""
         self.above: list[Wire] = []
         upstream = Upstream(self._connect_above, block=3, patience=PATIENCE)

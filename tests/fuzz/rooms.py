@@ -26,9 +26,9 @@ from verify_server.drafting.base import ServerDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.http_front.fleet import FleetView
 from verify_server.round.loop import VerifyLoop
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.session_stream import serve_stream
-from verify_server.target import Target
 
 BLOCKS, LINGER = 30, 20.0
 
@@ -67,10 +67,10 @@ class Room:
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
         stage = DraftStage(drafter, VOCAB) if drafter else None
         loop = looping(engine, Fcfs(3.0, 4), HardwareProfile(24), self.loop.time, stage)
-        self.server = Server(self.manager_of(loop, Target("fake", engine, Text())), engine)
+        self.server = Server(self.manager_of(loop, ServedModel("fake", engine, Text())), engine)
         self.wires: list[tuple[Wire, asyncio.Task]] = []
 
-    def manager_of(self, loop: VerifyLoop, target: Target) -> SessionManager:
+    def manager_of(self, loop: VerifyLoop, target: ServedModel) -> SessionManager:
         limits = SessionLimits(
             max_sessions=4, max_draft=8, linger=LINGER, rules=ServedRules(trust_devices=True)
         )

@@ -1,6 +1,6 @@
 """Drafters beside the target, by name: a new one is one file and one line here; `their.module:callable` names another.
 
-An entry is called with the `ServeConfig` and the `Target`, and returns a `ServerDrafter`.
+An entry is called with the `ServeConfig` and the `ServedModel`, and returns a `ServerDrafter`.
 """
 
 from opensled.registry import Registry

@@ -41,7 +41,7 @@ class ServerTables(ServerDrafter):
     """`opensled serve --drafter cacheback`: needs no model; tables begin empty."""
 
     def __init__(self, config: Any, target: Any) -> None:
-        """`target`: a `Target`, whose ends nothing follows."""
+        """`target`: a `ServedModel`, whose ends nothing follows."""
         self._ends = frozenset(target.engine.info.eos_ids)
         self._tenants: OrderedDict[str, _OfTenant] = OrderedDict()
         self._texts: dict[int, _Text] = {}  # by session

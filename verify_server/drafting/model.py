@@ -20,7 +20,7 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.written_kv import WrittenKV
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 # Tokens of long texts that it reads in one step, for all sessions together, and how many are read at once in any case:
 # a long prompt must not delay the tokens of all others (chosen).
@@ -163,12 +163,12 @@ class ServerModel(ServerDrafter):
         return found
 
 
-def load(config: ServeConfig, target: Target) -> ServerModel:
+def load(config: ServeConfig, target: ServedModel) -> ServerModel:
     """Loads the draft model of a server. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
     name = config.draft_model or _known(config.model)
     info = target.engine.info
     positions = info.num_blocks * info.block_size
-    draft: Target = ENGINES.get("auto")(
+    draft: ServedModel = ENGINES.get("auto")(
         replace(config, model=name, numerics="fast", kv_tokens=positions, context=0)
     )
     if draft.text.fingerprint != target.text.fingerprint:

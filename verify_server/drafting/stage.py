@@ -24,8 +24,8 @@ from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
 from verify_server.own_draft import OwnDraft
+from verify_server.served_model import ServedModel
 from verify_server.session import StepItem
-from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def asked_of(item: StepItem) -> Ask | None:
     )
 
 
-def drafting_of(config: ServeConfig, target: Target) -> DraftStage | None:
+def drafting_of(config: ServeConfig, target: ServedModel) -> DraftStage | None:
     """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
     drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
     return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)

@@ -1,4 +1,4 @@
-"""Target engines by name: each entry loads a `verify_server.target.Target` as `opensled serve` is configured."""
+"""Target engines by name: each entry loads a `verify_server.served_model.ServedModel` as `opensled serve` wants it."""
 
 from opensled.registry import Registry
 
@@ -10,8 +10,8 @@ GRAPHS = ("auto", "off")
 ENGINES = Registry(
     "engine",
     {
-        "auto": "verify_server.target:load",
-        "torch": "verify_server.target:load_torch",
-        "llamacpp": "verify_server.target:load_llamacpp",
+        "auto": "verify_server.served_model:load",
+        "torch": "verify_server.served_model:load_torch",
+        "llamacpp": "verify_server.served_model:load_llamacpp",
     },
 )

@@ -17,7 +17,7 @@ from verify_server.exits.exit_file import ExitFile, load
 from verify_server.exits.exit_network import exit_network, imitation_of
 from verify_server.exits.exit_states import ExitStates
 from verify_server.heads.head_file import config_digest
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 # Exits that come with OpenSLED, by the name of their target
 EXIT_OF = {"tiny-vision": "tiny-vision-draft"}
@@ -59,7 +59,7 @@ def _layers(asked: list[str], engine: TorchEngine) -> int:
     return int(asked[0])
 
 
-def _imitating(folder: str, layers: int, engine: TorchEngine, target: Target) -> ExitDrafter:
+def _imitating(folder: str, layers: int, engine: TorchEngine, target: ServedModel) -> ExitDrafter:
     found = load(model_path(folder) if is_name(folder) else Path(folder))
     _check(found, layers, engine, target)
     drafter = _beside(engine, found.layers, found)
@@ -78,7 +78,7 @@ def _beside(engine: TorchEngine, layers: int, found: ExitFile | None) -> ExitDra
     return ExitDrafter(ExitEngine(model, info))
 
 
-def _check(found: ExitFile, layers: int, engine: TorchEngine, target: Target) -> None:
+def _check(found: ExitFile, layers: int, engine: TorchEngine, target: ServedModel) -> None:
     """That the exit is of this target, and where it was asked for."""
     if layers and layers != found.layers:
         raise UsageError(

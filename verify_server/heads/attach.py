@@ -17,15 +17,15 @@ from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
 from verify_server.heads.head_file import HeadFile, config_digest, load
 from verify_server.heads.target_parts import TargetParts
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 
-def specformer(config: ServeConfig, target: Target) -> HeadDrafter:
+def specformer(config: ServeConfig, target: ServedModel) -> HeadDrafter:
     """`--drafter specformer`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
     return _loaded("specformer", PlaceDrafter, config, target)
 
 
-def ctc(config: ServeConfig, target: Target) -> HeadDrafter:
+def ctc(config: ServeConfig, target: ServedModel) -> HeadDrafter:
     """`--drafter ctc`; see `specformer`."""
     return _loaded("ctc", FrameDrafter, config, target)
 
@@ -35,7 +35,7 @@ def shipped(target: str, kind: str) -> Path:
     return bundled_folder() / "_heads" / f"{target}-{kind}"
 
 
-def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: Target) -> HeadDrafter:
+def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: ServedModel) -> HeadDrafter:
     engine = target.engine
     require_whole(engine, f"--drafter {kind}")
     if not isinstance(engine, TorchEngine):
@@ -78,7 +78,7 @@ def _folder(kind: str, config: ServeConfig) -> Path:
     )
 
 
-def _check(found: HeadFile, kind: str, engine: TorchEngine, target: Target) -> None:
+def _check(found: HeadFile, kind: str, engine: TorchEngine, target: ServedModel) -> None:
     """That the head is of this kind, and of this target."""
     shape: HeadShape = found.head.shape
     text = engine.network.config.get_text_config(decoder=True)

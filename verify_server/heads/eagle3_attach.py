@@ -14,10 +14,10 @@ from verify_server.heads.eagle3 import Frequencies
 from verify_server.heads.eagle3_drafter import Eagle3Drafter
 from verify_server.heads.feature_context import FeatureContext
 from verify_server.heads.speculators_file import PublishedHead, load_published
-from verify_server.target import Target
+from verify_server.served_model import ServedModel
 
 
-def eagle3(config: ServeConfig, target: Target) -> Eagle3Drafter:
+def eagle3(config: ServeConfig, target: ServedModel) -> Eagle3Drafter:
     """`--drafter eagle3`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
     engine = target.engine
     require_whole(engine, "--drafter eagle3")
@@ -34,7 +34,7 @@ def eagle3(config: ServeConfig, target: Target) -> Eagle3Drafter:
     return _beside(load_published(Path(config.draft_model)), engine, target, config.prefix_cache)
 
 
-def _beside(found: PublishedHead, engine: TorchEngine, target: Target, shared: bool) -> Eagle3Drafter:
+def _beside(found: PublishedHead, engine: TorchEngine, target: ServedModel, shared: bool) -> Eagle3Drafter:
     network = engine.network
     taps = _checked(found, engine, target)
     head = found.head.to(device=network.device, dtype=network.dtype)
@@ -50,7 +50,7 @@ def _beside(found: PublishedHead, engine: TorchEngine, target: Target, shared: b
     return Eagle3Drafter(head, context, found.draft_ids.to(network.device))
 
 
-def _checked(found: PublishedHead, engine: TorchEngine, target: Target) -> tuple[int, ...]:
+def _checked(found: PublishedHead, engine: TorchEngine, target: ServedModel) -> tuple[int, ...]:
     """The hidden states that the head reads; that it is of a target of these sizes."""
     text, shape = engine.network.config.get_text_config(decoder=True), found.head.shape
     trained = f", {found.config.verifier!r}" if found.config.verifier else ""

@@ -55,7 +55,7 @@ class TextCodec(Protocol):
 
 
 @dataclass(frozen=True)
-class Target:
+class ServedModel:
     """What `serve` serves; `model_id` is its name for users."""
 
     model_id: str
@@ -70,7 +70,7 @@ LOST_SECONDS = 8.0
 NEEDED = {"torch": "torch", "llamacpp": "llama_cpp"}
 
 
-def load(config: ServeConfig) -> Target:
+def load(config: ServeConfig) -> ServedModel:
     """By the engine that suits the model's files, or by the other one if only that is installed."""
     gguf = _is_gguf(config.model)
     wanted = ("llamacpp", "torch") if gguf else ("torch", "llamacpp")
@@ -101,7 +101,7 @@ def _tell_loading(model: str) -> None:
     tell(f"loading {model}")
 
 
-def load_torch(config: ServeConfig) -> Target:
+def load_torch(config: ServeConfig) -> ServedModel:
     """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id."""
     _tell_loading(config.model)
     if config.gpu_layers >= 0:
@@ -130,9 +130,9 @@ def load_torch(config: ServeConfig) -> Target:
     }
     if config.shards > 1:
         start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)
-        return Target(_model_id(name), in_thread_that_ends(start, **options), text)
+        return ServedModel(_model_id(name), in_thread_that_ends(start, **options), text)
     engine = in_thread_that_ends(torch_engine.load, threads=config.threads, **options)
-    return Target(_model_id(name), engine, text)
+    return ServedModel(_model_id(name), engine, text)
 
 
 def _end_soon() -> None:
@@ -149,7 +149,7 @@ def _gguf_text(path: Path) -> TextCodec:
     return text
 
 
-def load_llamacpp(config: ServeConfig) -> Target:
+def load_llamacpp(config: ServeConfig) -> ServedModel:
     """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
     _tell_loading(config.model)
     from verify_server.text.gguf_text import GgufText
@@ -169,7 +169,7 @@ def load_llamacpp(config: ServeConfig) -> Target:
         context=config.context,
         eos_ids=text.eos_ids,
     )
-    return Target(_model_id(config.model), engine, text)
+    return ServedModel(_model_id(config.model), engine, text)
 
 
 def _load_gguf(path: Path, text: "GgufText", dtype: str, **options: Any) -> "LlamaCppEngine":

@@ -9,7 +9,7 @@ from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair, recordi
 from opensled_testbed.traces import TraceSet, read_traces
 
 
-class DraftSource(NamedTuple):
+class RecordedDrafts(NamedTuple):
     """Drafts recorded with `pair`; with an `acceptance`, made-up ones of which that share is right, on its texts."""
 
     pair: str = DEFAULT_PAIR
@@ -34,11 +34,11 @@ class DraftSource(NamedTuple):
         return f"made up, {self.rate:g} of them right" + (f", as on {task.words}" if task else "")
 
 
-DEFAULT = DraftSource()
+DEFAULT = RecordedDrafts()
 
 
 @cache
-def traces_of(source: DraftSource) -> TraceSet:
+def traces_of(source: RecordedDrafts) -> TraceSet:
     """Texts and drafts; raises UsageError for a pair that is not recorded."""
     check_pair(source.pair)
     traces = read_traces(recording(source.pair))

@@ -1,4 +1,4 @@
-"""Which drafts plans and grids rest on: tasks, pairs, short grids, their table. pytest tests/test_draft_sources.py"""
+"""Which drafts plans and grids rest on: tasks, pairs, short grids, their table. pytest tests/test_recorded_drafts.py"""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from benchmarks.readme import write_readme
 from opensled.cli import main
 from opensled.errors import UsageError
 from opensled_testbed.planner.acceptance import of_traces
-from opensled_testbed.planner.draft_source import DraftSource, traces_of
 from opensled_testbed.planner.mode_map import panels
+from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.planner.setting import work_of
 from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance, rate_of
 from opensled_testbed.recordings import DEFAULT_PAIR, check_pair, recording
 
-TINY, CODE = DraftSource("tiny"), DraftSource("tiny", "code")
+TINY, CODE = RecordedDrafts("tiny"), RecordedDrafts("tiny", "code")
 
 
 # -- tasks and pairs --------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def point(link: str, device: str, **capacity: int) -> dict[str, Any]:
     return {"regime": "hub", "pace": 10, "link": link, "device": device, "capacity": users}
 
 
-def grid(source: DraftSource, short: bool, *points: dict[str, Any]) -> dict[str, Any]:
+def grid(source: RecordedDrafts, short: bool, *points: dict[str, Any]) -> dict[str, Any]:
     return {"figure": name_of(source, short), "source": source._asdict(), "points": list(points)}
 
 
