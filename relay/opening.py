@@ -133,7 +133,8 @@ class Relay:
         return vetting.session
 
     async def _vetting(self, message: Open, ids: tuple[int, ...], create: Create) -> Vetting:
-        session = await create(replace(message, prompt=ids, guide=None, top_logprobs=None), ids)
-        session.sequence.scores = None  # the target above has them; what it says of a prompt passes as it is
+        # The target above masks and scores; what it says of a prompt passes as it is.
+        plain = replace(message, prompt=ids, guide=None, top_logprobs=None, prompt_logprobs=None)
+        session = await create(plain, ids)
         vetting = session.observer = Vetting(session, self.survival)
         return vetting

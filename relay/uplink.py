@@ -25,7 +25,7 @@ from opensled.messages import DraftBlock, DraftToken, Prefill, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from relay.vetting import Vetting
-from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.decide import StepResult
 from verify_server.observer import Observer
 from verify_server.round.loop import VerifyLoop
 from verify_server.session import Session
@@ -175,7 +175,7 @@ class Uplink(Observer):
         else:
             self._read.clear()
 
-    def committed(self, tokens: int, result: AcceptanceResult | None, now: float) -> None:
+    def committed(self, tokens: int, result: StepResult | None, now: float) -> None:
         """See `Observer`."""
         self._vetting.committed(tokens, result, now)
         self._blocks.look()

@@ -11,7 +11,9 @@ from functools import partial
 from edge_client.commits import Commit
 from relay.survival import Survival
 from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.decide import StepResult
 from verify_server.observer import Observer
+from verify_server.riders.answer_logprobs import AnswerLogprobs
 from verify_server.session import Session
 
 
@@ -21,15 +23,17 @@ class Vetting(Observer):
     def __init__(self, session: Session, survival: Survival) -> None:
         """`survival`: shared by all sequences of a relay."""
         self.session, self.survival = session, survival
+        self._logprobs = AnswerLogprobs()  # the target's
+        session.riders += (self._logprobs,)
         # Of each vetted token, whether the device had drafted it; None = a relay above has vetted it
         self.agreed: list[bool | None] = []
         self._late: list[Callable[[float], None]] = []  # what came while a step was computed
 
-    def committed(self, tokens: int, result: AcceptanceResult | None, now: float) -> None:
+    def committed(self, tokens: int, result: StepResult | None, now: float) -> None:
         """See `Observer`: these are vetted. Then what the target has said meanwhile is applied."""
         if self.session.sequence.ahead is None:
             self.survival.unverified += tokens
-        elif result is not None:
+        elif isinstance(result, AcceptanceResult):
             self.agreed += [index < result.num_accepted for index in range(tokens)]
         late, self._late = self._late, []
         for apply in late:
@@ -63,7 +67,7 @@ class Vetting(Observer):
         self._learn(known, len(commit.tokens), len(ahead))
         if relays := commit.origins.count("relay"):  # those of a relay above that has lost its target
             sequence.is_unverified_from(sequence.confirmed - relays)
-        session.logprobs += commit.logprobs
+        self._logprobs.add(commit.logprobs)
         session.retell(base, now)
 
     def _learn(self, known: int, final: int, ahead: int) -> None:

@@ -23,11 +23,12 @@ from opensled.sampling import Sampler
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
 from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.decide import Outcome
 from verify_server.round.machine import StepMachine
-from verify_server.session import Session, StepItem
+from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 from verify_server.session_view import view_of
-from verify_server.step import Outcome
+from verify_server.step_item import StepItem
 
 HINTS = (None, 0, 1, 2, 5, 8)  # that whims give
 Scripts = Mapping[tuple[tuple[int, ...], bytes], Sequence[int]]
@@ -87,7 +88,9 @@ class Witness(StepMachine):
             self._hold_against(self._script(session), planned, outcome, len(session.sequence.tokens) - before)
 
     def _script(self, session: Session) -> Sequence[int]:
-        return self.scripts[tuple(session.sequence.tokens[: session.sequence.prompt_length]), session.key]
+        return self.scripts[
+            tuple(session.sequence.tokens[: session.sequence.prompt_length]), session.terms.key
+        ]
 
     def _hold_against(
         self, script: Sequence[int], planned: StepItem, decision: AcceptanceResult, committed: int

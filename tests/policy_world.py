@@ -24,8 +24,10 @@ from tests.rounds import end, looping
 from tests.sessions import made
 from tests.system import read_now
 from verify_server.kv.blocks import BlockTable
+from verify_server.pending_draft import DraftLimits
 from verify_server.round.machine import Work
-from verify_server.session import DraftLimits, Session, StepItem
+from verify_server.session import Session
+from verify_server.step_item import StepItem
 
 MAX_DRAFT = 16
 

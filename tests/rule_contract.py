@@ -21,8 +21,8 @@ from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, Draf
 from verify_server.acceptance.served import ServedRules
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.session import StepItem
 from verify_server.step import run_step
+from verify_server.step_item import StepItem
 
 VOCABULARY = 12
 POSITION = 9
@@ -76,7 +76,7 @@ class Rows(TargetEngine):
 
 def item(rule: AcceptanceRule, check: DraftCheck) -> StepItem:
     """The step's work for one session, its rule and draft."""
-    session = SimpleNamespace(rule=rule, constraint=None, trace=None, sequence=SimpleNamespace(scores=None))
+    session = SimpleNamespace(terms=SimpleNamespace(rule=rule), riders=())
     count = len(check.draft) + 1
     segment = Segment((1,) * count, POSITION - 1, (0,), rows=count, parents=check.parents)
     return StepItem(session, segment, check, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
+from dataclasses import replace
 
 from opensled.messages import SamplingParams
 from opensled.protocol import EndRules
@@ -10,12 +11,22 @@ from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
-from verify_server.prompt_scores import PromptScores
+from verify_server.pending_draft import DraftLimits
+from verify_server.riders.base import Rider
+from verify_server.riders.penalties import PenaltyCounts
 from verify_server.sequence import Sequence
-from verify_server.session import DraftLimits, Session
+from verify_server.session import Session
 from verify_server.session_timing import SessionTiming
+from verify_server.terms import Terms
 
 GREEDY = SamplingParams(temperature=0)
+
+
+def changed(session: Session, **limits: object) -> None:
+    """Other limits of a session's drafts, and another `rule`, than it was opened with."""
+    terms = session.terms
+    rule = limits.pop("rule", terms.rule)
+    session.terms = replace(terms, rule=rule, limits=terms.limits._replace(**limits))
 
 
 def made(
@@ -32,11 +43,12 @@ def made(
     estimate: DraftEstimate | None = None,
     pace: float = 0.0,
     background: bool = False,
-    scores: PromptScores | None = None,
+    riders: tuple[Rider, ...] = (),
 ) -> Session:
     """A session without a reader; the keyword arguments are those of the classes it is made of."""
     ends = EndRules(frozenset({eos}), frozenset(params.stop_ids), len(prompt) + max_tokens)
-    return Session(
-        id, tenant, Sequence(prompt, len(prompt), ends, table, scores=scores), params, key, Match(), limits,
-        background=background, timing=SessionTiming(estimate, pace),
-    )  # fmt: skip
+    if params.penalizes:
+        riders += (PenaltyCounts(len(prompt), prompt),)
+    terms = Terms(params, key, Match(), limits, background=background)
+    sequence = Sequence(prompt, len(prompt), ends, table)
+    return Session(id, tenant, sequence, terms, riders, timing=SessionTiming(estimate, pace))

@@ -32,7 +32,7 @@ from opensled_training.distil.shard_batches import ShardText
 from opensled_training.distil.target_model import load_target
 from opensled_training.item import split_of
 from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.trace import KeptText
+from verify_server.kept.kept_text import KeptText
 
 VOCABULARY = 60
 

@@ -210,7 +210,7 @@ async def opened_by(device, manager, task):
     (session,) = manager.remembered
     await answering
     await until(lambda: not manager.remembered)
-    return session.timing.pace, session.background
+    return session.timing.pace, session.terms.background
 
 
 def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():

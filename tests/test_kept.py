@@ -22,13 +22,15 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, running, until
 from tests.test_kept_store import WORDS, text
+from verify_server.acceptance.base import AcceptanceResult
 from verify_server.command import _tenants
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.kept.keeper import TextKeeper
 from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.trace import MOST_TOKENS, TOP, KeptText, Trace
+from verify_server.kept.kept_text import TOP, KeptText
+from verify_server.riders.kept_text import MOST_TOKENS, LikeliestReading, TextTrace
 from verify_server.security import TenantLimits, Tenants
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
@@ -220,12 +222,13 @@ def test_of_a_tree_the_rows_of_the_path_that_stands_are_kept(tmp_path: Path, tin
 
 def test_a_long_text_is_cut():
     ended = []
-    trace = Trace("a", 0.0, 2, ended.append)
+    trace = TextTrace("a", 0.0, 2, ended.append)
     row = tuple((id, -1.0) for id in range(TOP))
-    trace.add([row] * (MOST_TOKENS - 1))
-    trace.add([row] * 5)
-    trace.end(range(2 + MOST_TOKENS + 4))
-    trace.end(range(2 + MOST_TOKENS + 4))
+    for count in (MOST_TOKENS - 1, 5):
+        result = AcceptanceResult(count - 1, 9, read={LikeliestReading: [row] * (count + 3)})
+        trace.committed(2, (9,) * count, result)
+    trace.ended(range(2 + MOST_TOKENS + 4))
+    trace.ended(range(2 + MOST_TOKENS + 4))
     [kept] = ended
     assert len(kept.top_ids) == MOST_TOKENS
     assert len(kept.ids) == 2 + MOST_TOKENS

@@ -10,7 +10,7 @@ import pytest
 from opensled.errors import UsageError, VocabularyMismatch
 from opensled_training.adapting.material import read_kept
 from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.trace import KeptText
+from verify_server.kept.kept_text import KeptText
 
 WORDS, IDS = "words", 2048
 

@@ -16,7 +16,7 @@ from opensled import cli
 from opensled.errors import NotFound, UsageError
 from verify_server.kept import kept_store as module
 from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.trace import TOP, KeptText
+from verify_server.kept.kept_text import TOP, KeptText
 
 WORDS = "vocabulary"
 

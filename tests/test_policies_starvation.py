@@ -58,7 +58,7 @@ def require_nobody_starved(world: World) -> None:
     """Between two tokens of anybody who is there passes one wait at most, and two turns of all others."""
     for user in world.users:
         assert user.truth.tokens == user.script
-        bound = WAIT + 2 * turn_s(world) + BACKGROUND_S * user.session.background
+        bound = WAIT + 2 * turn_s(world) + BACKGROUND_S * user.session.terms.background
         gap = world.longest[user.session.id]
         assert gap <= bound, f"{gap:.2f} s without a token, {bound:.2f} s at most"
 
@@ -197,7 +197,7 @@ def test_interactive_sessions_go_before_background_ones() -> None:
     world = World(GOODPUT, HardwareProfile(8, COMPUTE_BOUND))
     users = [world.join(NONE, TOKENS, background=number % 2 == 0) for number in range(24)]
     world.run()
-    background = [user.seconds for user in users if user.session.background]
-    watched = [user.seconds for user in users if not user.session.background]
+    background = [user.seconds for user in users if user.session.terms.background]
+    watched = [user.seconds for user in users if not user.session.terms.background]
     assert max(watched) < min(background)
     require_nobody_starved(world)

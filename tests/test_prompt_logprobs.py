@@ -41,14 +41,15 @@ from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation
 from tests.http_serving import asking, http_serving
 from tests.hypothesis_profiles import tried
 from tests.outages import device_that_loses
-from tests.sessions import made
+from tests.sessions import changed, made
 from tests.system import running
 from tests.test_gateway_http import api, until_ready
 from tests.test_offline import Slow
 from tests.three_tiers import tiers
+from verify_server.acceptance.base import Reading
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.outbox import MAX_UNREAD
-from verify_server.prompt_scores import CHUNK_LOGITS, PromptScores
+from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs
 from verify_server.round.machine import StepMachine
 from verify_server.step import run_step
 
@@ -77,13 +78,13 @@ class Server:
 
     def session(self, prompt=PROMPT, count=1, max_tokens=20):
         self.opened += 1
-        scores = None if count is None else PromptScores(prompt, count, self.vocab_size)
-        session = made(self.opened, prompt, max_tokens, BlockTable(self.pool), scores=scores)
+        riders = () if count is None else (PromptLogprobs(prompt, count, self.vocab_size),)
+        session = made(self.opened, prompt, max_tokens, BlockTable(self.pool), riders=riders)
         session.attach(len(prompt))
         return session
 
     def step(self, session, tokens, decide=False):
-        piece = session.sequence.within(Slice(session.id, tokens, decide))
+        piece = session.within(Slice(session.id, tokens, decide))
         item = session.plan(piece, 0.0)
         session.commit(item, run_step(self.engine, [item])[0], 1.0)
         return item
@@ -127,7 +128,7 @@ def test_a_draft_behind_the_last_chunk_has_its_own_rows(parents):
     right = continuation(PROMPT, 3)
     ids = [right[0], 9, right[1]] if parents else right
     draft = Draft(1, DraftBlock(len(PROMPT), tuple(map(DraftToken, ids)), parents))
-    session.limits = session.limits._replace(max_tree=8)
+    changed(session, max_tree=8)
     server.step(session, 4)
     session.submit(draft, 0.0)
     item = server.step(session, 6, decide=True)
@@ -184,13 +185,17 @@ def test_no_answer_ends_by_length_when_the_prompt_is_computed(prompt):
 
 
 def test_an_error_in_a_row_of_the_prompt_ends_its_own_sequence_alone():
-    class Broken(PromptScores):
-        def read(self, scores, row, start, stop):
+    class BrokenReading(Reading):
+        def read(self, rows):
             raise ZeroDivisionError
+
+    class Broken(PromptLogprobs):
+        def reads(self, start, stop, decides):
+            return (BrokenReading(),)
 
     server = Server()
     broken, fine = server.session(), server.session()
-    broken.sequence.scores = Broken(PROMPT, 1, 2000)
+    broken.riders = (Broken(PROMPT, 1, 2000),)
     items = [session.plan(Slice(session.id, 10, True), 0.0) for session in (broken, fine)]
     error, result = run_step(server.engine, items)
     assert error.code == "engine" and result.next_token == continuation(PROMPT, 1)[0]

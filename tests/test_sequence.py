@@ -122,7 +122,7 @@ def test_prefixes_are_published_for_confirmed_tokens_only() -> None:
 def adopted(memory: BlockPool, tokens: list[int]) -> int:
     """Positions that a new sequence of these tokens need not compute."""
     other = sequence(memory, tokens)
-    other.adopt_kv()
+    other.adopt_kv(other.confirmed)
     found = other.computed
     other.forget_kv()
     return found
@@ -137,7 +137,7 @@ def test_nothing_is_adopted_for_tokens_that_are_not_confirmed() -> None:
     step(reader)
     reader.commit((10, 11, 12, 13), num_accepted=0)
     reader.forget_kv()
-    reader.adopt_kv()
+    reader.adopt_kv(reader.confirmed)
     assert reader.computed == 8, "the third block holds tokens that may still be taken back"
 
 

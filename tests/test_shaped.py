@@ -16,6 +16,7 @@ from opensled.store import model_path
 from opensled_testbed.reference import Sampling
 from tests.system import ask, running
 from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401
+from verify_server.riders.guide import GuideMasks
 from verify_server.session_manager import SessionLimits
 from verify_server.text.guide import GuideCompiler
 from verify_server.text.hf_text import HFText
@@ -123,6 +124,7 @@ def test_a_finished_answer_gives_its_grammar_back(exact64, text):  # noqa: F811
         async with running(exact64, draft_wait=0.5, text=text, limits=SessionLimits(linger=60.0)) as network:
             await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
             (session,) = network.manager.remembered
-            assert session.sequence.finish_reason == "eos" and session.constraint is None
+            assert session.sequence.finish_reason == "eos"
+            assert [rider.constraint for rider in session.riders if isinstance(rider, GuideMasks)] == [None]
 
     asyncio.run(scenario())

@@ -45,6 +45,7 @@ from verify_server.drafting.model import READ
 from verify_server.own_draft import OwnDraft
 from verify_server.pending_draft import DraftLimits
 from verify_server.session import Session
+from verify_server.terms import Terms
 
 # Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
 LAW = StepLaw(cost(1.0, 4), cost(0.1, 4))
@@ -154,7 +155,8 @@ def session_of(traces: TraceSet) -> Session:
     sequence = RecordedSequence(scripts(traces)[0])
     sequence.computed = len(sequence) - 1
     own = OwnDraft(DraftEstimate())
-    return Session(1, "", sequence, SamplingParams(), b"", Match(), DraftLimits(VOCABULARY, 16, 64), own=own)
+    terms = Terms(SamplingParams(), b"", Match(), DraftLimits(VOCABULARY, 16, 64))
+    return Session(1, "", sequence, terms, own=own)
 
 
 def chain(base: int, text: tuple[int, ...], right: int, length: int, wrong: int) -> DraftBlock:

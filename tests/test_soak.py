@@ -37,7 +37,7 @@ from opensled_testbed.soak.target import FLEET, Place, private_file
 from opensled_testbed.soak.targets import target_of
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
 from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.trace import KeptText
+from verify_server.kept.kept_text import KeptText
 
 TRUTH = (5, 6, 7, 8, 9, 10)
 

@@ -32,7 +32,8 @@ from verify_server.engine.packing import Geometry
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session import DraftLimits
+from verify_server.pending_draft import DraftLimits
+from verify_server.riders.guide import GuideMasks
 from verify_server.step import run_step
 from verify_server.text.guide import GuideCompiler
 from verify_server.trees import depth_first, without_twins
@@ -177,7 +178,7 @@ class Decoding:
         )  # fmt: skip
         self.session.attach(len(case.prompt))
         if guide is not None:
-            self.session.constraint = guides().start(guide, ())
+            self.session.riders += (GuideMasks(guides().start(guide, ())),)
         self.expected = 0
 
     @property

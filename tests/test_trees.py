@@ -19,12 +19,14 @@ from tests.fakes import POISON, continuation, next_token
 from tests.guiding import ids, schema_guide, tiny
 from tests.hypothesis_profiles import tried
 from tests.rounds import looping
+from tests.sessions import changed
 from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.acceptance.ratio import Ratio
 from verify_server.draft_budget import Quota
 from verify_server.kv.blocks import BlockTable, OutOfBlocks
 from verify_server.kv.preemption import KVPreemptor
+from verify_server.riders.answer_logprobs import AnswerLogprobs
 from verify_server.step import run_step
 from verify_server.trees import depth_first, without_twins
 
@@ -42,7 +44,7 @@ def wrong(*tokens: int) -> list[int]:
 class TreeBench(Bench):
     def __init__(self, **settings) -> None:
         super().__init__(**settings)
-        self.session.limits = self.session.limits._replace(max_tree=16)
+        changed(self.session, max_tree=16)
 
     def grow(self, block: DraftBlock) -> None:
         self.counter += 1
@@ -161,7 +163,7 @@ def test_an_end_on_the_path_gets_no_bonus() -> None:
 
 def test_logprobs_are_those_of_the_path() -> None:
     bench = TreeBench()
-    bench.session.top_logprobs = 0
+    bench.session.riders = (AnswerLogprobs(0),)
     a, b, bonus = bench.right(3)
     bench.grow(tree(5, (wrong(a)[0], -1), (a, -1), (wrong(b)[0], 1), (b, 1)))
     verdict = bench.step()
@@ -223,7 +225,7 @@ def test_a_quota_counts_all_branches() -> None:
 @pytest.mark.parametrize(("reads", "branches"), [(0, 16), (100, 16), (16, 3), (15, 3), (1, 1)])
 def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches) -> None:
     bench = TreeBench()
-    bench.session.limits = bench.session.limits._replace(tree_reads=reads)
+    changed(bench.session, tree_reads=reads)
     bench.grow(tree(5, *[(id, -1) for id in range(1, 17)]))
     assert bench.session.plan(Slice(1, 5, True), 0.0).segment.rows == 1 + branches
 
@@ -303,8 +305,7 @@ def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
 )
 def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field) -> None:
     bench = TreeBench()
-    bench.session.rule = change.get("rule", bench.session.rule)
-    bench.session.limits = bench.session.limits._replace(max_tree=change.get("max_tree", 16))
+    changed(bench.session, **{"max_tree": 16} | change)
     with pytest.raises(error) as caught:
         bench.grow(block)
     assert caught.value.field == field
@@ -313,8 +314,7 @@ def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, f
 
 def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions() -> None:
     bench = TreeBench()
-    bench.session.rule = Ratio(secret=b"s" * 32)
-    bench.session.limits = bench.session.limits._replace(max_tree=0)  # as the server opens it
+    changed(bench.session, max_tree=0, rule=Ratio(secret=b"s" * 32))  # as the server opens it
     token = DraftToken(1, drawn_from=SparseDistribution((1,), (1.0,)))
     with pytest.raises(Unsupported, match="takes no draft trees"):
         bench.grow(DraftBlock(5, (token,), (-1,)))

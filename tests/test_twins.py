@@ -20,9 +20,10 @@ from tests.rounds import end
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
 from tests.test_prefix import Silent
+from verify_server.acceptance.decide import step_failed
 from verify_server.engine import llamacpp, torch_engine
 from verify_server.session import Session
-from verify_server.step import run_step, step_failed
+from verify_server.step import run_step
 
 PROMPT = [1 + number % 40 for number in range(30)]  # 7 full blocks of 4, and two tokens
 FEW = SamplingParams(temperature=0.0, max_tokens=6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.decide import StepResult
 
 
 class Observer:
@@ -11,7 +11,7 @@ class Observer:
     def reader_changed(self) -> None:
         """A reader came, or is gone."""
 
-    def committed(self, tokens: int, result: AcceptanceResult | None, now: float) -> None:
+    def committed(self, tokens: int, result: StepResult | None, now: float) -> None:
         """A step of the session is over, and so many tokens follow its text; None: the step decided nothing."""
 
     def forgotten(self) -> None:

@@ -6,31 +6,19 @@ token's KV is never computed before the next step, which needs its logits.
 """
 
 from collections.abc import Sequence as Ids
-from dataclasses import replace
 
 from opensled.messages import DraftBlock, Prefill
 from opensled.protocol import EndRules, Truth, agreed, cut, rebase
 from scheduler.plan import Slice
-from verify_server.engine.base import ImageRows, Segment
+from verify_server.engine.base import Segment
 from verify_server.kv.blocks import BlockTable
-from verify_server.prompt_scores import PromptScores
-from verify_server.vision.image_store import PlacedRows
 
 
 class Sequence:
     """One sequence; lengths count tokens, the prompt included."""
 
-    def __init__(
-        self,
-        tokens: Ids[int],
-        prompt_length: int,
-        ends: EndRules,
-        table: BlockTable,
-        images: Ids[PlacedRows] = (),
-        scores: PromptScores | None = None,
-    ) -> None:
-        """`tokens`: the prompt and what is committed already, all of it confirmed. `images`: of the prompt. `scores`:
-        log-probabilities of its tokens; None = they were not requested."""
+    def __init__(self, tokens: Ids[int], prompt_length: int, ends: EndRules, table: BlockTable) -> None:
+        """`tokens`: the prompt and what is committed already, all of it confirmed."""
         self.truth = Truth(tokens[:prompt_length], tokens[prompt_length:])
         self.tokens = self.truth.tokens  # all that is known
         self.prompt_length, self.ends, self.table = prompt_length, ends, table
@@ -39,8 +27,6 @@ class Sequence:
         self.unverified_from: int | None = None  # no target confirms tokens from here on
         self.computed = 0  # positions [0, computed) are in the KV blocks
         self.prefilled = 0  # positions that steps without a decision have computed, again or not
-        self.images = tuple(images)
-        self.scores = scores
 
     def __len__(self) -> int:
         """Tokens that are known."""
@@ -114,29 +100,8 @@ class Sequence:
             tokens=(*self.tokens[start:stop], *[token.id for token in drafted]),
             start=start,
             blocks=tuple(self.table.blocks),
-            rows=self._rows(start, stop, len(drafted) + 1 if piece.decide else 0),
+            rows=len(drafted) + 1 if piece.decide else 0,
             parents=block.parents,
-            images=self._images_from(start) if self.images else (),
-        )
-
-    def _rows(self, start: int, stop: int, decided: int) -> int:
-        """Rows of a segment that begins at `start`, of which the last `decided` come from position stop - 1 on."""
-        scored = self.scores.rows(start, stop) if self.scores is not None else 0
-        return scored + max(0, decided - 1) if scored else decided
-
-    def within(self, piece: Slice) -> Slice:
-        """`piece`; a shorter chunk where all of it would give more rows than a step may hold for one session."""
-        scores = self.scores
-        if scores is None or piece.tokens <= scores.most_rows:
-            return piece
-        if not scores.rows(self.computed, self.computed + piece.tokens):
-            return piece
-        return replace(piece, tokens=scores.most_rows, decide=False)
-
-    def _images_from(self, start: int) -> tuple[ImageRows, ...]:
-        """The pictures with positions at `start` or behind it."""
-        return tuple(
-            [ImageRows(first, seen.rows) for first, seen in self.images if start < first + len(seen.content)]
         )
 
     def advance(self, segment: Segment) -> None:
@@ -205,18 +170,11 @@ class Sequence:
         self.table.clear()
         self.computed = 0
 
-    def adopt_kv(self) -> bool:
-        """Take over what other sequences, or this one before, computed of the confirmed tokens still to compute;
-        whether there was any."""
-        before, last = self.computed, self._reusable
-        if before <= last:
-            known = self.tokens if last == len(self.tokens) else self.tokens[:last]
+    def adopt_kv(self, reusable: int) -> bool:
+        """Take over what other sequences, or this one before, computed of the first `reusable` tokens, all but the
+        last of them; whether there was anything still to compute. `reusable`: at most those that are confirmed."""
+        before = self.computed
+        if before <= reusable:
+            known = self.tokens if reusable == len(self.tokens) else self.tokens[:reusable]
             self.computed = self.table.adopt(known, before)
         return self.computed > before
-
-    @property
-    def _reusable(self) -> int:
-        """Tokens of which all but the last need not be computed if their KV is found: no row of them is wanted."""
-        if self.scores is None or self.scores.rows(0, self.prompt_length) == 0:
-            return self.confirmed
-        return min(self.confirmed, self.scores.first + 1)

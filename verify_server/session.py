@@ -1,53 +1,37 @@
-"""The server's side of one sequence: its reader, its turn, the pending draft, and the verdicts.
+"""The server's side of one sequence: the pending draft, and the verdicts.
 
-Tokens and KV are in sequence.py, who drives in opensled/turns.py, times in session_timing.py. Lives on the server's
-event loop; only a `StepItem`, what one step computes for the session, travels to the engine's thread. Every `now` is in
-seconds on the loop's clock.
+Tokens and KV are in sequence.py, its reader's end in reader.py, times in session_timing.py, optional traits in riders/.
+Lives on the server's event loop; only a `StepItem`, what one step computes for the session, travels to the engine's
+thread. Every `now` is in seconds on the loop's clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Generic, NamedTuple, TypeVar
 
 from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
-from opensled.penalties import TokenCounts
+from opensled.messages import Draft, DraftBlock, Failure, Moved, Prefill, Verdict
 from opensled.protocol import agreed
 from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
-from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
+from verify_server.acceptance.base import AcceptanceResult, DraftCheck, Reading, decided
+from verify_server.acceptance.decide import StepResult
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
 from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
-from verify_server.kept.trace import Trace
 from verify_server.observer import NOBODY, Observer
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
-from verify_server.pending_draft import DraftLimits, PendingDraft, check_draft, verified
+from verify_server.pending_draft import PendingDraft, check_draft, verified
+from verify_server.reader import Reader
+from verify_server.riders.base import Message, Rider
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.session_view import view_of
-from verify_server.text.guide import Constraint
+from verify_server.step_item import StepItem
+from verify_server.terms import Terms
 from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
-
-SessionT = TypeVar("SessionT")  # `Session`, or what a simulation or a test has in its place
-
-
-class StepItem(NamedTuple, Generic[SessionT]):
-    """What one step computes for one session."""
-
-    session: SessionT
-    segment: Segment
-    check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
-    draft: Draft | None  # the draft this step answers
-    hint: int | None = None  # goes with the verdict
-    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
-    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
-    own: DraftBlock = NO_DRAFT  # and what of the server's own one
-    ask: int = 0  # tokens that the server's drafter is to draft after the step
-    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
 
 
 @dataclass(eq=False, slots=True)
@@ -57,45 +41,27 @@ class Session:
     id: int
     tenant: str
     sequence: Sequence
-    params: SamplingParams
-    key: bytes
-    rule: AcceptanceRule
-    limits: DraftLimits
-    rule_label: str = ""  # its name with all options
-    top_logprobs: int | None = None
-    constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
-    background: bool = False
+    terms: Terms
+    riders: tuple[Rider, ...] = ()  # its optional traits
     budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
-    trace: Trace | None = None  # None = nothing of it is kept
     own: OwnDraft | None = None  # None = no drafter of the server drafts for it
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
-    loose: list[int] = field(default_factory=list)  # positions of tokens that its rule let stand
     pending: PendingDraft | None = None
     in_step: bool = False
     closed: bool = False
     failed: bool = False
-    leaving: bool = False  # its reader goes on elsewhere
-    has_reader: bool = False
-    listens: bool = False  # its device sends nothing more, and reads on
-    outbox: Outbox = field(default_factory=Outbox)
     observer: Observer = NOBODY
-    turn: Turn = field(init=False)
-    emitted: TokenCounts | None = field(init=False)  # all that is committed, where its counts are penalized
+    reader: Reader = field(init=False)
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
-        self.turn = Turn(self.timing.estimate.device.hint)
-        answer = self.sequence.tokens[self.sequence.prompt_length :]
-        self.emitted = TokenCounts(answer) if self.params.penalizes else None
+        self.reader = Reader(Turn(self.timing.estimate.device.hint))
 
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
-        self.outbox.put(None)
-        self.outbox, self._view = Outbox(), None
-        self.has_reader, self.pending, self.listens = True, None, False
-        self.turn.reopened(self.turn.hint)
+        self.reader.attach()
+        self.pending, self._view = None, None
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
@@ -104,12 +70,12 @@ class Session:
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
-        self.has_reader, self.pending, self._view = False, None, None
+        self.reader.present, self.pending, self._view = False, None, None
         self.observer.reader_changed()
 
     def hand_over(self) -> None:
         """Send the reader elsewhere; what is being computed for it goes out first."""
-        self.leaving = True
+        self.reader.leaving = True
         if not self.in_step:  # else once more when the step ends
             self.outbox.put(Moved())
             self.detach()
@@ -123,7 +89,7 @@ class Session:
         if not self.turn.is_new(draft):
             return False
         self._view = None
-        check_draft(draft, self.limits, self.sequence.prompt_length, self.rule)
+        check_draft(draft, self.terms.limits, self.sequence.prompt_length, self.terms.rule)
         if draft.block.parents:
             tree = without_twins(draft.block)
             draft = replace(draft, block=likeliest_first(tree, self._reach(tree)))
@@ -159,39 +125,43 @@ class Session:
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
         """Send all that is known from `base` on, or else from the first token that is not confirmed; `answers`: the
         counter of a draft of which `num_accepted` tokens stand."""
-        sequence, truth, loose = self.sequence, self.sequence.truth, self.loose
+        sequence, truth = self.sequence, self.sequence.truth
         base = min(base, truth.confirmed)
         news, vetted = truth.confirmed - base, len(truth.tokens) - truth.confirmed
-        self.outbox.put(
-            Verdict(
-                base=base,
-                tokens=tuple(truth.tokens[base:]),
-                num_accepted=num_accepted,
-                answers=answers,
-                finish_reason="" if vetted else truth.finish_reason,
-                hint=self.turn.hint,
-                logprobs=tuple(self.logprobs[-news:]) if news and self.logprobs else (),
-                loose=tuple([position - base for position in loose if position >= base]) if loose else (),
-                vetted=vetted,
-                unverified=min(news, sequence.unverified),
-                revision=truth.rewinds,
-            )
+        verdict = Verdict(
+            base=base,
+            tokens=tuple(truth.tokens[base:]),
+            num_accepted=num_accepted,
+            answers=answers,
+            finish_reason="" if vetted else truth.finish_reason,
+            hint=self.turn.hint,
+            vetted=vetted,
+            unverified=min(news, sequence.unverified),
+            revision=truth.rewinds,
         )
+        self.outbox.put(self.told(verdict))
 
-    def _tell_prefill(self) -> None:
-        """Send how far its text is computed, and what that says of its prompt's tokens, if asked for.
+    def told(self, message: Message) -> Message:
+        """A message that leaves, with what its riders have to say by it."""
+        for rider in self.riders:
+            message = rider.tell(message)
+        return message
+
+    def _tell_prefill(self, before: Prefill | None = None) -> None:
+        """Send how far its text is computed; `before`: it was so far, and that is sent only if riders have news.
 
         Where another server confirms the text, its reader waits for that one.
         """
         if self.sequence.ahead is None:
-            prefill, scores = self.sequence.prefill, self.sequence.scores
-            self.outbox.put_prefill(prefill if scores is None else scores.add_to(prefill))
+            told = self.told(before or self.sequence.prefill)
+            if told is not before:
+                self.outbox.put_prefill(told)
 
     def retell(self, base: int, now: float) -> None:
         """Its text was changed from outside, or confirmed, behind the first `base` tokens: its reader hears of it."""
         self._view = None
-        if self.emitted is not None:
-            self.emitted = TokenCounts(self.sequence.tokens[self.sequence.prompt_length :])
+        for rider in self.riders:
+            rider.rewound(self.sequence.tokens)
         if not self._rebase_pending(base, now):
             self._tell(base)
 
@@ -200,14 +170,34 @@ class Session:
         self.sequence.ahead, self._view = most, None
 
     @property
+    def outbox(self) -> Outbox:
+        """The messages to its reader."""
+        return self.reader.outbox
+
+    @property
+    def turn(self) -> Turn:
+        """Who drives, and what its device was told."""
+        return self.reader.turn
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether somebody reads it."""
+        return self.reader.present
+
+    @property
     def server_drives(self) -> bool:
-        """Whether it is decoded unasked, as no draft is expected."""
-        return self.listens or self.turn.server_drives
+        """See `Reader`."""
+        return self.reader.server_drives
 
     @property
     def awaits_draft(self) -> bool:
-        """Whether its device is at work on one."""
-        return self.has_reader and not self.listens and self.turn.awaits_draft
+        """See `Reader`."""
+        return self.reader.awaits_draft
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether drafts are of use; see `Rider`."""
+        return not self.riders or all(rider.takes_drafts for rider in self.riders)
 
     @property
     def rests(self) -> bool:
@@ -223,7 +213,7 @@ class Session:
 
     def listen(self) -> None:
         """No more drafts come from its device, which reads on."""
-        self.listens, self._view = True, None
+        self.reader.listens, self._view = True, None
 
     def forget_kv(self) -> None:
         """See `Sequence.forget_kv`."""
@@ -232,7 +222,10 @@ class Session:
 
     def adopt_kv(self) -> None:
         """See `Sequence.adopt_kv`."""
-        if self.sequence.adopt_kv():
+        reusable = self.sequence.confirmed
+        for rider in self.riders:
+            reusable = rider.reusable(reusable)
+        if self.sequence.adopt_kv(reusable):
             self._tell_prefill()
         self._view = None
 
@@ -242,31 +235,31 @@ class Session:
             self.own.take(proposal, asked, len(self.sequence))
             self._view = None
 
+    def within(self, piece: Slice) -> Slice:
+        """`piece`, or a shorter chunk; see `Rider`."""
+        for rider in self.riders:
+            piece = rider.within(piece, self.sequence.computed)
+        return piece
+
     def plan(self, piece: Slice, now: float) -> StepItem:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
         self._view = None
         pending = self.pending if piece.decide else None
         length = len(self.sequence)
-        longest = self.budget.longest(self.limits.max_draft, length, now)
+        terms, limits, takes_drafts = self.terms, self.terms.limits, self.takes_drafts
+        longest = self.budget.longest(limits.max_draft, length, now)
         drafted = own = NO_DRAFT
-        takes_drafts = self.constraint is None or self.constraint.takes_drafts
         if pending and takes_drafts:
-            drafted = verified(pending.rest, piece.draft, self.limits, self.budget, self.sequence, now)
+            drafted = verified(pending.rest, piece.draft, limits, self.budget, self.sequence, now)
         if self.own is not None and piece.decide and takes_drafts:
-            own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
+            own = self.own.verified(piece.own, drafted, self.sequence, limits)
         block = together(drafted, own)
-        segment = self.sequence.segment(piece, block)
+        segment, reads = self._segment(piece, block)
         check = hint = None
         if piece.decide:
+            ends = self.sequence.ends.ids
             check = DraftCheck(
-                block.tokens,
-                length,
-                self.params,
-                self.key,
-                self.top_logprobs,
-                parents=block.parents,
-                emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
-                ends=self.sequence.ends.ids,
+                block.tokens, length, terms.params, terms.key, parents=block.parents, ends=ends
             )
             self.pending = None
             self.budget.take(len(drafted.tokens), length, now)
@@ -278,31 +271,48 @@ class Session:
         ask = piece.ask if piece.decide and self.own is not None else 0
         covered = length + len(block.tokens) + ask
         blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, reads)
 
-    def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
+    def _segment(self, piece: Slice, block: DraftBlock) -> tuple[Segment, tuple[Reading, ...]]:
+        """What a step computes, with all that riders want of it."""
+        segment = self.sequence.segment(piece, block)
+        reads: tuple[Reading, ...] = ()
+        stop = self.sequence.computed + piece.tokens
+        for rider in self.riders:
+            segment = rider.segment(segment, stop)
+            reads += rider.reads(segment.start, stop, piece.decide)
+        return segment, reads
+
+    def commit(self, item: StepItem, outcome: StepResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
         if item.check is None:
-            self.sequence.advance(item.segment)
-            self._tell_prefill()
+            self._advance(item, outcome)
             return 0
-        if result is None:
+        if outcome is None:
             self._decide_again(item, now)
             return 0
-        if self.sequence.scores is not None and self.sequence.scores.has_news:
-            self._tell_prefill()
-        base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
+        assert isinstance(outcome, AcceptanceResult), "a step with a check decides"
+        return self._apply(item, item.check, outcome, now)
+
+    def _advance(self, item: StepItem, outcome: StepResult | None) -> None:
+        """A chunk of its prompt is computed."""
+        self.sequence.advance(item.segment)
+        if outcome is not None:
+            for rider in self.riders:
+                rider.committed(len(self.sequence), (), outcome)
+        self._tell_prefill()
+
+    def _apply(self, item: StepItem, check: DraftCheck, result: AcceptanceResult, now: float) -> int:
+        """A decision; returns how many tokens are committed by it."""
+        base, draft, ids = len(self.sequence), item.draft, decided(check, result)
+        before = self.sequence.prefill if self.riders else None
         news = self.sequence.commit(ids, result.num_accepted)
-        if result.loose:
-            loose = [base + index for index in result.loose if index < len(news)]
-            self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
         num_accepted = self._judge_own(item, ids, result.num_accepted)
-        self.logprobs.extend(result.logprobs[: len(news)])
-        if self.constraint is not None:
-            self.constraint.commit(news)
-        if self.emitted is not None:
-            self.emitted.add(news)
+        if before is not None:
+            for rider in self.riders:
+                rider.committed(base, news, result)
+            self._tell_prefill(before)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
         seen = seen_of(item.drafted, item.rest)
@@ -364,6 +374,11 @@ class Session:
             return True
         self.pending = self._pending(waiting.draft, rest, waiting.since)
         return False
+
+    def end(self) -> None:
+        """No step computes it any more."""
+        for rider in self.riders:
+            rider.ended(self.sequence.tokens)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""

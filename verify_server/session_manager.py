@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
@@ -24,19 +25,21 @@ from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
-from verify_server.kept.trace import Trace
 from verify_server.kv.blocks import BlockTable
 from verify_server.own_draft import OwnDraft
-from verify_server.prompt_scores import PromptScores
+from verify_server.pending_draft import DraftLimits
+from verify_server.riders.opening import Opening
+from verify_server.riders.registry import riders_of
 from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
 from verify_server.served_model import ServedModel
-from verify_server.session import DraftLimits, Session
+from verify_server.session import Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.tenant_pool import Spent
-from verify_server.vision.image_store import ImageStore, content_of
+from verify_server.terms import Terms
+from verify_server.vision.image_store import ImageStore
 
 # Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.
 IDLE_POLL_SECONDS = 0.02
@@ -140,22 +143,22 @@ class SessionManager:
                 session = await self._opener(message, prompt_ids, create)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
-        takes = session.limits
+        terms = session.terms
         limits = replace(
             self.inputs.limits_of(tenant),
-            max_tree=takes.max_tree,
-            least_draft=takes.least_draft,
+            max_tree=terms.limits.max_tree,
+            least_draft=terms.limits.least_draft,
         )
-        return session, Opened(
+        opened = Opened(
             tuple(session.sequence.tokens[: session.sequence.prompt_length]),
-            session.key,
+            terms.key,
             token,
             limits,
             session.turn.hint,
-            session.rule.draft_probs,
-            rule=session.rule_label,
-            coarse_tools=session.constraint.coarse_tools if session.constraint else (),
+            terms.rule.draft_probs,
+            rule=terms.rule_label,
         )
+        return session, session.told(opened)
 
     async def count(self, message: Open, tenant: str, spent: Spent | None = None) -> Opened:
         """The answer to an `Open` that may take no token: it has the ids of the prompt, and there is no session."""
@@ -235,7 +238,7 @@ class SessionManager:
         held = (*prompt_ids, *message.committed)
         if tuple(session.sequence.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
-        if [seen.digest for _, seen in session.sequence.images] != [image.digest for image in message.images]:
+        if session.terms.images != _digests(message):
             raise TruthConflict("the images of this Open are not those of the session")
         self.stats.opened["resumed"] += 1
         return session
@@ -270,41 +273,41 @@ class SessionManager:
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None
     ) -> Session:
         served = self.rules.create(message.rule)
-        require_rule(served, message.guide, self.limits.tenants.limits_of(tenant), self.limits.max_draft)
+        tenant_limits = self.limits.tenants.limits_of(tenant)
+        require_rule(served, message.guide, tenant_limits, self.limits.max_draft)
         label, rule = served
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
-        constraint = await self.inputs.constraint(message, prompt_ids, tenant)
-        images = await self.inputs.images(message, prompt_ids, tenant, spent)
+        machine = self.loop.machine
+        keeper, vocab_size = self.keeper if tenant_limits.keep else None, machine.target.facts.vocab_size
+        opening = Opening(
+            message, prompt_ids, tenant, rule, self.inputs, vocab_size, machine.stats, keeper, spent
+        )
+        riders = await riders_of(opening)
         if self.draining:
             raise _shutting_down()
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
-        kv_tokens, seed = self.limits.tenants.limits_of(tenant).kv_tokens, message.params.seed
+        seed, content = message.params.seed, dict(chain(*[rider.content.items() for rider in riders]))
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
+        table = BlockTable(machine.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens, content)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
-            sequence=Sequence(
-                (*prompt_ids, *message.committed),
-                len(prompt_ids),
-                ends,
-                BlockTable(self.loop.machine.pool, tenant, kv_tokens, content_of(images)),
-                images,
-                self._prompt_scores(message, prompt_ids),
+            sequence=Sequence(opening.tokens, len(prompt_ids), ends, table),
+            terms=Terms(
+                message.params,
+                message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
+                rule,
+                self._limits_under(rule),
+                label,
+                message.background,
+                _digests(message),
             ),
-            params=message.params,
-            key=message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
-            rule=rule,
-            rule_label=label,
-            limits=self._limits_under(rule),
-            top_logprobs=message.top_logprobs,
-            constraint=constraint,
-            background=message.background,
+            riders=riders,
             budget=DraftBudget(quota, record, MIN_ACCEPTANCE),
             own=self._own_draft(tenant, rule),
             timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
-            trace=None if images or constraint is not None else self._trace(message, prompt_ids, tenant),
         )
         self._remembered[session.id] = session
         self.loop.add(session)
@@ -320,23 +323,15 @@ class SessionManager:
             least_draft=rule.least_draft,
         )
 
-    def _prompt_scores(self, message: Open, prompt_ids: tuple[int, ...]) -> PromptScores | None:
-        """Of a new session; None: its reader does not ask for them."""
-        if message.prompt_logprobs is None:
-            return None
-        return PromptScores(prompt_ids, message.prompt_logprobs, self.loop.machine.target.facts.vocab_size)
-
-    def _trace(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Trace | None:
-        """None: nothing of the sequence is kept, as its tenant has not agreed to that."""
-        if self.keeper is None or not self.limits.tenants.limits_of(tenant).keep:
-            return None
-        return self.keeper.trace(tenant, len(prompt_ids) + len(message.committed))
-
     def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
         """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
         if self.loop.machine.target.drafting is None or rule.draft_probs:
             return None
         return self.loop.machine.target.drafting.own_draft(self._drafters.of(tenant, ""))
+
+
+def _digests(message: Open) -> tuple[bytes, ...]:
+    return tuple([image.digest for image in message.images])
 
 
 def _needs_tokenizer(message: Open) -> bool:

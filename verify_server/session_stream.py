@@ -135,7 +135,7 @@ async def _serve(
         )
     finally:
         if session.outbox is outbox:  # else a newer stream has taken the session over
-            if cancelled or session.failed or session.leaving or deadline.passed or not may_return:
+            if cancelled or session.failed or session.reader.leaving or deadline.passed or not may_return:
                 manager.forget(session)
             else:
                 manager.leave(session)

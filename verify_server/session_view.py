@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from opensled.messages import SamplingParams
 from opensled.turns import Turn
 from scheduler.plan import SessionView
 from verify_server.draft_budget import DraftBudget
 from verify_server.outbox import Outbox
 from verify_server.own_draft import OwnDraft
-from verify_server.pending_draft import DraftLimits, PendingDraft
+from verify_server.pending_draft import PendingDraft
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
+from verify_server.terms import Terms
 from verify_server.trees import depth
 
 LONG_ANSWER = 1024  # tokens; chosen: longer than people read at once
@@ -23,16 +23,20 @@ class _Viewed(Protocol):
 
     id: int
     sequence: Sequence
-    turn: Turn
     timing: SessionTiming
     pending: PendingDraft | None
     own: OwnDraft | None
     budget: DraftBudget
-    limits: DraftLimits
-    outbox: Outbox
-    has_reader: bool
-    background: bool
-    params: SamplingParams
+    terms: Terms
+
+    @property
+    def turn(self) -> Turn: ...
+
+    @property
+    def outbox(self) -> Outbox: ...
+
+    @property
+    def has_reader(self) -> bool: ...
 
     @property
     def server_drives(self) -> bool: ...
@@ -54,10 +58,10 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         pending.since if pending else timing.waiting_since,
         timing.pace,
         timing.due(length),
-        session.background,
+        session.terms.background,
         session.turn.hint,
         timing.estimate.forecast if session.turn.latest or timing.estimate.drafts else None,
-        session.budget.longest(session.limits.max_draft, length, now),
+        session.budget.longest(session.terms.limits.max_draft, length, now),
         timing.asked_since,
         depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
         len(own.block.tokens) if own else 0,
@@ -67,7 +71,7 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         length - own.read if own and own.needs_kv and not own.reads_blocks else 0,
         sequence.ends.last_length - length,
         pending.reach if pending else (),
-        session.limits.least_draft,
+        session.terms.limits.least_draft,
         _runs_on(session),
     )
 
@@ -76,4 +80,4 @@ def _runs_on(session: _Viewed) -> bool:
     """Whether its answer is long, and only the context would end it: a background task that nobody bounded."""
     sequence = session.sequence
     is_long = len(sequence) - sequence.prompt_length >= LONG_ANSWER
-    return is_long and sequence.prompt_length + session.params.max_tokens > sequence.ends.last_length
+    return is_long and sequence.prompt_length + session.terms.params.max_tokens > sequence.ends.last_length

@@ -26,7 +26,7 @@ from relay.survival import Survival
 from relay.uplink import AHEAD, VettedBlocks
 from relay.vetting import Vetting
 from scheduler.plan import SchedulingPolicy
-from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.decide import StepResult
 from verify_server.observer import Observer
 from verify_server.session import Session
 
@@ -123,7 +123,7 @@ class Uplink(Asking, Observer):
         self._blocks = VettedBlocks(self._vetting, self._relay.length, hub.bound, cast(Any, Ready))
         self._draft_by(self._blocks)
 
-    def committed(self, tokens: int, result: AcceptanceResult | None, now: float) -> None:
+    def committed(self, tokens: int, result: StepResult | None, now: float) -> None:
         """See `Observer`: there are more vetted tokens, or others."""
         self._vetting.committed(tokens, result, now)
         self._blocks.look()

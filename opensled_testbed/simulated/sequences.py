@@ -8,11 +8,11 @@ from typing import Any, cast
 from opensled.protocol import EndRules, common_prefix
 from opensled_testbed.traces import ItemTrace, TraceSet, eos_ids
 from verify_server.acceptance.base import AcceptanceResult, SessionScores
+from verify_server.acceptance.decide import Outcome
 from verify_server.engine.base import Scores
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.sequence import Sequence
-from verify_server.session import StepItem
-from verify_server.step import Outcome
+from verify_server.step_item import StepItem
 
 
 class Script:
@@ -77,7 +77,7 @@ class Decides(Sequence):
         if not check.parents:
             accepted = common_prefix(check.ids, rest)
             return AcceptanceResult(accepted, rest[accepted] if accepted < len(rest) else END)
-        deciding = item.session.rule.decide(check, SessionScores(NO_SCORES, 0, check))
+        deciding = item.session.terms.rule.decide(check, SessionScores(NO_SCORES, 0, check))
         own: list[int] | None = None
         while True:
             try:

@@ -20,18 +20,21 @@ from opensled_testbed.simulated.sequences import ENDLESS, Decides, RecordedSeque
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, Slice
+from verify_server.acceptance.decide import Outcome
 from verify_server.acceptance.match import Match
 from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.kv.blocks import BlockPool
+from verify_server.pending_draft import DraftLimits
 from verify_server.round.machine import StepMachine, Work
 from verify_server.round.target import FittedStep
-from verify_server.session import DraftLimits, Session, StepItem
+from verify_server.session import Session
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
-from verify_server.step import Outcome
+from verify_server.step_item import StepItem
+from verify_server.terms import Terms
 
 MAX_DRAFT = SessionLimits.max_draft
 
@@ -167,11 +170,13 @@ class SimulatedServer:
             self._opened,
             "",
             sequence,
-            SamplingParams(temperature=0),
-            b"",
-            Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT, max_tree),
-            background=wish.background,
+            Terms(
+                SamplingParams(temperature=0),
+                b"",
+                Match(),
+                DraftLimits(VOCABULARY, MAX_DRAFT, max_tree),
+                background=wish.background,
+            ),
             own=self._drafter.own_draft() if self._drafter else None,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),

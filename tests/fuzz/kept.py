@@ -16,7 +16,7 @@ from opensled_training.adapting.material import read_kept
 from opensled_training.distil.shard_batches import batch_of
 from tests.fuzz.choices import NUMBERS, Choices
 from verify_server.kept.kept_store import MARK, NAME, KeptStore
-from verify_server.kept.trace import TOP, KeptText
+from verify_server.kept.kept_text import TOP, KeptText
 
 WORDS, IDS, QUOTA = "words", 60, 4_000
 STRANGE = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ class DraftCheck(NamedTuple):
     position: int
     params: SamplingParams
     key: bytes  # noise key
-    top_logprobs: int | None = None  # log-probabilities wanted of each committed token, and of so many others
     masks: Masks = None  # k + 1 of them, when the answer is guided
     parents: tuple[int, ...] = ()  # of each draft token, if they are a tree (`DraftBlock`); () = a chain
     emitted: EmittedRows = None  # k + 1 of them, when there are penalties
@@ -44,12 +43,9 @@ class AcceptanceResult(NamedTuple):
 
     num_accepted: int
     next_token: int  # recovered or bonus
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
     path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
     loose: tuple[int, ...] = ()  # indices of accepted draft tokens that are not the target's own
-    likeliest: tuple[
-        TokenLogprobs, ...
-    ] = ()  # raw, at the accepted tokens and the next one, where text is kept
+    read: Mapping[type[Reading], Any] = {}  # what each `Reading` of the step has found
 
 
 def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
@@ -63,6 +59,23 @@ def moves(check: DraftCheck, result: AcceptanceResult) -> list[tuple[int, int]]:
     """From where to where the KV of a tree's accepted tokens must go, so that they follow the text in order."""
     first = check.position
     return [(first + index, first + place) for place, index in enumerate(result.path) if index != place]
+
+
+class StepRows(NamedTuple):
+    """The rows of one session in a step, after its rule has decided; they are numbered as in `scores`."""
+
+    scores: Scores
+    newest: int  # the row after the newest token of the text, or of the chunk; rows of the text precede it
+    rows: Sequence[int] = ()  # of each decided token, the row that it was decided by
+    ids: tuple[int, ...] = ()  # the decided tokens; () = a chunk of a prompt
+
+
+class Reading(ABC):
+    """Something that is read of a session's rows beside the decision. It can be pickled, and so can what it finds."""
+
+    @abstractmethod
+    def read(self, rows: StepRows) -> Any:
+        """In the engine's thread, or where the target decides. Raises NonFiniteLogits."""
 
 
 class SessionScores:

@@ -25,7 +25,7 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
 from verify_server.own_draft import OwnDraft
 from verify_server.served_model import ServedModel
-from verify_server.session import StepItem
+from verify_server.step_item import StepItem
 
 log = logging.getLogger(__name__)
 
@@ -40,22 +40,24 @@ READS, HEAD_READS = 8, 32
 
 def asked_of(item: StepItem) -> Ask | None:
     """What one session asks for after its step is committed; None = nothing, as where it has ended."""
-    session, sequence = item.session, item.session.sequence
+    session, sequence, terms = item.session, item.session.sequence, item.session.terms
     most = min(item.ask, sequence.useful)
     if most <= 0 or sequence.finish_reason or session.closed or session.failed:
         return None
-    return Ask(
+    ask = Ask(
         session.id,
         session.tenant,
         sequence.tokens,
         most,
-        session.params,
-        session.key,
+        terms.params,
+        terms.key,
         item.blocks,
-        session.emitted,
-        sequence.table.content,
-        0 if session.limits.tree_reads else min(session.limits.max_tree, WAYS * most),
+        content=sequence.table.content,
+        most_of_tree=0 if terms.limits.tree_reads else min(terms.limits.max_tree, WAYS * most),
     )
+    for rider in session.riders:
+        ask = rider.ask(ask)
+    return ask
 
 
 def drafting_of(config: ServeConfig, target: ServedModel) -> DraftStage | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections import Counter
 
 from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.trace import KeptText, Trace
+from verify_server.kept.kept_text import KeptText
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +27,6 @@ class TextKeeper:
         self._waiting: queue.Queue[KeptText | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._run, name="kept text", daemon=True)
         self._thread.start()
-
-    def trace(self, tenant: str, first: int) -> Trace:
-        """For a new sequence that has `first` tokens."""
-        return Trace(tenant, time.time(), first, self.offer)
 
     def offer(self, text: KeptText) -> None:
         """Hand over a text; never waits."""

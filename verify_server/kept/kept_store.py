@@ -21,7 +21,7 @@ import numpy as np
 
 from opensled.errors import UsageError
 from opensled.files import write_whole
-from verify_server.kept.trace import KeptText
+from verify_server.kept.kept_text import KeptText
 
 GIVEN, ANSWER = 0, 2  # who wrote a token, as in opensled_training/distil/self_text.py
 NAME, MARK = "tenant", ".deleted"

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from scheduler.plan import Slice
 from verify_server.kv.blocks import BlockPool, OutOfBlocks, OverBudget
 from verify_server.kv.twins import StepBlocks
-from verify_server.session import Session, StepItem
+from verify_server.session import Session
+from verify_server.step_item import StepItem
 
 # A session that has been resting for longer is not within a round. Such sessions are preempted by least recent use.
 # Sessions within a round come back in the order of their use, so each would lose its KV just before it needs it: of
@@ -64,7 +65,7 @@ class KVPreemptor:
         while self._waiting:
             piece = self._waiting.pop(next(iter(self._waiting)))
             session = self._sessions[piece.session]
-            piece = session.sequence.within(piece)
+            piece = session.within(piece)
             if self._blocks.spare(session):
                 self._spared[piece.session] = piece
             elif (item := self._plan(session, piece, last_resort)) is None:

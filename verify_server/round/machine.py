@@ -16,13 +16,14 @@ from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
+from verify_server.acceptance.decide import Outcome, step_failed
 from verify_server.counters import LoopStats
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import OwnDrafts, asked_of
 from verify_server.kv.blocks import BlockPool
 from verify_server.round.target import Target
-from verify_server.session import Session, StepItem
-from verify_server.step import Outcome, step_failed
+from verify_server.session import Session
+from verify_server.step_item import StepItem
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +82,8 @@ class StepMachine:
         self.sessions.pop(session.id, None)
         session.closed = True
         if not session.in_step:
-            if session.trace is not None:
-                session.trace.end(session.sequence.tokens)
+            session.end()
             self.target.forget(session)
-            session.constraint = None  # a grammar takes some hundred KB
 
     def begin(self, now: float) -> Work | Sleep:
         """What is to be computed now."""
@@ -160,9 +159,7 @@ class StepMachine:
             self.remove(session)
             session.fail(error)
             return
-        if session.trace is not None and outcome is not None:
-            session.trace.add(outcome.likeliest[:tokens])
         if session.sequence.over or session.closed:
             self.remove(session)
-        elif session.leaving:
+        elif session.reader.leaving:
             session.hand_over()

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from scheduler.plan import Slice
+from verify_server.acceptance.decide import Outcome
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import Segment, TargetEngine
@@ -13,8 +14,9 @@ from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
 from verify_server.kv.twins import adopts
 from verify_server.round.target import FittedStep
-from verify_server.session import Session, StepItem
-from verify_server.step import Outcome, run_step
+from verify_server.session import Session
+from verify_server.step import run_step
+from verify_server.step_item import StepItem
 from verify_server.trees import runs
 
 

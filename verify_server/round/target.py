@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from scheduler.plan import Slice
+from verify_server.acceptance.decide import Outcome
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.kv.blocks import BlockPool
-from verify_server.session import Session, StepItem
-from verify_server.step import Outcome
+from verify_server.session import Session
+from verify_server.step_item import StepItem
 
 
 class FittedStep(NamedTuple):

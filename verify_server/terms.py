@@ -1,0 +1,22 @@
+"""What is settled when a sequence is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opensled.messages import SamplingParams
+from verify_server.acceptance.base import AcceptanceRule
+from verify_server.pending_draft import DraftLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """It stays as long as the sequence lives, whoever reads it."""
+
+    params: SamplingParams
+    key: bytes  # noise key
+    rule: AcceptanceRule
+    limits: DraftLimits
+    rule_label: str = ""  # its name with all options
+    background: bool = False
+    images: tuple[bytes, ...] = ()  # digests of the pictures in its prompt
