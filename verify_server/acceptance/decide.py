@@ -33,9 +33,7 @@ class Question(NamedTuple):
     check: DraftCheck | None  # complete; None: a chunk of a prompt, nothing to decide
     rule: AcceptanceRule
     reads: tuple[Reading, ...] = ()
-    row: int = (
-        0  # of the newest token of the text, which is row 0 of the draft; the rows of a draft follow it
-    )
+    row: int = 0  # of the newest token of the text: row 0 of a draft, whose other rows follow it
 
 
 class ChunkRows(NamedTuple):
