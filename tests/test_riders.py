@@ -32,7 +32,7 @@ from verify_server.riders.guide import GuideMasks
 from verify_server.riders.kept_text import LikeliestReading, TextTrace
 from verify_server.riders.prompt_logprobs import PromptLogprobs, PromptReading
 from verify_server.session import Session
-from verify_server.step import asked, run_step
+from verify_server.step import question_of, run_step
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = (3, 1, 4, 1, 5)
@@ -188,12 +188,12 @@ def test_what_a_step_asks_is_complete_before_it_and_decided_in_another_process()
     )
     one.submit(Draft(1, DraftBlock(5, tuple(map(DraftToken, (7, 9))))), 0.0)
     chunk = one.plan(Slice(1, 3, False), 0.0)
-    questions = {"chunk": asked(chunk, chunk.segment.rows - 1)}
+    questions = {"chunk": question_of(chunk, chunk.segment.rows - 1)}
     one.commit(chunk, decide(questions, NumpyScores(np.zeros((3, WIDE), np.float32)))["chunk"], 0.0)
     item = one.plan(Slice(1, 2, True), 0.0)
     assert (chunk.segment.rows, item.segment.rows) == (3, 2 + 2)
     before = chunk.segment.rows
-    questions["decision"] = asked(item)._replace(row=before + item.segment.rows - 1 - 2)
+    questions["decision"] = question_of(item)._replace(row=before + item.segment.rows - 1 - 2)
     check = questions["decision"].check
     assert len(check.masks) == 3 and [each.path for each in check.emitted] == [(), (7,), (7, 9)]
     logits = np.random.default_rng(5).normal(size=(before + 4, WIDE)).astype(np.float32)

@@ -139,9 +139,9 @@ class Session:
             unverified=min(news, sequence.unverified),
             revision=truth.rewinds,
         )
-        self.outbox.put(self.told(verdict))
+        self.outbox.put(self.complete(verdict))
 
-    def told(self, message: Message) -> Message:
+    def complete(self, message: Message) -> Message:
         """A message that leaves, with what its riders have to say by it."""
         for rider in self.riders:
             message = rider.tell(message)
@@ -153,7 +153,7 @@ class Session:
         Where another server confirms the text, its reader waits for that one.
         """
         if self.sequence.ahead is None:
-            told = self.told(before or self.sequence.prefill)
+            told = self.complete(before or self.sequence.prefill)
             if told is not before:
                 self.outbox.put_prefill(told)
 

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
@@ -18,7 +17,7 @@ from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.acceptance.consent import require_rule
-from verify_server.acceptance.served import ServedRules
+from verify_server.acceptance.served import ServedRule, ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
 from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
@@ -158,7 +157,7 @@ class SessionManager:
             terms.rule.draft_probs,
             rule=terms.rule_label,
         )
-        return session, session.told(opened)
+        return session, session.complete(opened)
 
     async def count(self, message: Open, tenant: str, spent: Spent | None = None) -> Opened:
         """The answer to an `Open` that may take no token: it has the ids of the prompt, and there is no session."""
@@ -273,40 +272,31 @@ class SessionManager:
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None
     ) -> Session:
         served = self.rules.create(message.rule)
-        tenant_limits = self.limits.tenants.limits_of(tenant)
-        require_rule(served, message.guide, tenant_limits, self.limits.max_draft)
-        label, rule = served
+        require_rule(served, message.guide, self.limits.tenants.limits_of(tenant), self.limits.max_draft)
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
-        machine = self.loop.machine
-        keeper, vocab_size = self.keeper if tenant_limits.keep else None, machine.target.facts.vocab_size
-        opening = Opening(
-            message, prompt_ids, tenant, rule, self.inputs, vocab_size, machine.stats, keeper, spent
-        )
+        opening = self._opening(message, prompt_ids, tenant, served.rule, spent)
         riders = await riders_of(opening)
         if self.draining:
             raise _shutting_down()
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
-        seed, content = message.params.seed, dict(chain(*[rider.content.items() for rider in riders]))
+        kv_tokens = self.limits.tenants.limits_of(tenant).kv_tokens
+        content = {place: id for rider in riders for place, id in rider.content.items()}
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
-        table = BlockTable(machine.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens, content)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
-            sequence=Sequence(opening.tokens, len(prompt_ids), ends, table),
-            terms=Terms(
-                message.params,
-                message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
-                rule,
-                self._limits_under(rule),
-                label,
-                message.background,
-                _digests(message),
+            sequence=Sequence(
+                opening.tokens,
+                len(prompt_ids),
+                ends,
+                BlockTable(self.loop.machine.pool, tenant, kv_tokens, content),
             ),
+            terms=self._terms(message, served),
             riders=riders,
             budget=DraftBudget(quota, record, MIN_ACCEPTANCE),
-            own=self._own_draft(tenant, rule),
+            own=self._own_draft(tenant, served.rule),
             timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
         )
         self._remembered[session.id] = session
@@ -314,6 +304,26 @@ class SessionManager:
         self._admission.entered()
         self.stats.opened["new"] += 1
         return session
+
+    def _opening(
+        self,
+        message: Open,
+        prompt_ids: tuple[int, ...],
+        tenant: str,
+        rule: AcceptanceRule,
+        spent: Spent | None,
+    ) -> Opening:
+        machine = self.loop.machine
+        keeper = self.keeper if self.limits.tenants.limits_of(tenant).keep else None
+        width = machine.target.facts.vocab_size
+        return Opening(message, prompt_ids, tenant, rule, self.inputs, width, machine.stats, keeper, spent)
+
+    def _terms(self, message: Open, served: ServedRule) -> Terms:
+        label, rule = served
+        seed = message.params.seed
+        key = message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed))
+        limits, images = self._limits_under(rule), _digests(message)
+        return Terms(message.params, key, rule, limits, label, message.background, images)
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
         """A rule that must know what tokens are drawn from takes chains only."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from opensled.errors import EngineLost, OpenSledError
 from verify_server.acceptance.base import AcceptanceResult, moves
-from verify_server.acceptance.decide import Outcome, Question, decide, undecided
+from verify_server.acceptance.decide import Outcome, Question, decide, unforeseen
 from verify_server.engine.base import TargetEngine
 from verify_server.riders.base import DecideAgain
 from verify_server.step_item import StepItem
@@ -24,7 +24,7 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     for index, item in enumerate(work):
         stop += item.segment.rows
         drafted = len(item.check.draft) if item.check is not None else 0
-        question = asked(item, stop - 1 - drafted)
+        question = question_of(item, stop - 1 - drafted)
         if isinstance(question, Question):
             questions[index] = question
         else:
@@ -36,7 +36,7 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     return [_without_blame(engine, item, outcomes[index]) for index, item in enumerate(work)]
 
 
-def asked(item: StepItem, row: int = 0) -> Question | OpenSledError | None:
+def question_of(item: StepItem, row: int = 0) -> Question | OpenSledError | None:
     """In the engine's thread, before or after the forward pass: what a session asks of its rows, or its outcome.
 
     `row`: see `Question`; 0 = it is not known yet.
@@ -53,7 +53,7 @@ def asked(item: StepItem, row: int = 0) -> Question | OpenSledError | None:
     except OpenSledError as error:
         return error
     except Exception:
-        return undecided()
+        return unforeseen()
     return Question(check, session.terms.rule, item.reads, row)
 
 
@@ -81,4 +81,4 @@ def _compact(
     except OpenSledError as error:
         return error
     except Exception:
-        return undecided()
+        return unforeseen()

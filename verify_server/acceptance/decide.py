@@ -68,12 +68,12 @@ def decide(questions: Mapping[Key, Question], scores: Scores) -> dict[Key, Outco
             except OpenSledError as error:
                 outcomes[key] = error
             except Exception:
-                outcomes[key] = undecided()
+                outcomes[key] = unforeseen()
         answers = dict(zip(requests, _sample(scores, list(requests.values()))))
     return outcomes
 
 
-def undecided() -> EngineError:
+def unforeseen() -> EngineError:
     """The outcome of a sequence whose error, which is being handled, nobody foresaw."""
     log.exception("a sequence's rows cannot be decided")
     return step_failed()
