@@ -92,7 +92,7 @@ class World:
         number = len(self.users) + 1
         start = [1 + (number + place * place) % 40 for place in range(prompt)]
         script = [*start, *continuation(start, tokens)]
-        table, limits = BlockTable(self.loop.machine.pool), DraftLimits(VOCAB, MAX_DRAFT)
+        table, limits = BlockTable(self.loop.machine.target.pool), DraftLimits(VOCAB, MAX_DRAFT)
         estimate = self._devices.of(str(asked.get("tenant", "t")), "")
         session = made(number, start, tokens, table, limits, estimate=estimate, **asked)
         user = User(habits, session, script, Truth(start), begun=at)

@@ -9,7 +9,7 @@ from opensled.protocol import EndRules
 from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match
-from verify_server.kv.blocks import BlockTable
+from verify_server.kv.memory import SequenceMemory
 from verify_server.prompt_scores import PromptScores
 from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session
@@ -22,7 +22,7 @@ def made(
     id: int,
     prompt: Ids[int],
     max_tokens: int,
-    table: BlockTable,
+    memory: SequenceMemory,
     limits: DraftLimits = DraftLimits(VOCAB, 8),
     *,
     tenant: str = "t",
@@ -37,6 +37,6 @@ def made(
     """A session without a reader; the keyword arguments are those of the classes it is made of."""
     ends = EndRules(frozenset({eos}), frozenset(params.stop_ids), len(prompt) + max_tokens)
     return Session(
-        id, tenant, Sequence(prompt, len(prompt), ends, table, scores=scores), params, key, Match(), limits,
+        id, tenant, Sequence(prompt, len(prompt), ends, memory, scores=scores), params, key, Match(), limits,
         background=background, timing=SessionTiming(estimate, pace),
     )  # fmt: skip

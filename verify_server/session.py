@@ -48,6 +48,7 @@ class StepItem(NamedTuple, Generic[SessionT]):
     own: DraftBlock = NO_DRAFT  # and what of the server's own one
     ask: int = 0  # tokens that the server's drafter is to draft after the step
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
+    since: float = 0.0  # when the draft came
 
 
 @dataclass(eq=False, slots=True)
@@ -178,7 +179,7 @@ class Session:
             )
         )
 
-    def _tell_prefill(self) -> None:
+    def tell_prefill(self) -> None:
         """Send how far its text is computed, and what that says of its prompt's tokens, if asked for.
 
         Where another server confirms the text, its reader waits for that one.
@@ -233,7 +234,7 @@ class Session:
     def adopt_kv(self) -> None:
         """See `Sequence.adopt_kv`."""
         if self.sequence.adopt_kv():
-            self._tell_prefill()
+            self.tell_prefill()
         self._view = None
 
     def take_own(self, proposal: Proposal, asked: int) -> None:
@@ -272,26 +273,27 @@ class Session:
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
-            self._tell_prefill()
+            self.tell_prefill()
         self.in_step = True
         draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
         ask = piece.ask if piece.decide and self.own is not None else 0
         covered = length + len(block.tokens) + ask
-        blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
+        blocks = self.own.blocks(covered, self.sequence.memory) if ask and self.own is not None else ()
+        since = pending.since if pending else now
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, since)
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step, self._view = False, None
         if item.check is None:
             self.sequence.advance(item.segment)
-            self._tell_prefill()
+            self.tell_prefill()
             return 0
         if result is None:
             self._decide_again(item, now)
             return 0
         if self.sequence.scores is not None and self.sequence.scores.has_news:
-            self._tell_prefill()
+            self.tell_prefill()
         base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)
         if result.loose:
@@ -318,6 +320,13 @@ class Session:
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(len(self.sequence), now)
         return len(news)
+
+    def postpone(self, item: StepItem, now: float) -> None:
+        """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""
+        self.in_step, self._view = False, None
+        self.budget.give_back(len(item.drafted.tokens), now)
+        if self.pending is None and item.draft is not None:
+            self.pending = self._pending(item.draft, item.rest, item.since)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""

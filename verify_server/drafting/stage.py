@@ -53,7 +53,7 @@ def asked_of(item: StepItem) -> Ask | None:
         session.key,
         item.blocks,
         session.emitted,
-        sequence.table.content,
+        sequence.memory.content,
         0 if session.limits.tree_reads else min(session.limits.max_tree, WAYS * most),
     )
 
