@@ -263,7 +263,7 @@ class Sessions(RuleBasedStateMachine):
         sessions.update((planned.session.id, planned.session) for planned in self.work)
         holders = Counter(block for session in sessions.values() for block in session.sequence.memory.blocks)
         assert all(self.loop.machine.target.pool.holders(block) == holders[block] for block in range(BLOCKS))
-        assert self.loop.machine.target.pool.num_free == BLOCKS - len(holders)
+        assert self.loop.machine.target.memory.free == (BLOCKS - len(holders)) * BLOCK_SIZE
         for session, segment in ((planned.session, planned.segment) for planned in self.work):
             assert [*segment.blocks] == session.sequence.memory.blocks, "a step computes in freed memory"
             written = segment.blocks[segment.start // BLOCK_SIZE :]
