@@ -70,7 +70,8 @@ class ForeignTarget(Target):
         self._over: deque[int] = deque()  # sequences that nobody reads any more
         self._known: dict[str, set[tuple[int, ...]]] = {}  # by tenant: whole pages from the beginning on
         self.breaks: deque[str] = deque()  # of the next steps: "" = fine, "recover", "raise", "lose"
-        self.steps = self.preempted = self.asked = 0
+        self._served: set[int] = set()  # in this step
+        self._work: set[int] = set()  # of this step
 
     def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
         """What it may decide; what it computes of that it says afterwards."""
@@ -83,7 +84,6 @@ class ForeignTarget(Target):
 
     def step(self, work: Sequence[StepItem]) -> Sequence[Outcome | Progress]:
         """In the engine's thread."""
-        self.steps += 1
         self.collect()
         how = self.breaks.popleft() if self.breaks else ""
         if how:  # whatever it holds is in doubt, that of sequences outside the step as well
@@ -95,11 +95,12 @@ class ForeignTarget(Target):
             return [Progress(0) for _ in work]
         order = [item for item in work if self._random.random() >= self._leaves]
         self._random.shuffle(order)
-        room, served, outcomes = self.chunk, set[int](), dict[int, Outcome | Progress]()
+        room, outcomes = self.chunk, dict[int, Outcome | Progress]()
+        self._served, self._work = set(), {item.session.id for item in work}
         for item in order[: self.at_once]:
-            outcomes[item.session.id], spent = self._compute(item, room, served)
+            outcomes[item.session.id], spent = self._compute(item, room)
             room -= spent
-            served.add(item.session.id)
+            self._served.add(item.session.id)
         return [outcomes.get(item.session.id, Progress(self._length(item))) for item in work]
 
     def collect(self) -> None:
@@ -112,7 +113,7 @@ class ForeignTarget(Target):
         held = self.memory.sequences.get(item.session.id)
         return 0 if held is None else min(len(held.tokens), item.segment.start)
 
-    def _compute(self, item: StepItem, room: int, served: set[int]) -> tuple[Outcome | Progress, int]:
+    def _compute(self, item: StepItem, room: int) -> tuple[Outcome | Progress, int]:
         """What becomes of one sequence, and how many tokens are computed for it."""
         id, tenant, check, start = item.session.id, item.session.tenant, item.check, item.segment.start
         assert check is not None and not item.segment.blocks, (
@@ -122,16 +123,15 @@ class ForeignTarget(Target):
         del held[start:]
         if len(held) < start:  # some of it is gone: all of it, please
             held.clear()
-            self.asked += 1
             return Progress(0), 0
         text = [*held, *item.segment.tokens[: len(item.segment.tokens) - len(check.draft)]]
         cached = 0 if held else self._found(tenant, text)
         held += text[len(held) : cached]
         part = min(room, len(text) - len(held))
         drafted = min(room - part, len(check.draft)) if len(held) + part == len(text) else 0
-        if not self._reserve(id, part + drafted, served):
+        if not self._reserve(id, part + drafted):
             drafted = 0
-        if not part or not self._reserve(id, part, served):
+        if not part or not self._reserve(id, part):
             return Progress(len(held), cached), 0
         held += text[len(held) : len(held) + part]
         self._remember(tenant, held)
@@ -157,17 +157,18 @@ class ForeignTarget(Target):
         known, size = self._known.setdefault(tenant, set()), self.memory.size
         known.update(tuple(tokens[:stop]) for stop in range(size, len(tokens) + 1, size))
 
-    def _reserve(self, id: int, more: int, served: set[int]) -> bool:
-        """Whether there are pages for so many more tokens of a sequence; newer ones give theirs, if need be."""
+    def _reserve(self, id: int, more: int) -> bool:
+        """Whether there are pages for so many more tokens of a sequence; others outside the step, and newer ones in it,
+        give theirs if need be."""
         memory = self.memory
         held = memory.sequences[id].tokens
         needed = memory.pages(len(held) + more) - memory.pages(len(held))
         while needed > memory.free_pages:
-            victims = [n for n, one in memory.sequences.items() if n > id and one.tokens and n not in served]
+            holders = [n for n, one in memory.sequences.items() if one.tokens and n not in self._served]
+            victims = [(n not in self._work, n) for n in holders if n > id or n not in self._work]
             if not victims:
                 return False
-            memory.sequences[max(victims)].tokens.clear()
-            self.preempted += 1
+            memory.sequences[max(victims)[1]].tokens.clear()
         return True
 
 

@@ -59,9 +59,8 @@ class TargetMemory:
     """The KV memory of one target."""
 
     tokens = ENDLESS  # that it holds at most
-    prefix_size = (
-        16  # tokens that one key of `prefixes` stands for; chosen: as many as a block of common engines
-    )
+    # Tokens that one key of `prefixes` stands for. Chosen: as many as a KV block has in most engines.
+    prefix_size = 16
 
     def states(self) -> dict[str, int]:
         """Its tokens, each counted once: "free", "cached" (free, and can be reused), "used", "shared" by several."""

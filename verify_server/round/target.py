@@ -63,6 +63,7 @@ class Target(ABC):
     def step(self, work: Sequence[StepItem]) -> Sequence[Outcome | Progress]:
         """Compute and decide one step; an outcome for each of `work`.
 
+        At least one session gets on, if need be with the KV of sessions outside the step, which may rest for long.
         Raises EngineLost if nothing can be computed any more. By any other error all sessions of the step end, so a
         target that can recover gives `Progress` instead.
         """
