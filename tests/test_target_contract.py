@@ -303,6 +303,22 @@ def test_a_draft_that_was_left_out_waits_and_is_verified_whole():
     assert not room.machine.left_out
 
 
+def test_a_sequence_that_ends_while_it_is_left_out_is_forgotten():
+    target = ForeignTarget(400)
+    room = Room(target)
+    ended, moved = room.enter(PROMPTS[1], 20), room.enter(PROMPTS[2], 20)
+    room.end(room.begin())
+    target.at_once = 0
+    work = room.begin()
+    room.machine.remove(ended)
+    moved.hand_over()
+    assert moved.has_reader and not is_free(target)
+    room.end(work)
+    assert not moved.has_reader
+    room.machine.remove(moved)
+    assert is_free(target)
+
+
 def test_a_newer_draft_takes_the_place_of_one_that_was_left_out():
     target = ForeignTarget(400)
     room = Room(target, draft_wait=10.0)
