@@ -31,11 +31,10 @@ from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
-from verify_server.kv.blocks import BlockTable
 from verify_server.pending_draft import DraftLimits
+from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
-from verify_server.round.own_memory import OwnMemoryTarget
 from verify_server.sequence import Sequence
 from verify_server.session import Session
 from verify_server.terms import Terms
@@ -132,9 +131,7 @@ def _emulated_ms(seconds: float) -> float:
 
 async def _loop(engine: EmulatedEngine, count: int, steps: int) -> tuple[float, Totals]:
     """Real seconds of about `steps` steps, prompts left out, and what they were to take."""
-    loop = VerifyLoop(
-        StepMachine(OwnMemoryTarget(engine), Fcfs(float("inf")), HardwareProfile()), time.monotonic
-    )
+    loop = VerifyLoop(StepMachine(BlockTarget(engine), Fcfs(float("inf")), HardwareProfile()), time.monotonic)
     sessions = [_session(loop, number) for number in range(count)]
     devices = [asyncio.ensure_future(_draft_on(loop, session)) for session in sessions]
     serving = asyncio.ensure_future(loop.run())
@@ -153,7 +150,7 @@ async def _loop(engine: EmulatedEngine, count: int, steps: int) -> tuple[float, 
 
 def _session(loop: VerifyLoop, number: int) -> Session:
     ends = EndRules(frozenset(), frozenset(), len(PROMPT) + PARAMS.max_tokens)
-    sequence = Sequence(PROMPT, len(PROMPT), ends, BlockTable(loop.machine.pool))
+    sequence = Sequence(PROMPT, len(PROMPT), ends, loop.machine.target.memory.place("", 0, {}))
     limits = DraftLimits(loop.machine.target.facts.vocab_size, LENGTH)
     session = Session(number, "local", sequence, Terms(PARAMS, noise_key(number), Match(), limits))
     loop.add(session)

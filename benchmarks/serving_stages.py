@@ -62,7 +62,7 @@ def _marked(marks: Marks) -> None:
     """Lets the server's functions note when they begin and end."""
     from verify_server import step
     from verify_server.input_processor import InputProcessor
-    from verify_server.round import loop, own_memory
+    from verify_server.round import block_target, loop
     from verify_server.session_manager import SessionManager
 
     def note(name: str) -> None:
@@ -103,7 +103,7 @@ def _marked(marks: Marks) -> None:
         (SessionManager, "open"): open_marked,
         (InputProcessor, "prompt_ids"): encode_marked,
         (loop.VerifyLoop, "add"): add_marked,
-        (own_memory, "run_step"): run_marked,
+        (block_target, "run_step"): run_marked,
     }
     for (owner, name), function in patched.items():
         setattr(owner, name, function)

@@ -76,14 +76,14 @@ def _steps(between: Between) -> Figures:
 
 
 def _kv(between: Between) -> Figures:
-    blocks = between.after.by_label("kv_blocks")
-    free = blocks.get("free", 0.0) + blocks.get("cached", 0.0)
+    kv = between.after.by_label("kv_tokens")
+    tokens, cached = sum(kv.values()), kv.get("cached", 0.0)
     return {
-        "kv_blocks": blocks,
-        "kv_tokens": sum(blocks.values()) * between.after.get("kv_block_tokens"),
-        "kv_used": 1 - free / sum(blocks.values()) if any(blocks.values()) else None,
-        "kv_cached": blocks.get("cached", 0.0) / sum(blocks.values()) if any(blocks.values()) else None,
-        "kv_evictions_per_s": between.rate("kv_evictions_total"),
+        "kv": kv,
+        "kv_tokens": tokens,
+        "kv_used": 1 - (kv.get("free", 0.0) + cached) / tokens if tokens else None,
+        "kv_cached": cached / tokens if tokens else None,
+        "kv_evicted_per_s": between.rate("kv_evicted_tokens_total"),
         "preemptions_per_s": between.rate("preemptions_total"),
         "prefix_hits_per_s": between.rate("prefix_cache_hits_total"),
     }

@@ -136,7 +136,7 @@ def _kv(found: Figures) -> list[str]:
         f"{_percent(found['kv_used'])} of {found['kv_tokens']:,.0f} tokens",
         f"{_percent(found['kv_cached'])} kept for later",
         _some(found["prefix_hits_per_s"], ".0f", "tokens taken over/s"),
-        _some(found["kv_evictions_per_s"], ".1f", "blocks evicted/s"),
+        _some(found["kv_evicted_per_s"], ".0f", "tokens evicted/s"),
         _some(found["preemptions_per_s"], ".1f", "sessions displaced/s"),
     ]
 

@@ -20,12 +20,14 @@ from opensled.protocol import Truth
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import VOCAB, FakeEngine, continuation
-from tests.rounds import end, looping
+from tests.rounds import end
 from tests.sessions import made
 from tests.system import read_now
-from verify_server.kv.blocks import BlockTable
 from verify_server.pending_draft import DraftLimits
-from verify_server.round.machine import Work
+from verify_server.round.block_target import BlockTarget
+from verify_server.round.loop import VerifyLoop
+from verify_server.round.machine import StepMachine, Work
+from verify_server.round.target import Target
 from verify_server.session import Session
 from verify_server.step_item import StepItem
 
@@ -77,11 +79,18 @@ class World:
     """Users and a server on one clock."""
 
     def __init__(
-        self, policy: SchedulingPolicy, profile: HardwareProfile, seed: int = 0, blocks: int = 4000
+        self,
+        policy: SchedulingPolicy,
+        profile: HardwareProfile,
+        seed: int = 0,
+        blocks: int = 4000,
+        target: Target | None = None,
     ) -> None:
+        """`target`: None = one over a fake engine with so many KV `blocks`."""
         self.now, self.random, self.profile = 0.0, random.Random(seed), profile
         self._lies = random.Random(seed)  # apart, so that what is told changes no draft
-        self.loop = looping(FakeEngine(blocks), policy, profile, lambda: self.now)
+        target = target or BlockTarget(FakeEngine(blocks))
+        self.loop = VerifyLoop(StepMachine(target, policy, profile, learns=False), lambda: self.now)
         self.users: list[User] = []
         self.longest: dict[int, float] = {}  # seconds between two commits of a present session, by its number
         self.steps = 0
@@ -94,9 +103,10 @@ class World:
         number = len(self.users) + 1
         start = [1 + (number + place * place) % 40 for place in range(prompt)]
         script = [*start, *continuation(start, tokens)]
-        table, limits = BlockTable(self.loop.machine.pool), DraftLimits(VOCAB, MAX_DRAFT)
-        estimate = self._devices.of(str(asked.get("tenant", "t")), "")
-        session = made(number, start, tokens, table, limits, estimate=estimate, **asked)
+        tenant = str(asked.get("tenant", "t"))
+        memory = self.loop.machine.target.memory.place(tenant, 0, {})
+        limits, estimate = DraftLimits(VOCAB, MAX_DRAFT), self._devices.of(tenant, "")
+        session = made(number, start, tokens, memory, limits, estimate=estimate, **asked)
         user = User(habits, session, script, Truth(start), begun=at)
         self.users.append(user)
         self._later(at, lambda: self._enter(user))

@@ -69,10 +69,10 @@ class Replica:
     def heartbeat(self):
         """A second old, never stale and never draining: the gateway has to find out by itself."""
         sessions = sum(session.has_reader for session in self.manager.remembered)
-        pool = self.loop.machine.pool
+        memory = self.loop.machine.target.memory
         return Heartbeat(
-            self.name, self.address, time.monotonic() - 1, pool.num_free, pool.block_size, sessions,
-            64, 0.01, 0.0, 0.001, "fake", self._text.fingerprint, False, pool.recent_prefixes(), self.inner,
+            self.name, self.address, time.monotonic() - 1, memory.free, memory.prefix_size, sessions,
+            64, 0.01, 0.0, 0.001, "fake", self._text.fingerprint, False, memory.prefixes(), self.inner,
         )  # fmt: skip
 
     async def drain(self):

@@ -9,9 +9,9 @@ from scheduler.plan import SchedulingPolicy
 from verify_server.acceptance.decide import Outcome
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import TargetEngine
+from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine, Work
-from verify_server.round.own_memory import OwnMemoryTarget
 from verify_server.step_item import StepItem
 
 
@@ -25,8 +25,8 @@ def looping(
     learns: bool = False,
     **memory: object,
 ) -> VerifyLoop:
-    """`memory`: further arguments of `OwnMemoryTarget`."""
-    target = OwnMemoryTarget(engine, drafting, **memory)  # type: ignore[arg-type]
+    """`memory`: further arguments of `BlockTarget`."""
+    target = BlockTarget(engine, drafting, **memory)  # type: ignore[arg-type]
     return VerifyLoop(machine(target, policy, profile, learns), clock)
 
 

@@ -10,7 +10,7 @@ from opensled.protocol import EndRules
 from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match
-from verify_server.kv.blocks import BlockTable
+from verify_server.kv.memory import SequenceMemory
 from verify_server.pending_draft import DraftLimits
 from verify_server.riders.base import Rider
 from verify_server.riders.penalties import PenaltyCounts
@@ -33,7 +33,7 @@ def made(
     id: int,
     prompt: Ids[int],
     max_tokens: int,
-    table: BlockTable,
+    memory: SequenceMemory,
     limits: DraftLimits = DraftLimits(VOCAB, 8),
     *,
     tenant: str = "t",
@@ -50,5 +50,5 @@ def made(
     if params.penalizes:
         riders += (PenaltyCounts(len(prompt), prompt),)
     terms = Terms(params, key, Match(), limits, background=background)
-    sequence = Sequence(prompt, len(prompt), ends, table)
+    sequence = Sequence(prompt, len(prompt), ends, memory)
     return Session(id, tenant, sequence, terms, riders, timing=SessionTiming(estimate, pace))

@@ -64,7 +64,7 @@ async def running(
     **memory: object,
 ) -> AsyncIterator[MemoryNetwork]:
     """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`;
-    `drafter`: beside the target; `memory`: of `OwnMemoryTarget`."""
+    `drafter`: beside the target; `memory`: of `BlockTarget`."""
     policy = policy or Fcfs(draft_wait)
     stage = DraftStage(drafter, engine.info.vocab_size) if drafter else None
     profile = HardwareProfile(max_step_tokens)
@@ -78,7 +78,9 @@ async def running(
         await network.close()
         for session in list(manager.remembered):
             manager.forget(session)
-        while loop.machine.pool.num_free < loop.machine.pool.num_blocks:  # a step still holds some
+        while (
+            loop.machine.target.pool.num_free < loop.machine.target.pool.num_blocks
+        ):  # a step still holds some
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
     finally:

@@ -181,7 +181,7 @@ async def during_a_step(place: Place) -> None:
             await until(lambda: session.in_step)
             stream.vanish()
             await until(lambda: not session.has_reader)
-            assert session.in_step and session.sequence.table.blocks
+            assert session.in_step and session.sequence.memory.blocks
             place.engine.gate.set()
             await lingers(place, session)
 

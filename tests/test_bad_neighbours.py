@@ -56,7 +56,7 @@ def test_a_bug_in_one_sequences_rule_fails_that_sequence_alone():
     sick, well = Bench(), Bench()
     pool = BlockPool(64, 4)
     sick.session.terms = replace(sick.session.terms, rule=Broken())
-    sick.session.sequence.table, well.session.sequence.table = BlockTable(pool), BlockTable(pool)
+    sick.session.sequence.memory, well.session.sequence.memory = BlockTable(pool), BlockTable(pool)
     work = [bench.session.plan(Slice(1, len(PROMPT), True), 0.0) for bench in (sick, well)]
     expected = well.right(1)[0]
     failure, decision = run_step(FakeEngine(), work)

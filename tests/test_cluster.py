@@ -100,7 +100,7 @@ def test_replicas_tell_who_and_where_they_are(ray_cluster):
         assert len({first.address, second.address, first.inner, second.inner}) == 4
         for beat in (first, second):
             assert beat.model_id == "tiny" and beat.fingerprint and not beat.draining
-            assert beat.free_blocks > 0 and beat.block_size > 0 and beat.sessions == 0 and beat.places == 256
+            assert beat.free_tokens > 0 and beat.prefix_size > 0 and beat.sessions == 0 and beat.places == 256
             assert beat.step_s > 0 and beat.token_s > 0 and beat.queue_s == 0
         before = first.at
         await until(lambda: cluster.directory.replicas()[0].at > before)

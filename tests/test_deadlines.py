@@ -84,7 +84,11 @@ def test_past_its_deadline_a_session_leaves_within_one_step():
             assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
             await no_further_step(manager, engine)
-            await until(lambda: manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks)
+            await until(
+                lambda: (
+                    manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
+                )
+            )
             await channel.close()
 
     asyncio.run(scenario())
@@ -98,7 +102,11 @@ def test_a_cancelled_session_leaves_within_one_step():
             await call.write(codec.encode_client(Cancel()))
             await until(lambda: not manager.loop.machine.sessions and not manager.remembered)
             await no_further_step(manager, engine)
-            await until(lambda: manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks)
+            await until(
+                lambda: (
+                    manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
+                )
+            )
             await channel.close()
 
     asyncio.run(scenario())

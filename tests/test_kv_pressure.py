@@ -37,7 +37,7 @@ class Pressed:
     def open(
         self, prompt: list[int], tenant: str = "t", max_tokens: int = PARAMS.max_tokens, budget: int = 0
     ) -> Session:
-        table = BlockTable(self.loop.machine.pool, tenant, budget)
+        table = BlockTable(self.loop.machine.target.pool, tenant, budget)
         limits = DraftLimits(VOCAB, 4)
         session = made(len(self.sessions), prompt, max_tokens, table, limits, tenant=tenant, params=PARAMS)
         self.sessions.append(session)
@@ -81,7 +81,7 @@ class Pressed:
 
 
 def holds(session: Session) -> bool:
-    return bool(session.sequence.table.blocks)
+    return bool(session.sequence.memory.blocks)
 
 
 def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
@@ -165,7 +165,7 @@ def test_a_tenant_at_his_budget_makes_room_among_his_own():
         pressed.draft(session, 1)
         pressed.step(Slice(session.id, 7, True))
     assert [holds(session) for session in pressed.sessions] == [True, True, False, True]
-    assert pressed.loop.machine.pool.num_free > 20
+    assert pressed.loop.machine.target.pool.num_free > 20
     pressed.must_finish(100)
 
 

@@ -99,7 +99,7 @@ def test_a_draft_that_comes_after_the_end_costs_no_verdict():
             verdict = await _read_to_the_end(stream)
             assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
             assert (
-                manager.loop.machine.pool.num_free == manager.loop.machine.pool.num_blocks
+                manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
             )  # nothing is held for it
             started = time.monotonic()
             await stream.close(5.0)

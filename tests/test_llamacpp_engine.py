@@ -23,7 +23,7 @@ from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import BATCH, LlamaCache
 from verify_server.engine.llamacpp import LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
-from verify_server.round.own_memory import OwnMemoryTarget
+from verify_server.round.block_target import BlockTarget
 
 NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts
 # Largest difference of a logit between two ways to compute it, in units of the logits' spread: keys and values are
@@ -245,7 +245,7 @@ def test_another_sessions_kv_is_never_continued(engine):
 def test_what_a_session_gives_back_leaves_the_cache(engine):
     """Attention looks at every taken cell, so what is over must not stay; what a rollback keeps must."""
     loaded = engine("llama")
-    pool = OwnMemoryTarget(loaded).pool
+    pool = BlockTarget(loaded).pool
     table, other = BlockTable(pool), BlockTable(pool)
     for each, length in ((table, 50), (other, 20)):
         each.grow(length)

@@ -93,8 +93,7 @@ def test_the_loop_counts_its_steps():
             assert found["step_sessions_sum",] == sum(engine.batches)
             assert found["positions_computed_total",] == engine.computed
             assert found["tokens_committed_total",] == found["tokens_unasked_total",] == 40
-            assert found["kv_blocks", "free"] + found["kv_blocks", "cached"] == 100
-            assert found["kv_block_tokens",] == engine.block_size
+            assert found["kv_tokens", "free"] + found["kv_tokens", "cached"] == 100 * engine.block_size
             assert found["sessions", "live"] == 0
             assert found["step_tokens_sum",] == engine.computed
             assert found["step_tokens_count",] == len(engine.batches)

@@ -84,9 +84,9 @@ def test_a_prompt_that_was_there_before_is_counted_as_taken_over():
             return samples(scrape(server_metrics(network.manager)))
 
     found = asyncio.run(scenario())
-    assert found["prefix_cache_hits_total",] >= 28 and found["kv_blocks", "cached"] > 0
+    assert found["prefix_cache_hits_total",] >= 28 and found["kv_tokens", "cached"] > 0
     states = ("free", "cached", "used", "shared")
-    assert sum(found["kv_blocks", state] for state in states) == 200
+    assert sum(found["kv_tokens", state] for state in states) == 200 * 4
 
 
 def test_a_gateway_tells_of_its_replicas_and_placements():

@@ -22,6 +22,7 @@ from tests.test_tenants import CountingText
 from verify_server.admission_controller import AdmissionController
 from verify_server.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime
 from verify_server.draft_budget import Quotas
+from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits
@@ -37,7 +38,7 @@ class Inside:
     def __init__(self, tenant, pace=0.0, background=False, blocks=()):
         self.tenant, self.background, self.has_reader = tenant, background, True
         self.timing = SimpleNamespace(pace=pace)
-        self.sequence = SimpleNamespace(table=SimpleNamespace(blocks=blocks))
+        self.sequence = SimpleNamespace(memory=SimpleNamespace(blocks=blocks))
 
     def view(self, now):
         return SessionView(0, 1, None, True, 0.0, pace=self.timing.pace, background=self.background)
@@ -49,7 +50,8 @@ class Hall:
     def __init__(self, places, tenants=Tenants(), blocks=100):
         self.now, self.sessions = 0.0, {}
         self.pool, self.profile = BlockPool(blocks, 4), PROFILE
-        self.machine = self  # of the loop that it stands for
+        self.memory = BlockMemory(self.pool)
+        self.machine = self.target = self  # of the loop that it stands for
         self.room = AdmissionController(self, places, tenants, Quotas(tenants, self.clock))
         self.numbers = iter(range(1_000_000))
 

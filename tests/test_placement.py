@@ -14,8 +14,8 @@ def beat(replica: str, **other) -> Heartbeat:
     usual = {
         "address": f"{replica}:1",
         "at": NOW,
-        "free_blocks": 100,
-        "block_size": 16,
+        "free_tokens": 1600,
+        "prefix_size": 16,
         "sessions": 0,
         "places": 8,
         "step_s": 0.01,
@@ -85,20 +85,20 @@ def test_blocks_count_only_after_all_those_before_them():
 
 def test_memory_that_is_there_is_better_than_speed():
     newcomer = PlacementRequest(length=100)
-    small, slow = beat("small", free_blocks=6), beat("slow", queue_s=1.0)
+    small, slow = beat("small", free_tokens=96), beat("slow", queue_s=1.0)
     assert place(small, slow, newcomer=newcomer) == "slow"
-    assert place(small._replace(free_blocks=7), slow, newcomer=newcomer) == "small"
+    assert place(small._replace(free_tokens=112), slow, newcomer=newcomer) == "small"
 
 
 def test_without_memory_anywhere_he_is_served_all_the_same():
-    assert place(beat("small", free_blocks=0), newcomer=PlacementRequest(length=100)) == "small"
+    assert place(beat("small", free_tokens=0), newcomer=PlacementRequest(length=100)) == "small"
 
 
 def test_those_on_their_way_take_memory_and_prefill():
     sent = [Placement("a", NOW, 400)]
     assert place(beat("a"), beat("b", queue_s=0.3), newcomer=PlacementRequest(length=10), recent=sent) == "b"
     roomy = beat("b", queue_s=0.5)
-    assert place(beat("a", free_blocks=25), roomy, newcomer=PlacementRequest(length=10), recent=sent) == "b"
+    assert place(beat("a", free_tokens=400), roomy, newcomer=PlacementRequest(length=10), recent=sent) == "b"
 
 
 def test_a_burst_spreads():

@@ -258,7 +258,7 @@ def test_what_a_server_finds_of_an_answer_under_way_is_no_prompt_that_was_found(
     async def scenario():
         async with device_that_loses(STALL, quiet=0.0) as (device, network):
             chunks = await chunks_of(device, network, loses_at=1)
-            return chunks, network.lost, network.manager.loop.machine.pool.hits
+            return chunks, network.lost, network.manager.loop.machine.target.pool.hits
 
     chunks, lost, hits = asyncio.run(scenario())
     assert lost == 1 and hits >= 176 and chunks[-1].stats.cached_tokens == 0

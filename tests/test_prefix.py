@@ -116,9 +116,9 @@ def test_what_a_device_drafted_in_vain_is_found_by_nobody():
     async def body() -> None:
         async with running(FakeEngine()) as network:
             await ask(network, PROMPT, Liar(0.0), FEW)
-            keys = prefix_keys([*wrong, 0], "local", network.manager.loop.machine.pool.prefixes.key, 4)
-            assert set(keys[:7]) <= network.manager.loop.machine.pool.recent_prefixes()
-            assert not set(keys[7:]) & network.manager.loop.machine.pool.recent_prefixes()
+            keys = prefix_keys([*wrong, 0], "local", network.manager.loop.machine.target.pool.prefixes.key, 4)
+            assert set(keys[:7]) <= network.manager.loop.machine.target.memory.prefixes()
+            assert not set(keys[7:]) & network.manager.loop.machine.target.memory.prefixes()
 
     asyncio.run(body())
 
@@ -149,10 +149,10 @@ def test_tenants_share_nothing():
             for token in ("one", "two"):
                 async with linked(address, token=token) as link:
                     await finish(link, asked)
-            assert manager.loop.machine.pool.hits == 0
+            assert manager.loop.machine.target.pool.hits == 0
             async with linked(address, token="one") as link:
                 await finish(link, asked)
-            assert manager.loop.machine.pool.hits == 28
+            assert manager.loop.machine.target.pool.hits == 28
 
     asyncio.run(body())
 
@@ -180,7 +180,7 @@ def test_what_a_failed_session_computed_is_found_by_nobody():
         async with serving() as (manager, address), linked(address) as link:
             with pytest.raises(OpenSledError):
                 await finish(link, Open((*PROMPT * 3, POISON), FEW))
-            assert manager.loop.machine.pool.recent_prefixes() == frozenset()
+            assert manager.loop.machine.target.memory.prefixes() == frozenset()
             assert (await finish(link, Open(tuple(PROMPT), FEW)))[1] == continuation(PROMPT, 6)
 
     asyncio.run(body())
@@ -190,7 +190,7 @@ def test_a_replica_tells_the_beginnings_it_holds():
     async def body() -> None:
         async with running(FakeEngine(), prefix_key=KEY) as network:
             await ask(network, PROMPT, OracleDrafter(0.5), FEW)
-            pool = network.manager.loop.machine.pool
+            pool = network.manager.loop.machine.target.pool
             keys = prefix_keys(PROMPT, "local", KEY, 4)
             assert len(keys) == 7 and set(keys) <= pool.recent_prefixes()
             assert pool.recent_prefixes(2) == set(keys[:2])

@@ -77,7 +77,7 @@ def test_texts_that_begin_alike_in_memory_for_a_few(exact, drafter):
             small, draft_wait=0.2, max_step_tokens=96, limits=SessionLimits(linger=1.0)
         ) as network:
             written = await answers(network, cases, drafter)
-            return written, network.manager.loop.machine.pool
+            return written, network.manager.loop.machine.target.pool
 
     written, pool = asyncio.run(body())
     assert written == [case.expected for case in cases]
@@ -93,9 +93,9 @@ def test_a_chat_of_several_turns(exact):
             for number in range(6):
                 turns = users[number % 2]
                 case = case_of(tuple(reference().render_chat(turns)), number, 20)
-                hits = network.manager.loop.machine.pool.hits
+                hits = network.manager.loop.machine.target.pool.hits
                 assert await answers(network, [case], "llamacpp") == [case.expected]
-                assert number < 2 or network.manager.loop.machine.pool.hits > hits
+                assert number < 2 or network.manager.loop.machine.target.pool.hits > hits
                 text = reference().decode(case.expected)
                 turns += [{"role": "assistant", "content": text}, {"role": "user", "content": "Why?"}]
 
@@ -113,7 +113,7 @@ def test_sharing_makes_no_difference_to_anybody(exact):
                 for case in cases
             ]
             told = await asyncio.gather(*made)
-            assert bool(network.manager.loop.machine.pool.hits) == shares
+            assert bool(network.manager.loop.machine.target.pool.hits) == shares
             return [(answer.tokens, answer.logprobs) for answer in told]
 
     assert asyncio.run(body(True)) == asyncio.run(body(False))

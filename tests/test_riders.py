@@ -107,7 +107,7 @@ class Diary(Rider):
 def test_a_rider_is_asked_at_the_same_places_of_every_step():
     engine, diary = FakeEngine(), Diary()
     loop = looping(engine, Fcfs(0.0), HardwareProfile(64))
-    one = session(diary, blocks=BlockTable(loop.machine.pool))
+    one = session(diary, blocks=loop.machine.target.memory.place("", 0, {}))
     loop.add(one)
     diary.took()
     one_step(loop)

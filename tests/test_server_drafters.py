@@ -295,7 +295,7 @@ def test_a_verdict_leaves_before_the_server_drafts():
             await until(lambda: not len(session.outbox))
             assert tuple(session.sequence.tokens) == (*PROMPT, EXPECTED[0])
             network.manager.loop.remove(session)
-            assert not session.sequence.table.blocks and not drafter.blank
+            assert not session.sequence.memory.blocks and not drafter.blank
             drafter.go_on.set()
             await until(lambda: drafter.blank)
             asking.cancel()

@@ -100,7 +100,7 @@ def test_positions_computed_are_counted_once():
 def test_tokens_per_round_match_the_law():
     """E = (1 - a^(k+1)) / (1 - a) tokens per round at acceptance a (design: section 1)."""
     bench = Bench(max_tokens=190)
-    bench.engine.num_blocks, bench.session.sequence.table = 64, BlockTable(BlockPool(64, 4))
+    bench.engine.num_blocks, bench.session.sequence.memory = 64, BlockTable(BlockPool(64, 4))
     rng, rounds = random.Random(5), []
     acceptance, k = 0.7, 4
     while len(bench.session.sequence.tokens) < 180:
@@ -252,8 +252,8 @@ def test_a_bad_draft_is_a_typed_error_and_changes_nothing(ids, base, error):
 def test_a_non_finite_row_fails_its_own_session_alone():
     sick, well = Bench(prompt=[1, POISON]), Bench()
     engine = FakeEngine()
-    well.session.sequence.table = BlockTable(pool := BlockPool(64, 4))
-    sick.session.sequence.table = BlockTable(pool)
+    well.session.sequence.memory = BlockTable(pool := BlockPool(64, 4))
+    sick.session.sequence.memory = BlockTable(pool)
     work = [
         bench.session.plan(Slice(1, len(bench.session.sequence.tokens), True), 0.0) for bench in (sick, well)
     ]

@@ -191,7 +191,7 @@ class Protocol(RuleBasedStateMachine):
         finished = [device.reading.done() and device.tokens == device.script for device in self.devices]
         self.loop.advance(LINGER)
         self.loop.advance(LINGER)
-        free = [server.manager.loop.machine.pool.num_free for server in self.servers]
+        free = [server.manager.loop.machine.target.pool.num_free for server in self.servers]
         self._end()
         assert finished == [True, True] and free == [14, 14]
         assert not any(server.manager.remembered for server in self.servers)

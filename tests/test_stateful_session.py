@@ -94,7 +94,7 @@ class Sessions(RuleBasedStateMachine):
         kind = 1 + self.opened % KINDS  # those of one kind begin alike, so they share KV
         script = script_of([kind] * length, min(length + max_tokens, CONTEXT))
         limits = DraftLimits(VOCAB, MAX_DRAFT, MAX_TREE)
-        table = BlockTable(self.loop.machine.pool)
+        table = BlockTable(self.loop.machine.target.pool)
         session = made(self.opened, script[:length], len(script) - length, table, limits)
         self.loop.add(session)
         session.attach(length)
@@ -209,7 +209,7 @@ class Sessions(RuleBasedStateMachine):
             number, computed = planned.session.id, planned.session.sequence.computed
             assert computed == before[number]
             assert planned.segment.start == max(
-                planned.session.sequence.table.frozen, computed - paddings[number]
+                planned.session.sequence.memory.frozen, computed - paddings[number]
             )
 
     @precondition(lambda self: self.work)
@@ -263,11 +263,11 @@ class Sessions(RuleBasedStateMachine):
     def every_block_has_holders_or_is_free(self) -> None:
         sessions = {reader.session.id: reader.session for reader in self.readers}
         sessions.update((planned.session.id, planned.session) for planned in self.work)
-        holders = Counter(block for session in sessions.values() for block in session.sequence.table.blocks)
-        assert all(self.loop.machine.pool.holders(block) == holders[block] for block in range(BLOCKS))
-        assert self.loop.machine.pool.num_free == BLOCKS - len(holders)
+        holders = Counter(block for session in sessions.values() for block in session.sequence.memory.blocks)
+        assert all(self.loop.machine.target.pool.holders(block) == holders[block] for block in range(BLOCKS))
+        assert self.loop.machine.target.memory.free == (BLOCKS - len(holders)) * BLOCK_SIZE
         for session, segment in ((planned.session, planned.segment) for planned in self.work):
-            assert [*segment.blocks] == session.sequence.table.blocks, "a step computes in freed memory"
+            assert [*segment.blocks] == session.sequence.memory.blocks, "a step computes in freed memory"
             written = segment.blocks[segment.start // BLOCK_SIZE :]
             assert all(holders[block] == 1 for block in written), "a step writes where others read"
 
@@ -275,7 +275,7 @@ class Sessions(RuleBasedStateMachine):
     def kv_holds_what_is_called_computed(self) -> None:
         for session in (reader.session for reader in self.readers if not reader.session.in_step):
             assert session.sequence.computed < len(session.sequence.tokens)
-            assert len(session.sequence.table.blocks) == self.loop.machine.pool.blocks_for(
+            assert len(session.sequence.memory.blocks) == self.loop.machine.target.pool.blocks_for(
                 session.sequence.computed
             )
             pending, unanswered = session.pending, session.turn.unanswered
@@ -287,7 +287,8 @@ class Sessions(RuleBasedStateMachine):
                 )
             held = [
                 self.engine.slots[
-                    session.sequence.table.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+                    session.sequence.memory.blocks[position // BLOCK_SIZE] * BLOCK_SIZE
+                    + position % BLOCK_SIZE
                 ]
                 for position in range(session.sequence.computed)
             ]
@@ -310,7 +311,7 @@ class Sessions(RuleBasedStateMachine):
         self.loop.close()
         assert all(reader.truth.tokens == reader.script for reader in self.readers)
         assert all(reader.truth.finish_reason == "length" for reader in self.readers)
-        assert self.loop.machine.pool.num_free == BLOCKS
+        assert self.loop.machine.target.pool.num_free == BLOCKS
 
 
 assert POISON > 40, "no drafted id makes the fake target sick"

@@ -77,7 +77,7 @@ class Play:
 
     def _open(self, id: int, prompt: list[int]) -> None:
         limits = DraftLimits(VOCABULARY, 8, self.engine.info.max_tree)
-        table = BlockTable(self.loop.machine.pool, "t", 0)
+        table = BlockTable(self.loop.machine.target.pool, "t", 0)
         session = made(id, prompt, NEW_TOKENS, table, limits, eos=EOS, params=SAMPLED, key=bytes([id]) * 16)
         self.loop.add(session)
         self.loop.attach(session, len(prompt))

@@ -74,12 +74,11 @@ AFTER = sample(
     sessions_opened_total__resumed=2,
     requests_refused_total__overloaded=13,
     failures_total__internal=2,
-    kv_blocks__free=50,
-    kv_blocks__cached=10,
-    kv_blocks__used=30,
-    kv_blocks__shared=10,
-    kv_block_tokens=16,
-    kv_evictions_total=8,
+    kv_tokens__free=800,
+    kv_tokens__cached=160,
+    kv_tokens__used=480,
+    kv_tokens__shared=160,
+    kv_evicted_tokens_total=128,
     prefix_cache_hits_total=320,
     preemptions_total=2,
 )
@@ -107,8 +106,8 @@ def test_figures_are_those_of_the_time_between():
     assert (found["step_sessions"], found["step_tokens"], found["prediction_error"]) == (4, 20, 0.04)
     assert found["hints"] == {"0": 0.25, "4": 0.75}
     assert (found["kv_tokens"], found["kv_used"], found["kv_cached"]) == (1600, pytest.approx(0.4), 0.1)
-    assert (found["kv_evictions_per_s"], found["prefix_hits_per_s"], found["preemptions_per_s"]) == (
-        4,
+    assert (found["kv_evicted_per_s"], found["prefix_hits_per_s"], found["preemptions_per_s"]) == (
+        64,
         160,
         1,
     )
@@ -273,7 +272,7 @@ def test_addresses_are_checked():
 def test_one_look_as_json_and_as_text(capsys):
     metrics = [
         Metric("tokens_committed_total", "Tokens.", lambda: 7),
-        Metric("kv_block_tokens", "Tokens.", lambda: 16),
+        Metric("kv_evicted_tokens_total", "Tokens.", lambda: 16),
     ]
     port = MetricsPort("127.0.0.1:0", metrics)
     try:

@@ -53,9 +53,9 @@ class TreeBench(Bench):
     def check_kv(self) -> None:
         """What is called computed is in its place, and nothing beyond is held."""
         session, size = self.session, self.pool.block_size
-        assert len(session.sequence.table.blocks) == self.pool.blocks_for(session.sequence.computed)
+        assert len(session.sequence.memory.blocks) == self.pool.blocks_for(session.sequence.computed)
         slots = [
-            session.sequence.table.blocks[i // size] * size + i % size
+            session.sequence.memory.blocks[i // size] * size + i % size
             for i in range(session.sequence.computed)
         ]
         assert [self.engine.slots[slot] for slot in slots] == session.sequence.tokens[
@@ -98,7 +98,7 @@ def test_of_twins_the_longer_path_counts_wherever_it_grows() -> None:
 @given(st.integers(0, 10**6), st.floats(0.2, 0.9))
 def test_every_round_commits_the_longest_agreeing_path_and_one_token(seed: int, right: float) -> None:
     bench, chance = TreeBench(max_tokens=40), random.Random(seed)
-    bench.session.sequence.table = BlockTable(bench.pool)
+    bench.session.sequence.memory = BlockTable(bench.pool)
     text = continuation(bench.session.sequence.tokens, 40)
     while not bench.session.sequence.finish_reason:
         done = len(bench.session.sequence.tokens) - 5
@@ -256,7 +256,7 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
     """Five blocks are free, and a tree would take them all; then a session whose device drafts would lose its KV."""
     bench, resting, other = short_of_memory(6), TreeBench(), TreeBench()
     for number, each in enumerate((resting, other), 2):
-        each.session.id, each.session.sequence.table = number, BlockTable(bench.pool)
+        each.session.id, each.session.sequence.memory = number, BlockTable(bench.pool)
     resting.step(tokens=4, decide=False)
     resting.session.turn.server_drives = False
     step = KVPreemptor({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
@@ -268,7 +268,7 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
 
 def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
     bench, ahead = short_of_memory(5), TreeBench()
-    ahead.session.id, ahead.session.sequence.table = 2, BlockTable(bench.pool)
+    ahead.session.id, ahead.session.sequence.memory = 2, BlockTable(bench.pool)
     step = KVPreemptor({1: bench.session, 2: ahead.session}, bench.pool, 0.0)
     (planned,) = step.fit((Slice(1, 1, True), Slice(2, 4, False, ahead=True)), frozenset())
     assert planned.segment.rows == 1 + 16
@@ -339,6 +339,7 @@ def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
     bench.step()
     a, b = bench.right(2)
     bench.grow(tree(6, (a, -1), (b, 0), (wrong(b)[0], 0), (wrong(a)[0], -1)))
-    loop.machine._learn([bench.session.plan(Slice(1, 1, True), 0.0)], 0.5)
+    item = bench.session.plan(Slice(1, 1, True), 0.0)
+    loop.machine._learn([item], [len(item.segment.tokens)], 0.5)
     loop.close()
     assert observed == [(5, 3 * 5 + 5, 1, 0.5)]  # tokens, positions read, sessions, seconds

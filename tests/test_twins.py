@@ -108,8 +108,8 @@ def test_one_step_and_the_others_have_it() -> None:
     world = pressed([PROMPT] * 5, max_step_tokens=512)
     assert world.step() == {0}
     assert world.step() == {0, 1, 2, 3, 4}
-    assert world.loop.machine.pool.states()["shared"] == 7
-    assert world.loop.machine.pool.states()["used"] == 5  # a last block each
+    assert world.loop.machine.target.pool.states()["shared"] == 7
+    assert world.loop.machine.target.pool.states()["used"] == 5  # a last block each
 
 
 def _torch():
@@ -146,7 +146,7 @@ def test_tenants_do_not_wait_for_each_other() -> None:
     world = pressed([PROMPT], max_step_tokens=512)
     world.open(PROMPT, "another")
     assert world.step() == {0, 1}
-    assert world.loop.machine.pool.hits == 0
+    assert world.loop.machine.target.pool.hits == 0
 
 
 def test_who_comes_first_in_the_step_leads() -> None:
@@ -169,7 +169,7 @@ def test_who_is_not_planned_is_not_waited_for() -> None:
     world = pressed([PROMPT] * 3)
     world.step(Slice(0, 8, False))
     assert world.step(*whole(world, 1, 2)) == {1}
-    assert world.loop.machine.pool.hits == 2 * 8
+    assert world.loop.machine.target.pool.hits == 2 * 8
 
 
 def test_who_gets_no_memory_is_not_waited_for() -> None:
@@ -186,7 +186,7 @@ def test_who_waits_is_planned_and_loses_kv_to_older_ones_only() -> None:
     second = world.sessions[1]
     world.draft(second, 1)
     world.step(Slice(1, 30, True))
-    second.sequence.table.withdraw()
+    second.sequence.memory.withdraw()
     second.forget_kv()
     world.step(Slice(0, 8, False))
     planned = whole(world, 0, 1, 2)
@@ -224,7 +224,7 @@ def test_a_leader_that_fails_is_followed_by_the_next_one() -> None:
         failed = step_failed()
         assert isinstance(failed, EngineError)
         end(loop, work, [failed])
-    assert loop.machine.pool.hits == 0
+    assert loop.machine.target.pool.hits == 0
     assert world.step() == {2}
 
 
@@ -276,6 +276,6 @@ def _watched_step(world: Pressed) -> None:
     loop.machine.plan(0.0)
     for number in before.keys() - busy - lost:
         assert (
-            loop.machine.sessions[number].sequence.computed // loop.machine.pool.block_size
-            > before[number] // loop.machine.pool.block_size
+            loop.machine.sessions[number].sequence.computed // loop.machine.target.pool.block_size
+            > before[number] // loop.machine.target.pool.block_size
         )

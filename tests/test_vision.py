@@ -94,9 +94,9 @@ async def one_after_another(engine, text, params, *asked):
     async with running(engine, text=text) as network:
         answers, hits = [], []
         for words, seeds in asked:
-            before = network.manager.loop.machine.pool.hits
+            before = network.manager.loop.machine.target.pool.hits
             answers.append(list((await answered(network, words, seeds, params)).tokens))
-            hits.append(network.manager.loop.machine.pool.hits - before)
+            hits.append(network.manager.loop.machine.target.pool.hits - before)
         return answers, hits
 
 

@@ -77,7 +77,7 @@ async def relaying(
         await network.close()
         for session in list(relay.manager.remembered):
             relay.manager.forget(session)
-        while loop.machine.pool.num_free < loop.machine.pool.num_blocks:
+        while loop.machine.target.pool.num_free < loop.machine.target.pool.num_blocks:
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)
         await relay.stop()

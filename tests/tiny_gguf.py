@@ -19,8 +19,13 @@ VOCABULARY = 2048  # the tiny family's
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
-def random_gguf(family: str, path: Path, seed: int = 0, pre: str = "qwen2") -> Path:
-    """Writes a model of `family` with the tiny family's tokenizer, split as `pre`; the same for the same seed."""
+def random_gguf(
+    family: str, path: Path, seed: int = 0, pre: str = "qwen2", spoiled: int | None = None
+) -> Path:
+    """Writes a model of `family` with the tiny family's tokenizer, split as `pre`; the same for the same seed.
+
+    `spoiled`: an id whose embedding is no number, while its logits are as ever.
+    """
     writer = gguf.GGUFWriter(path, family)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
@@ -30,7 +35,11 @@ def random_gguf(family: str, path: Path, seed: int = 0, pre: str = "qwen2") -> P
     chance = np.random.default_rng(seed)
     for name, shape in _ARCHITECTURES[family][1]():
         spread = 1.0 if name.endswith("norm.weight") else 0.2  # attention must matter enough to change tokens
-        writer.add_tensor(name, (chance.normal(size=shape) * spread).astype(np.float32))
+        tensor = (chance.normal(size=shape) * spread).astype(np.float32)
+        if spoiled is not None and name == "token_embd.weight":
+            writer.add_tensor("output.weight", tensor.copy())
+            tensor[spoiled] = np.nan
+        writer.add_tensor(name, tensor)
     save(writer)
     return path
 

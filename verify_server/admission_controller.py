@@ -115,10 +115,11 @@ class AdmissionController:
 
     def _has_memory(self, request: AdmissionRequest) -> bool:
         """Whether its prompt fits beside the KV of present sessions: to compute that again would cost them pace."""
-        pool = self._loop.machine.pool
-        present = (session for session in self._loop.machine.sessions.values() if session.has_reader)
-        free = pool.num_blocks - sum(len(session.sequence.table.blocks) for session in present)
-        return request.positions <= max(free, pool.num_free) * pool.block_size
+        machine = self._loop.machine
+        present = (session for session in machine.sessions.values() if session.has_reader)
+        return request.positions <= machine.target.memory.beside(
+            session.sequence.memory for session in present
+        )
 
     def _refusal(
         self, request: AdmissionRequest, busy: Counter[str], expected: Counter[str], places: int, now: float

@@ -39,9 +39,9 @@ from verify_server.handout.hand_out import hand_out_of, store_of
 from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.pairing.command import with_home
 from verify_server.pairing.upkeep import home_kept
+from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
-from verify_server.round.own_memory import OwnMemoryTarget
 from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
 from verify_server.served_model import ServedModel
 from verify_server.server_metrics import metrics
@@ -160,7 +160,7 @@ def make_manager(
 ) -> SessionManager:
     """The session manager of a server, with a loop that does not run yet; loads the drafter beside the target.
 
-    `signer`: see `SessionManager`; `prefix_key`: see `OwnMemoryTarget`.
+    `signer`: see `SessionManager`; `prefix_key`: see `BlockTarget`.
     """
     announce_lacking("llguidance")
     limits = session_limits(config, target, tenants)
@@ -177,7 +177,7 @@ def session_limits(config: ServeConfig, target: ServedModel, tenants: Tenants) -
 
 def make_loop(config: ServeConfig, target: ServedModel, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
-    `OwnMemoryTarget`."""
+    `BlockTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
     drafting = drafting_of(config, target)
@@ -185,8 +185,8 @@ def make_loop(config: ServeConfig, target: ServedModel, prefix_key: bytes = b"")
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
-    memory = OwnMemoryTarget(target.engine, drafting, shares, prefix_key)
-    return VerifyLoop(StepMachine(memory, policy, profile), time.monotonic)
+    steps = BlockTarget(target.engine, drafting, shares, prefix_key)
+    return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)
 
 
 async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None, load: Load) -> int:

@@ -148,6 +148,11 @@ class DraftBudget:
             if self.quota is not None:
                 self.quota.take(tokens, now)
 
+    def give_back(self, tokens: int, now: float) -> None:
+        """So many were planned, and not verified."""
+        if self.quota is not None:
+            self.quota.take(-tokens, now)
+
     def judged(self, tokens: int, accepted: int, committed: int) -> None:
         """The target accepted this many of the `tokens` that were verified; `committed`: in all."""
         self.record.tokens += committed

@@ -10,7 +10,7 @@ from opensled.messages import DraftBlock
 from opensled.protocol import agreed
 from scheduler.estimates import DraftEstimate, Forecast
 from verify_server.drafting.base import Proposal
-from verify_server.kv.blocks import BlockTable
+from verify_server.kv.memory import SequenceMemory
 from verify_server.pending_draft import DraftLimits
 from verify_server.sequence import Sequence
 from verify_server.trees import (
@@ -49,7 +49,7 @@ class OwnDraft:
         block = self.block
         own = no_deeper(block, sequence.useful).first(len(block.tokens) if most is None else most)
         # No other session loses KV for more than a chain.
-        free = sequence.table.reach() - len(sequence)
+        free = sequence.memory.reach() - len(sequence)
         if own.parents:
             own = own.first(min(limits.max_tree, max(limits.max_draft, free)))
         if device.tokens and own.tokens:
@@ -58,12 +58,12 @@ class OwnDraft:
             own = own.first(max(0, min(limits.max_tree, free) - len(device.tokens)))
         return depth_first(own) if own.parents else own
 
-    def blocks(self, length: int, table: BlockTable) -> tuple[int, ...]:
+    def blocks(self, length: int, memory: SequenceMemory) -> tuple[int, ...]:
         """The session's KV blocks for its drafter; where that computes in them, they cover `length` positions, as far
         as there is free memory."""
         if self.needs_kv:
-            table.grow(min(table.reach(), length))
-        return tuple(table.blocks) if self.needs_kv or self.reads_blocks else ()
+            memory.grow(min(memory.reach(), length))
+        return tuple(memory.blocks) if self.needs_kv or self.reads_blocks else ()
 
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
         """The drafter was asked for `asked` tokens of a chain after a text of `length`, and this came of it."""

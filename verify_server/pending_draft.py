@@ -117,7 +117,7 @@ def verified(
         return rest.first(min(useful, budget.longest(limits.max_draft, length, now), most))
     allowed = budget.longest(limits.max_tree, length, now)
     # What a tree needs beyond the longest chain it takes of free memory: no other session loses KV for it.
-    room = max(limits.max_draft, sequence.table.reach() - length)
+    room = max(limits.max_draft, sequence.memory.reach() - length)
     tree = no_deeper(rest, useful).first(min(allowed, room, most))
     if limits.tree_reads:
         tree = no_wider(tree, max(1, limits.tree_reads // length))

@@ -11,21 +11,21 @@ from opensled.messages import DraftBlock, Prefill
 from opensled.protocol import EndRules, Truth, agreed, cut, rebase
 from scheduler.plan import Slice
 from verify_server.engine.base import Segment
-from verify_server.kv.blocks import BlockTable
+from verify_server.kv.memory import SequenceMemory
 
 
 class Sequence:
     """One sequence; lengths count tokens, the prompt included."""
 
-    def __init__(self, tokens: Ids[int], prompt_length: int, ends: EndRules, table: BlockTable) -> None:
+    def __init__(self, tokens: Ids[int], prompt_length: int, ends: EndRules, memory: SequenceMemory) -> None:
         """`tokens`: the prompt and what is committed already, all of it confirmed."""
         self.truth = Truth(tokens[:prompt_length], tokens[prompt_length:])
         self.tokens = self.truth.tokens  # all that is known
-        self.prompt_length, self.ends, self.table = prompt_length, ends, table
+        self.prompt_length, self.ends, self.memory = prompt_length, ends, memory
         # Tokens that may be decided before another server confirms them; None = what is decided is final
         self.ahead: int | None = None
         self.unverified_from: int | None = None  # no target confirms tokens from here on
-        self.computed = 0  # positions [0, computed) are in the KV blocks
+        self.computed = 0  # positions [0, computed) are in the KV
         self.prefilled = 0  # positions that steps without a decision have computed, again or not
 
     def __len__(self) -> int:
@@ -92,14 +92,14 @@ class Sequence:
         """The work of a slice, with the draft `block` behind it; OutOfBlocks changes nothing."""
         stop, drafted = self.computed + piece.tokens, block.tokens
         assert piece.decide == (stop == len(self.tokens)), "a slice decides when it reaches the newest token"
-        self.table.grow(stop + len(drafted))
+        self.memory.grow(stop + len(drafted))
         # Padding computes positions before these once more: the same work, and no row differs for it.
-        start = max(self.table.frozen, self.computed - piece.padding)
-        assert self.table.is_own(start), "a step writes in KV blocks of its own session only"
+        start = max(self.memory.frozen, self.computed - piece.padding)
+        assert self.memory.is_own(start), "a step writes in KV blocks of its own session only"
         return Segment(
             tokens=(*self.tokens[start:stop], *[token.id for token in drafted]),
             start=start,
-            blocks=tuple(self.table.blocks),
+            blocks=tuple(self.memory.blocks),
             rows=len(drafted) + 1 if piece.decide else 0,
             parents=block.parents,
         )
@@ -110,6 +110,12 @@ class Sequence:
         self.prefilled += stop - self.computed
         self.computed = stop
         self._publish()
+
+    def progress(self, computed: int, cached: int) -> None:
+        """Positions [0, computed) are computed now, `cached` of them because they were found: a target says so that
+        schedules by itself."""
+        self.prefilled += max(0, computed - self.computed - cached)
+        self.computed = computed
 
     def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
         """Append decided `ids` up to an end; returns those appended. They are confirmed, unless another server does
@@ -157,17 +163,17 @@ class Sequence:
 
     def _roll_back(self, computed: int) -> None:
         self.computed = computed
-        self.table.truncate(computed)
+        self.memory.truncate(computed)
 
     # -- KV -----------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """The last confirmed token stays out: after `follow` its logits are computed again, in a block of its own."""
-        self.table.publish(self.tokens, min(self.computed, self.truth.confirmed - 1))
+        self.memory.publish(self.tokens, min(self.computed, self.truth.confirmed - 1))
 
     def forget_kv(self) -> None:
-        """Give all KV blocks back; what is not found again by then is recomputed when the sequence is planned."""
-        self.table.clear()
+        """Give all KV back; what is not found again by then is recomputed when the sequence is planned."""
+        self.memory.clear()
         self.computed = 0
 
     def adopt_kv(self, reusable: int) -> bool:
@@ -176,5 +182,5 @@ class Sequence:
         before = self.computed
         if before <= reusable:
             known = self.tokens if reusable == len(self.tokens) else self.tokens[:reusable]
-            self.computed = self.table.adopt(known, before)
+            self.computed = self.memory.adopt(known, before)
         return self.computed > before

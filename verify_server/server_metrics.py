@@ -76,15 +76,14 @@ def _drafting_metrics(loop: VerifyLoop) -> list[Metric]:
 
 
 def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
-    stats, pool = loop.machine.stats, loop.machine.pool
+    stats, memory = loop.machine.stats, loop.machine.target.memory
     return [
-        Metric("kv_blocks", "KV blocks of the engine, by what they hold.", pool.states, "state"),
-        Metric("kv_block_tokens", "Tokens that one KV block holds.", lambda: pool.block_size),
-        Metric("kv_evictions_total", "KV blocks that lost reusable content.", lambda: pool.evictions),
+        Metric("kv_tokens", "KV memory of the target in tokens, by what it holds.", memory.states, "state"),
+        Metric("kv_evicted_tokens_total", "Reusable tokens that lost their KV.", lambda: memory.evicted),
         Metric(
             "prefix_cache_hits_total",
             "Positions taken over from other sequences instead of computed.",
-            lambda: pool.hits,
+            lambda: memory.hits,
         ),
         Metric(
             "preemptions_total",

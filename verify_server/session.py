@@ -147,7 +147,7 @@ class Session:
             message = rider.tell(message)
         return message
 
-    def _tell_prefill(self, before: Prefill | None = None) -> None:
+    def tell_prefill(self, before: Prefill | None = None) -> None:
         """Send how far its text is computed; `before`: it was so far, and that is sent only if riders have news.
 
         Where another server confirms the text, its reader waits for that one.
@@ -226,7 +226,7 @@ class Session:
         for rider in self.riders:
             reusable = rider.reusable(reusable)
         if self.sequence.adopt_kv(reusable):
-            self._tell_prefill()
+            self.tell_prefill()
         self._view = None
 
     def take_own(self, proposal: Proposal, asked: int) -> None:
@@ -265,13 +265,14 @@ class Session:
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
-            self._tell_prefill()
+            self.tell_prefill()
         self.in_step = True
         draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
         ask = piece.ask if piece.decide and self.own is not None else 0
         covered = length + len(block.tokens) + ask
-        blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, reads)
+        blocks = self.own.blocks(covered, self.sequence.memory) if ask and self.own is not None else ()
+        since = pending.since if pending else now
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, since, reads)
 
     def _segment(self, piece: Slice, block: DraftBlock) -> tuple[Segment, tuple[Reading, ...]]:
         """What a step computes, with all that riders want of it."""
@@ -301,7 +302,7 @@ class Session:
         if outcome is not None:
             for rider in self.riders:
                 rider.committed(len(self.sequence), (), outcome)
-        self._tell_prefill()
+        self.tell_prefill()
 
     def _apply(self, item: StepItem, check: DraftCheck, result: AcceptanceResult, now: float) -> int:
         """A decision; returns how many tokens are committed by it."""
@@ -312,7 +313,7 @@ class Session:
         if before is not None:
             for rider in self.riders:
                 rider.committed(base, news, result)
-            self._tell_prefill(before)
+            self.tell_prefill(before)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
         seen = seen_of(item.drafted, item.rest)
@@ -328,6 +329,13 @@ class Session:
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(len(self.sequence), now)
         return len(news)
+
+    def postpone(self, item: StepItem, now: float) -> None:
+        """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""
+        self.in_step, self._view = False, None
+        self.budget.give_back(len(item.drafted.tokens), now)
+        if self.pending is None and item.draft is not None:
+            self.pending = self._pending(item.draft, item.rest, item.since)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""

@@ -24,7 +24,6 @@ from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
-from verify_server.kv.blocks import BlockTable
 from verify_server.own_draft import OwnDraft
 from verify_server.pending_draft import DraftLimits
 from verify_server.riders.opening import Opening
@@ -99,7 +98,7 @@ class SessionManager:
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
         info = loop.machine.target.facts
-        self.sequence_limits = _sequence_limits(info, limits)
+        self.sequence_limits = _sequence_limits(info, loop.machine.target.memory.tokens, limits)
         self.images = ImageStore(target.engine.see) if info.images else None
         self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, self.images)
         self._draft_limits = DraftLimits(
@@ -291,7 +290,7 @@ class SessionManager:
                 opening.tokens,
                 len(prompt_ids),
                 ends,
-                BlockTable(self.loop.machine.pool, tenant, kv_tokens, content),
+                self.loop.machine.target.memory.place(tenant, kv_tokens, content),
             ),
             terms=self._terms(message, served),
             riders=riders,
@@ -349,9 +348,9 @@ def _needs_tokenizer(message: Open) -> bool:
     return isinstance(message.prompt, str) or is_chat(message.prompt)
 
 
-def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:
-    """A sequence that fills the KV memory alone must still have room for its draft."""
-    memory, max_draft = info.num_blocks * info.block_size, limits.max_draft
+def _sequence_limits(info: EngineInfo, memory: int, limits: SessionLimits) -> Limits:
+    """A sequence that fills the KV memory, so many tokens, alone must still have room for its draft."""
+    max_draft = limits.max_draft
     budgets = [("--tenant-kv-tokens (or kv_tokens)", budget) for budget in limits.tenants.kv_budgets]
     for flag, tokens in [("--kv-tokens", memory), *budgets]:
         if tokens < max_draft + 2:

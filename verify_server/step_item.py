@@ -25,4 +25,5 @@ class StepItem(NamedTuple, Generic[SessionT]):
     own: DraftBlock = NO_DRAFT  # and what of the server's own one
     ask: int = 0  # tokens that the server's drafter is to draft after the step
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
+    since: float = 0.0  # when the draft came
     reads: tuple[Reading, ...] = ()  # what its riders want to know of its rows

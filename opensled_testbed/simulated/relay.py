@@ -19,7 +19,7 @@ from opensled_testbed.simulated.asking import Answers, Asking
 from opensled_testbed.simulated.drafting import Ready
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways
-from opensled_testbed.simulated.sequences import Decides, NoKV, Script
+from opensled_testbed.simulated.sequences import Decides, Script
 from opensled_testbed.simulated.server import MAX_DRAFT, Overhead, Reader, SimulatedServer
 from opensled_testbed.tiers import TieredTrace
 from relay.survival import Survival
@@ -27,6 +27,7 @@ from relay.uplink import AHEAD, VettedBlocks
 from relay.vetting import Vetting
 from scheduler.plan import SchedulingPolicy
 from verify_server.acceptance.decide import StepResult
+from verify_server.kv.memory import SequenceMemory
 from verify_server.observer import Observer
 from verify_server.session import Session
 
@@ -36,7 +37,7 @@ class VettedSequence(Decides):
 
     def __init__(self, script: Script) -> None:
         ends = EndRules(script.eos_ids, frozenset(), script.prompt + script.last)
-        super().__init__(script.trace.prompt_ids, script.prompt, ends, NoKV())
+        super().__init__(script.trace.prompt_ids, script.prompt, ends, SequenceMemory())
         assert isinstance(script.trace, TieredTrace), "a relay needs recordings of three tiers"
         self._trace = script.trace
 

@@ -10,7 +10,7 @@ from opensled_testbed.traces import ItemTrace, TraceSet, eos_ids
 from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.acceptance.decide import Outcome
 from verify_server.engine.base import Scores
-from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.kv.memory import SequenceMemory
 from verify_server.sequence import Sequence
 from verify_server.step_item import StepItem
 
@@ -41,22 +41,7 @@ def scripts(traces: TraceSet) -> list[Script]:
 
 
 END = -1  # stands for the token after the recorded text, which never commits
-ENDLESS = 1 << 30  # positions: no draft is cut for want of memory
 NO_SCORES = cast(Scores, None)  # rule `match` asks for samples alone, and those are recorded
-
-
-class NoKV(BlockTable):
-    """Places are counted instead of blocks."""
-
-    def __init__(self) -> None:
-        super().__init__(BlockPool(0, 1))
-
-    def grow(self, length: int) -> None: ...
-
-    def truncate(self, length: int) -> None: ...
-
-    def reach(self) -> int:
-        return ENDLESS
 
 
 class Decides(Sequence):
@@ -93,7 +78,7 @@ class RecordedSequence(Decides):
 
     def __init__(self, script: Script) -> None:
         ends = EndRules(frozenset(), frozenset(), script.prompt + script.last)
-        super().__init__(script.trace.prompt_ids, script.prompt, ends, NoKV())
+        super().__init__(script.trace.prompt_ids, script.prompt, ends, SequenceMemory())
         self._script = script
 
     @property

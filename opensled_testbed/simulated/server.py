@@ -5,7 +5,7 @@ What the target says is recorded (sequences.py). There is no KV memory and no th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,20 +16,20 @@ from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.sequences import ENDLESS, Decides, RecordedSequence, Script, decided
+from opensled_testbed.simulated.sequences import Decides, RecordedSequence, Script, decided
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
-from scheduler.plan import SchedulingPolicy, Slice
+from scheduler.plan import SchedulingPolicy
 from verify_server.acceptance.decide import Outcome
 from verify_server.acceptance.match import Match
 from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
-from verify_server.engine.base import EngineInfo, Segment
-from verify_server.kv.blocks import BlockPool
+from verify_server.engine.base import EngineInfo
+from verify_server.kv.memory import ENDLESS, TargetMemory
 from verify_server.pending_draft import DraftLimits
 from verify_server.round.machine import StepMachine, Work
-from verify_server.round.target import FittedStep
+from verify_server.round.target import Target
 from verify_server.session import Session
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
@@ -63,49 +63,23 @@ class Overhead:
     session_s: float = 0.0  # of each session in a step: messages, commit
 
 
-class RecordedTarget:
-    """See `verify_server.round.target.Target`: what it says is recorded, and its memory has no end."""
+class RecordedTarget(Target):
+    """What it says is recorded, and its memory has no end."""
 
     facts = EngineInfo("recorded", VOCABULARY, ENDLESS, (), "fast", "", "simulated", 0, 1)
 
     def __init__(self, drafting: DraftStage | None) -> None:
-        self.drafting = drafting
-        self.pool = BlockPool(0, 1)
+        self.drafting, self.memory = drafting, TargetMemory()
 
-    def refresh(self, sessions: Mapping[int, Session]) -> None:
-        """Nothing is found of others."""
-
-    def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
-        """All of them."""
-        return FittedStep([sessions[piece.session].plan(piece, now) for piece in slices])
-
-    def step(self, work: Sequence[StepItem]) -> list[Outcome]:
+    def step(self, work: Sequence[StepItem]) -> Sequence[Outcome]:
         """What was recorded."""
         return [decided(item) for item in work]
 
-    def reads(self, segment: Segment) -> int:
-        """Trees are chains to it."""
-        return 1
-
     def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
         """See `SimulatedDrafter`."""
-        assert self.drafting is not None, "who asks has a place for drafts"
-        drafted = self.drafting.run(asks)
+        drafted = super().draft(asks)
         assert len(drafted.proposals) == len(asks), "the drafter failed, its log says why"
         return drafted
-
-    def hold(self) -> None:
-        """There is no memory."""
-
-    def settle(self) -> None:
-        """The step is over."""
-        if self.drafting is not None:
-            self.drafting.run(())  # forgets the sessions that are over
-
-    def forget(self, session: Session) -> None:
-        """It is over."""
-        if self.drafting is not None:
-            self.drafting.forget(session.id)
 
 
 class SimulatedServer:
@@ -234,7 +208,7 @@ class SimulatedServer:
         outcomes = self._machine.target.step(work.items)
         self._events.at(self._events.now + seconds, self._end, (work, outcomes, seconds))
 
-    def _end(self, done: tuple[Work, list[Outcome], float]) -> None:
+    def _end(self, done: tuple[Work, Sequence[Outcome], float]) -> None:
         """Verdicts leave, then the server drafts for the next step."""
         work, outcomes, seconds = done
         machine, totals = self._machine, self.totals

@@ -12,8 +12,8 @@ class Heartbeat(NamedTuple):
     replica: str  # its id; a replica that was restarted has a new one
     address: str  # HOST:PORT of its gRPC server
     at: float  # seconds: when it was sent
-    free_blocks: int  # KV blocks that a new session can get
-    block_size: int  # tokens in one
+    free_tokens: int  # tokens of KV that a new session can get
+    prefix_size: int  # tokens that one key of `prefixes` stands for
     sessions: int  # those with a reader
     places: int  # most sessions at the same time
     step_s: float  # expected seconds of its next step
@@ -22,7 +22,7 @@ class Heartbeat(NamedTuple):
     model_id: str
     fingerprint: str  # of the vocabulary
     draining: bool = False
-    prefixes: frozenset[bytes] = frozenset()  # keys of KV blocks it holds
+    prefixes: frozenset[bytes] = frozenset()  # keys of beginnings of texts whose KV it holds
     inner: str = ""  # HOST:PORT on the cluster's interface, for gateways only
 
 
@@ -30,7 +30,7 @@ class PlacementRequest(NamedTuple):
     """A session to place."""
 
     length: int = 0  # tokens that it opens with, or a guess; 0 = unknown
-    prompt_keys: tuple[bytes, ...] = ()  # of its full KV blocks, from the first on; () = unknown
+    prompt_keys: tuple[bytes, ...] = ()  # of its beginnings, the shortest first; () = unknown
     wants: str = ""  # id of the replica that holds the session; "" = none
     model_id: str = ""  # "" = any
     fingerprint: str = ""  # "" = any
@@ -84,15 +84,15 @@ def _cost(beat: Heartbeat, request: PlacementRequest, coming: Sequence[int]) -> 
     # Steps of an answer become slower as the replica fills up; the seconds of its last step do not show that.
     step_s = beat.step_s * (1 + sessions / beat.places)
     seconds = beat.queue_s + step_s + beat.token_s * (missing + sum(coming))
-    short = beat.free_blocks * beat.block_size < missing + sum(coming)
+    short = beat.free_tokens < missing + sum(coming)
     return short, seconds, beat.replica
 
 
 def _covered(beat: Heartbeat, request: PlacementRequest) -> int:
-    """Tokens of the prompt whose KV the replica holds; a block counts only after all those before it."""
-    blocks = 0
+    """Tokens of the prompt whose KV the replica holds; a key counts only after all those before it."""
+    keys = 0
     for key in request.prompt_keys:
         if key not in beat.prefixes:
             break
-        blocks += 1
-    return blocks * beat.block_size
+        keys += 1
+    return keys * beat.prefix_size

@@ -111,7 +111,7 @@ class Room:
             and not manager._expiries
             and not manager._admission._arriving
         )
-        assert manager.loop.machine.pool.num_free == BLOCKS
+        assert manager.loop.machine.target.pool.num_free == BLOCKS
         self.require_no_bugs()
 
     def require_no_bugs(self) -> None:

@@ -41,7 +41,7 @@ def _replicas(directory: Directory) -> list[Metric]:
         of_each(
             "replica_kv_tokens_free",
             "Tokens of KV memory that new sequences can get.",
-            lambda beat: beat.free_blocks * beat.block_size,
+            lambda beat: beat.free_tokens,
         ),
         of_each("replica_step_seconds", "Expected duration of the next step.", lambda beat: beat.step_s),
         of_each(

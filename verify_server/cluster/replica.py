@@ -118,7 +118,7 @@ class ReplicaServer:
 
 def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
     """The current state of a server."""
-    loop = manager.loop
+    loop, memory = manager.loop, manager.loop.machine.target.memory
     cost, chunk = loop.machine.profile.cost, loop.machine.profile.max_step_tokens
     live = [session.sequence for session in loop.machine.sessions.values() if session.has_reader]
     # Expected seconds of a step with one token for each session and for a new one, and of one token of a long prompt.
@@ -129,8 +129,8 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         replica=replica,
         address=addresses.public,
         at=loop.clock(),
-        free_blocks=loop.machine.pool.num_free,
-        block_size=loop.machine.pool.block_size,
+        free_tokens=memory.free,
+        prefix_size=memory.prefix_size,
         sessions=len(live),
         places=manager.limits.max_sessions,
         step_s=step_s,
@@ -139,6 +139,6 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         model_id=manager.model_id,
         fingerprint=manager.inputs.text.fingerprint,
         draining=manager.draining,
-        prefixes=loop.machine.pool.recent_prefixes(),
+        prefixes=memory.prefixes(),
         inner=addresses.inner,
     )

@@ -46,8 +46,8 @@ class ReplicaRouter:
         home, avoid = self._home(message.resume_token, tenant)
         replicas = self._serving()
         reachable = [beat for beat in replicas if beat.replica != avoid] or replicas
-        block_size = min((beat.block_size for beat in reachable), default=1)
-        keys = self._keys(message, tenant, block_size)
+        size = min((beat.prefix_size for beat in reachable), default=1)
+        keys = self._keys(message, tenant, size)
         length = length_of(message.prompt) + len(message.committed)
         request = PlacementRequest(length, keys, home, message.model_id, message.fingerprint)
         now = self._clock()
@@ -72,8 +72,8 @@ class ReplicaRouter:
         _remember(self._routed, token, replica)
         return replica, ""
 
-    def _keys(self, message: Open, tenant: str, block_size: int) -> tuple[bytes, ...]:
-        """Keys of the pieces of a prompt, one KV block long: of token ids as in the replicas, of text by its bytes.
+    def _keys(self, message: Open, tenant: str, size: int) -> tuple[bytes, ...]:
+        """Keys of the pieces of a prompt, `size` tokens long: of token ids as in the replicas, of text by its bytes.
 
         Pictures are in every key, for their placeholders are equal. The gateway does not tokenize text, which would
         double that cost; so it knows only texts that it routed itself.
@@ -81,9 +81,9 @@ class ReplicaRouter:
         prompt = message.prompt
         tenant = "\0".join([tenant, *[image.digest.hex() for image in message.images]])
         if isinstance(prompt, str) or is_chat(prompt):
-            return tuple(islice(_pieces(prompt, tenant, block_size), MAX_KEYS))
-        ids = (*prompt, *message.committed)[: MAX_KEYS * block_size + 1]
-        return prefix_keys(ids, tenant, self._prefix_key, block_size)
+            return tuple(islice(_pieces(prompt, tenant, size), MAX_KEYS))
+        ids = (*prompt, *message.committed)[: MAX_KEYS * size + 1]
+        return prefix_keys(ids, tenant, self._prefix_key, size)
 
     def _knowing(self, beat: Heartbeat, keys: Sequence[bytes]) -> Heartbeat:
         """`beat` with the pieces of a prompt that this gateway sent there before."""
@@ -103,10 +103,10 @@ def _remember(memory: OrderedDict[bytes, str], key: bytes, replica: str) -> None
         memory.popitem(last=False)
 
 
-def _pieces(prompt: str | tuple[ChatMessage, ...], tenant: str, block_size: int) -> Iterator[bytes]:
-    """A key for each piece of a text, about one KV block long; it includes all text before the piece."""
+def _pieces(prompt: str | tuple[ChatMessage, ...], tenant: str, tokens: int) -> Iterator[bytes]:
+    """A key for each piece of a text, about so many tokens long; it includes all text before the piece."""
     turns = [prompt] if isinstance(prompt, str) else [f"{turn.role}\0{turn.content}\0" for turn in prompt]
-    data, size = "".join(turns).encode(errors="surrogatepass"), block_size * CHARACTERS
+    data, size = "".join(turns).encode(errors="surrogatepass"), tokens * CHARACTERS
     chain = hashlib.blake2b(tenant.encode(), digest_size=16, person=b"opensled-text")
     for start in range(0, len(data) - size + 1, size):
         chain.update(data[start : start + size])

@@ -52,7 +52,7 @@ def asked_of(item: StepItem) -> Ask | None:
         terms.params,
         terms.key,
         item.blocks,
-        content=sequence.table.content,
+        content=sequence.memory.content,
         most_of_tree=0 if terms.limits.tree_reads else min(terms.limits.max_tree, WAYS * most),
     )
     for rider in session.riders:

@@ -78,6 +78,10 @@ class LlamaCache:
         needed = max(0, length - self._window) if self._window else 0
         return bool(0 <= first <= needed and last == length - 1)
 
+    def clear(self) -> None:
+        """All cells are empty, and hold zeros."""
+        llama_cpp.llama_memory_clear(self._memory, True)
+
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
         """Positions [start, stop) of sequence `source` are those of `target` as well, which then ends with them."""
         llama_cpp.llama_memory_seq_rm(self._memory, target, start, -1)

@@ -74,8 +74,23 @@ class LlamaCppEngine(TargetEngine):
         except CacheFull:
             # Several of them had lost the same text, which takes cells once only if they compute it in turn.
             logits = np.concatenate([self._alone(segment) for segment in segments])
+        if not np.isfinite(logits.max(initial=0.0)):
+            logits = self._apart(segments)
         self._park()
         return NumpyScores(logits)
+
+    def _apart(self, segments: Sequence[Segment]) -> np.ndarray:
+        """Logits of all rows, where no segment sees the cells of another one.
+
+        Without flash attention llama.cpp multiplies what its mask hides by zero: one KV value that is no number, in any
+        cell, even a free one, spoils the rows of all.
+        """
+        rows = []
+        for segment in segments:
+            self._cache.clear()
+            rows.append(self._alone(segment))
+        self._cache.clear()
+        return np.concatenate(rows)
 
     def _together(self, segments: Sequence[Segment]) -> np.ndarray:
         """Logits of all rows, in as many passes as there are sequences for."""

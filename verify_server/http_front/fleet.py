@@ -169,13 +169,13 @@ def _tenants(
     for tenant, device, record in known:
         tokens[tenant] += record.tokens
         devices[tenant] += bool(device)
-    pool = manager.loop.machine.pool
+    memory = manager.loop.machine.target.memory
     return [
         {
             "tenant": tenant,
             "sessions": sessions[tenant],
             "devices": devices[tenant],
-            "kv_tokens": pool.held(tenant) * pool.block_size,
+            "kv_tokens": memory.held(tenant),
             "tokens": tokens[tenant],
         }
         for tenant in sorted(tokens, key=lambda name: (-sessions[name], name))[:MOST_ROWS]

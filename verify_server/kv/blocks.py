@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
+from verify_server.kv.memory import NOTHING, SequenceMemory
 from verify_server.kv.prefix import PrefixIndex, next_key, reusable_blocks, root_key
 
 
@@ -167,7 +168,7 @@ class BlockPool:
         return count == 1
 
 
-class BlockTable:
+class BlockTable(SequenceMemory):
     """One session's blocks, in order: block i holds positions [i * block_size, (i + 1) * block_size)."""
 
     def __init__(
@@ -179,7 +180,7 @@ class BlockTable:
         self._pool = pool
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
-        self.content = content or {}  # never written
+        self.content = content or NOTHING
         self._settled = 0  # leading blocks that are never written again, because others may read them
         # Of the leading full blocks; committed text only grows, so that they stay valid
         self._keys: list[bytes] = []

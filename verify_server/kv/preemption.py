@@ -92,7 +92,9 @@ class KVPreemptor:
     def _victim(self, needy: Session, short: OutOfBlocks, last_resort: bool) -> Session | None:
         """The session to preempt, preferably of a tenant above its share; of the own tenant if it is at its budget."""
         holders = [
-            s for s in self._sessions.values() if s is not needy and s.sequence.table.blocks and not s.in_step
+            s
+            for s in self._sessions.values()
+            if s is not needy and s.sequence.memory.blocks and not s.in_step
         ]
         if isinstance(short, OverBudget):
             holders = [session for session in holders if session.tenant == needy.tenant]

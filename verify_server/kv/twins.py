@@ -7,7 +7,7 @@ very step, and only for a session that is in the step for certain. So it gets on
 waits, and whoever is cancelled, preempted or not planned is waited for by nobody.
 """
 
-from verify_server.kv.blocks import BlockPool
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.kv.prefix import reusable_blocks
 from verify_server.sequence import Sequence
 from verify_server.session import Session
@@ -44,4 +44,6 @@ class StepBlocks:
         if first == last:  # nearly always: a round computes a few tokens
             return []
         last = min(last, reusable_blocks(sequence.confirmed, size))
-        return [sequence.table.key(number, sequence.tokens) for number in range(first, last)]
+        table = sequence.memory
+        assert isinstance(table, BlockTable), "who asks has a pool of blocks"
+        return [table.key(number, sequence.tokens) for number in range(first, last)]

@@ -20,8 +20,7 @@ from verify_server.acceptance.decide import Outcome, step_failed
 from verify_server.counters import LoopStats
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import OwnDrafts, asked_of
-from verify_server.kv.blocks import BlockPool
-from verify_server.round.target import Target
+from verify_server.round.target import Progress, Target
 from verify_server.session import Session
 from verify_server.step_item import StepItem
 
@@ -55,11 +54,6 @@ class StepMachine:
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without memory in it
         self._memory: object = None  # the policy's, from one plan to the next
-
-    @property
-    def pool(self) -> BlockPool:
-        """Who holds how much of the target's memory."""
-        return self.target.pool
 
     @property
     def rests(self) -> bool:
@@ -106,18 +100,26 @@ class StepMachine:
         self.stats.preempted += preempted
         return work
 
-    def end(self, work: Work, outcomes: Sequence[Outcome] | None, now: float, seconds: float) -> list[Ask]:
+    def end(
+        self, work: Work, outcomes: Sequence[Outcome | Progress] | None, now: float, seconds: float
+    ) -> list[Ask]:
         """Apply a step that took `seconds`; None: the target failed, and so does each session of the step.
 
         Returns what the target is to draft next, if anything, before `take` and the next step.
         """
         items = work.items
-        if outcomes is not None:
-            self._learn(items, seconds)
-        self.target.hold()
-        self.stats.step(len(items), sum(len(item.segment.tokens) for item in items), seconds)
-        for item, outcome in zip(items, outcomes if outcomes is not None else [step_failed()] * len(items)):
-            self._commit(item, outcome, now)
+        if outcomes is None:
+            outcomes = [step_failed()] * len(items)
+            computed = [len(item.segment.tokens) for item in items]
+        else:
+            computed = list(map(_computed, items, outcomes))
+            self._learn(items, computed, seconds)
+        self.stats.step(sum(map(bool, computed)), sum(computed), seconds)
+        for item, outcome in zip(items, outcomes):
+            if isinstance(outcome, Progress):
+                self._advance(item, outcome, now)
+            else:
+                self._commit(item, outcome, now)
         asks = [ask for ask in map(asked_of, items) if ask is not None]
         if not asks:
             self.target.settle()
@@ -134,15 +136,32 @@ class StepMachine:
             if session is not None:
                 session.take_own(*made)
 
-    def _learn(self, items: Sequence[StepItem], seconds: float) -> None:
-        """Learn the cost of steps from one that succeeded."""
-        if not self._learns:
+    def _learn(self, items: Sequence[StepItem], computed: Sequence[int], seconds: float) -> None:
+        """Learn the cost of steps from one that succeeded, and computed so many tokens of each item."""
+        if not self._learns or not any(computed):
             return
-        tokens = sum(len(item.segment.tokens) for item in items)
-        contexts = sum(item.segment.start * self.target.reads(item.segment) for item in items) + tokens
-        self.costs.observe(tokens, contexts, len(items), seconds)
+        segments = [item.segment for item, tokens in zip(items, computed) if tokens]
+        contexts = sum(segment.start * self.target.reads(segment) for segment in segments)
+        tokens = sum(computed)
+        self.costs.observe(tokens, contexts + tokens, len(segments), seconds)
         if self.costs.cost is not self.profile.cost:
             self.profile = replace(self.profile, cost=self.costs.cost)
+
+    def _advance(self, item: StepItem, progress: Progress, now: float) -> None:
+        """What a target that schedules by itself says of one session."""
+        session, result = item.session, progress.result
+        self.stats.preempted += progress.computed < item.segment.start
+        session.sequence.progress(progress.computed, progress.cached)
+        computed = _computed(item, progress)
+        if progress.cached or (computed and result is None):
+            session.tell_prefill()
+        if result is not None:
+            self._commit(item, result, now)
+            return
+        if not computed:
+            self.left_out |= {session.id}
+        session.postpone(item, now)
+        self._continue(session)
 
     def _commit(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session
@@ -153,13 +172,26 @@ class StepMachine:
             session.observer.committed(tokens, outcome, now)
         except OpenSledError as error:
             session.in_step = False
-            session.sequence.table.withdraw()
+            session.sequence.memory.withdraw()
             self.stats.failures[error.code] += 1
             log.info("a sequence ends by an error", extra={"code": error.code})
             self.remove(session)
             session.fail(error)
             return
+        self._continue(session)
+
+    def _continue(self, session: Session) -> None:
+        """No step computes it any more: what waited for that."""
         if session.sequence.over or session.closed:
             self.remove(session)
         elif session.reader.leaving:
             session.hand_over()
+
+
+def _computed(item: StepItem, outcome: Outcome | Progress) -> int:
+    """Tokens of one session that a step computed."""
+    if not isinstance(outcome, Progress):
+        return len(item.segment.tokens)
+    if outcome.result is not None:
+        return len(item.segment.tokens) - outcome.cached
+    return max(0, outcome.computed - outcome.cached - item.segment.start)

@@ -1,4 +1,4 @@
-"""A target over one of our engines: KV blocks, preemption, prefix cache, acceptance rules, and a drafter beside it."""
+"""A target over one of our engines, whose KV blocks are accounted for here: preemption, prefix cache, rules."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from scheduler.plan import Slice
 from verify_server.acceptance.decide import Outcome
-from verify_server.drafting.base import Ask
-from verify_server.drafting.stage import DraftStage, OwnDrafts
+from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import Segment, TargetEngine
+from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
 from verify_server.kv.twins import adopts
-from verify_server.round.target import FittedStep
+from verify_server.round.target import FittedStep, Progress, Target
 from verify_server.session import Session
 from verify_server.step import run_step
 from verify_server.step_item import StepItem
 from verify_server.trees import runs
 
 
-class OwnMemoryTarget:
+class BlockTarget(Target):
     """See `Target`."""
 
     def __init__(
@@ -36,6 +36,7 @@ class OwnMemoryTarget:
         self.facts = info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
         self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, engine.rest)
+        self.memory = BlockMemory(self.pool)
         self._left_out: frozenset[int] = frozenset()  # of the latest step: first in the next one
 
     def refresh(self, sessions: Mapping[int, Session]) -> None:
@@ -52,9 +53,11 @@ class OwnMemoryTarget:
         step = KVPreemptor(sessions, self.pool, now)
         work = step.fit(slices, self._left_out)
         self._left_out = step.left_out
+        if work:
+            self.pool.keep_freed()  # the step writes there, and then its drafts, until `settle`
         return FittedStep(work, step.left_out, step.preempted)
 
-    def step(self, work: Sequence[StepItem]) -> list[Outcome]:
+    def step(self, work: Sequence[StepItem]) -> Sequence[Outcome | Progress]:
         """See `Target`."""
         return run_step(self.engine, work)
 
@@ -63,25 +66,14 @@ class OwnMemoryTarget:
         by_branch = segment.parents and self.engine.info.numerics == "exact"
         return len(list(runs(segment.parents))) if by_branch else 1
 
-    def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
-        """See `Target`."""
-        assert self.drafting is not None, "who asks has a place for drafts"
-        return self.drafting.run(asks)
-
-    def hold(self) -> None:
-        """See `Target`."""
-        self.pool.keep_freed()
-
     def settle(self) -> None:
         """See `Target`."""
-        if self.drafting is not None:
-            self.drafting.run(())  # forgets the sessions that are over
+        super().settle()
         self.pool.release_freed()
 
     def forget(self, session: Session) -> None:
         """See `Target`."""
-        if self.drafting is not None:
-            self.drafting.forget(session.id)
+        super().forget(session)
         session.forget_kv()
 
     def _freed(self, blocks: Sequence[int]) -> None:
