@@ -32,11 +32,13 @@ from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
 from verify_server.round.own_memory import OwnMemoryTarget
 from verify_server.sequence import Sequence
-from verify_server.session import DraftLimits, Session
+from verify_server.session import Session
 
 REGIME, DEVICE, SIZE = "dense-1k", "orin-nano-super", "0.5b"
 D = DILATION[REGIME]
@@ -153,7 +155,7 @@ def _session(loop: VerifyLoop, number: int) -> Session:
     ends = EndRules(frozenset(), frozenset(), len(PROMPT) + PARAMS.max_tokens)
     sequence = Sequence(PROMPT, len(PROMPT), ends, BlockTable(loop.machine.pool))
     limits = DraftLimits(loop.machine.target.facts.vocab_size, LENGTH)
-    session = Session(number, "local", sequence, PARAMS, noise_key(number), Match(), limits)
+    session = Session(number, "local", sequence, PARAMS, noise_key(number), Match(), DraftSources(limits))
     loop.add(session)
     loop.attach(session, len(PROMPT))
     return session

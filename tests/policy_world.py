@@ -24,8 +24,9 @@ from tests.rounds import end, looping
 from tests.sessions import made
 from tests.system import read_now
 from verify_server.kv.blocks import BlockTable
+from verify_server.offers.offer import DraftLimits
 from verify_server.round.machine import Work
-from verify_server.session import DraftLimits, Session, StepItem
+from verify_server.session import Session, StepItem
 
 MAX_DRAFT = 16
 

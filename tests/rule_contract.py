@@ -79,7 +79,7 @@ def item(rule: AcceptanceRule, check: DraftCheck) -> StepItem:
     session = SimpleNamespace(rule=rule, constraint=None, trace=None, sequence=SimpleNamespace(scores=None))
     count = len(check.draft) + 1
     segment = Segment((1,) * count, POSITION - 1, (0,), rows=count, parents=check.parents)
-    return StepItem(session, segment, check, None)
+    return StepItem(session, segment, check)
 
 
 class RuleContract:

@@ -10,9 +10,12 @@ from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
+from verify_server.offers.device import DeviceDrafts
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.prompt_scores import PromptScores
 from verify_server.sequence import Sequence
-from verify_server.session import DraftLimits, Session
+from verify_server.session import Session
 from verify_server.session_timing import SessionTiming
 
 GREEDY = SamplingParams(temperature=0)
@@ -37,6 +40,6 @@ def made(
     """A session without a reader; the keyword arguments are those of the classes it is made of."""
     ends = EndRules(frozenset({eos}), frozenset(params.stop_ids), len(prompt) + max_tokens)
     return Session(
-        id, tenant, Sequence(prompt, len(prompt), ends, table, scores=scores), params, key, Match(), limits,
-        background=background, timing=SessionTiming(estimate, pace),
+        id, tenant, Sequence(prompt, len(prompt), ends, table, scores=scores), params, key, Match(),
+        DraftSources(limits, DeviceDrafts(estimate)), background=background, timing=SessionTiming(pace),
     )  # fmt: skip

@@ -127,7 +127,7 @@ def test_a_draft_behind_the_last_chunk_has_its_own_rows(parents):
     right = continuation(PROMPT, 3)
     ids = [right[0], 9, right[1]] if parents else right
     draft = Draft(1, DraftBlock(len(PROMPT), tuple(map(DraftToken, ids)), parents))
-    session.limits = session.limits._replace(max_tree=8)
+    session.sources.limits = session.sources.limits._replace(max_tree=8)
     server.step(session, 4)
     session.submit(draft, 0.0)
     item = server.step(session, 6, decide=True)

@@ -42,8 +42,9 @@ from verify_server.acceptance.base import decided
 from verify_server.acceptance.match import Match
 from verify_server.drafting.base import Ask
 from verify_server.drafting.model import READ
-from verify_server.own_draft import OwnDraft
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.server import ServerDrafts
+from verify_server.offers.sources import DraftSources
 from verify_server.session import Session
 
 # Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
@@ -140,9 +141,12 @@ def test_verdicts_leave_before_the_server_drafts() -> None:
     server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 1, drafter=SimulatedDrafter(LAW, traces.items))
     server.open(reader)
     events.run(1.1)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
-    assert (server.totals.steps, server.totals.tokens) == (1, 1) and not reader.session.own.block.tokens
+    assert (server.totals.steps, server.totals.tokens) == (
+        1,
+        1,
+    ) and reader.session.sources.server.offer is None
     events.run(2.2)
-    assert len(reader.session.own.block.tokens) == 3 and server.totals.tokens == 1
+    assert len(reader.session.sources.server.offer.block.tokens) == 3 and server.totals.tokens == 1
     events.run(2.4)
     assert (server.totals.steps, server.totals.tokens) == (2, 5)
     assert server.totals.busy_s == pytest.approx(2.6, rel=1e-3)
@@ -153,8 +157,8 @@ def session_of(traces: TraceSet) -> Session:
     """One whose prompt is computed."""
     sequence = RecordedSequence(scripts(traces)[0])
     sequence.computed = len(sequence) - 1
-    own = OwnDraft(DraftEstimate())
-    return Session(1, "", sequence, SamplingParams(), b"", Match(), DraftLimits(VOCABULARY, 16, 64), own=own)
+    sources = DraftSources(DraftLimits(VOCABULARY, 16, 64), server=ServerDrafts(DraftEstimate()))
+    return Session(1, "", sequence, SamplingParams(), b"", Match(), sources)
 
 
 def chain(base: int, text: tuple[int, ...], right: int, length: int, wrong: int) -> DraftBlock:
@@ -177,8 +181,8 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
     drafts = [chain(base, text, *device, 5), chain(base, text, *own, 6)]
     session.attach(base)
     session.submit(Draft(1, drafts[0]), 0.0)
-    assert session.own is not None
-    session.own.block = drafts[1]
+    assert session.sources.server is not None
+    session.sources.server.offers(drafts[1], 0.0)
     item = session.plan(Slice(1, 1, True), 0.0)
     assert item.check is not None
     ids = [[token.id for token in draft.tokens] for draft in drafts]

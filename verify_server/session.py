@@ -1,8 +1,8 @@
-"""The server's side of one sequence: its reader, its turn, the pending draft, and the verdicts.
+"""The server's side of one sequence: its reader, the drafts that wait for it, and the verdicts.
 
-Tokens and KV are in sequence.py, who drives in opensled/turns.py, times in session_timing.py. Lives on the server's
-event loop; only a `StepItem`, what one step computes for the session, travels to the engine's thread. Every `now` is in
-seconds on the loop's clock.
+Tokens and KV are in sequence.py, drafts and whose turn it is in offers/, times in session_timing.py. Lives on the
+server's event loop; only a `StepItem`, what one step computes for the session, travels to the engine's thread. Every
+`now` is in seconds on the loop's clock.
 """
 
 from __future__ import annotations
@@ -11,26 +11,22 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
+from opensled.messages import Draft, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.penalties import TokenCounts
-from opensled.protocol import agreed
-from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
 from verify_server.counters import LoopStats
-from verify_server.draft_budget import DraftBudget
 from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
 from verify_server.kept.trace import Trace
 from verify_server.observer import NOBODY, Observer
+from verify_server.offers.checks import check_draft
+from verify_server.offers.sources import NO_PARTS, DraftSources, Parts
 from verify_server.outbox import Outbox
-from verify_server.own_draft import NO_DRAFT, OwnDraft
-from verify_server.pending_draft import DraftLimits, PendingDraft, check_draft, verified
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.session_view import view_of
 from verify_server.text.guide import Constraint
-from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
 
 SessionT = TypeVar("SessionT")  # `Session`, or what a simulation or a test has in its place
 
@@ -41,11 +37,8 @@ class StepItem(NamedTuple, Generic[SessionT]):
     session: SessionT
     segment: Segment
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
-    draft: Draft | None  # the draft this step answers
+    parts: Parts = NO_PARTS  # what of the drafts that waited is verified
     hint: int | None = None  # goes with the verdict
-    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
-    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
-    own: DraftBlock = NO_DRAFT  # and what of the server's own one
     ask: int = 0  # tokens that the server's drafter is to draft after the step
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
 
@@ -60,19 +53,16 @@ class Session:
     params: SamplingParams
     key: bytes
     rule: AcceptanceRule
-    limits: DraftLimits
+    sources: DraftSources
     rule_label: str = ""  # its name with all options
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     background: bool = False
-    budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
     trace: Trace | None = None  # None = nothing of it is kept
-    own: OwnDraft | None = None  # None = no drafter of the server drafts for it
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
     loose: list[int] = field(default_factory=list)  # positions of tokens that its rule let stand
-    pending: PendingDraft | None = None
     in_step: bool = False
     closed: bool = False
     failed: bool = False
@@ -81,22 +71,25 @@ class Session:
     listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
     observer: Observer = NOBODY
-    turn: Turn = field(init=False)
     emitted: TokenCounts | None = field(init=False)  # all that is committed, where its counts are penalized
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
-        self.turn = Turn(self.timing.estimate.device.hint)
         answer = self.sequence.tokens[self.sequence.prompt_length :]
         self.emitted = TokenCounts(answer) if self.params.penalizes else None
+
+    def begin(self, stats: LoopStats, now: float) -> None:
+        """It is admitted; `stats`: of the loop that serves it."""
+        self.stats = stats
+        self.timing.begin(now)
+        self.sources.device.begin(now)
 
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
         self.outbox, self._view = Outbox(), None
-        self.has_reader, self.pending, self.listens = True, None, False
-        self.turn.reopened(self.turn.hint)
-        self.timing.reopened()
+        self.has_reader, self.listens = True, False
+        self.sources.device.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
         self.observer.reader_changed()
@@ -104,7 +97,7 @@ class Session:
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
-        self.has_reader, self.pending, self._view = False, None, None
+        self.has_reader, self.sources.device.offer, self._view = False, None, None
         self.observer.reader_changed()
 
     def hand_over(self) -> None:
@@ -120,40 +113,30 @@ class Session:
         Returns whether it can gain a token or hands the drive back, and takes no other draft's place: devices that keep
         to their turns nearly always send such drafts.
         """
-        if not self.turn.is_new(draft):
+        device = self.sources.device
+        if not device.turn.is_new(draft):
             return False
         self._view = None
-        check_draft(draft, self.limits, self.sequence.prompt_length, self.rule)
-        if draft.block.parents:
-            tree = without_twins(draft.block)
-            draft = replace(draft, block=likeliest_first(tree, self._reach(tree)))
+        check_draft(draft, self.sources.limits, self.sequence.prompt_length, self.rule)
+        draft = replace(draft, block=device.ordered(draft.block)) if draft.block.parents else draft
         block, rest = draft.block, self.sequence.rebase(draft.block)
-        useful = bool(block.tokens) or not self.turn.server_drives
-        self.turn.draft(draft)
-        self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
-        replaces, self.pending = self.pending is not None, None
+        gains = bool(block.tokens) or not device.turn.server_drives
+        replaces = device.offer is not None
+        device.arrived(draft, now)
         if self.sequence.over or rest is None:
             self._drop(draft, block.base, now)
             return False
         if block.tokens:
-            self.pending = self._pending(draft, rest, now)
-        return useful and not replaces
-
-    def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
-        return PendingDraft(draft, rest, since, self._reach(rest))
-
-    def _reach(self, block: DraftBlock) -> tuple[float, ...]:
-        return self.timing.estimate.reach(confidences(block), block.parents)
+            device.offers(rest, now, draft)
+        return gains and not replaces
 
     def _drop(self, draft: Draft, base: int, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more, with the truth since `base`."""
-        block, stands = draft.block, self.sequence.agreed(draft.block)
+        device, stands = self.sources.device, self.sequence.agreed(draft.block)
         if not self.sequence.over:
-            self.stats.drop(len(block.tokens))
-            self.timing.asked(len(self.sequence), now)
-            known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
-            self.timing.estimate.judged(known, stands)
-        self.turn.verdict(draft.counter, None)
+            self.stats.drop(len(draft.block.tokens))
+            device.late(draft, len(self.sequence), stands, now)
+        device.turn.verdict(draft.counter, None)
         self._tell(base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
@@ -169,7 +152,7 @@ class Session:
                 num_accepted=num_accepted,
                 answers=answers,
                 finish_reason="" if vetted else truth.finish_reason,
-                hint=self.turn.hint,
+                hint=self.sources.device.turn.hint,
                 logprobs=tuple(self.logprobs[-news:]) if news and self.logprobs else (),
                 loose=tuple([position - base for position in loose if position >= base]) if loose else (),
                 vetted=vetted,
@@ -192,7 +175,7 @@ class Session:
         self._view = None
         if self.emitted is not None:
             self.emitted = TokenCounts(self.sequence.tokens[self.sequence.prompt_length :])
-        if not self._rebase_pending(base, now):
+        if not self._rebase_waiting(base, now):
             self._tell(base)
 
     def run_ahead(self, most: int) -> None:
@@ -202,23 +185,26 @@ class Session:
     @property
     def server_drives(self) -> bool:
         """Whether it is decoded unasked, as no draft is expected."""
-        return self.listens or self.turn.server_drives
+        return self.listens or self.sources.device.turn.server_drives
 
     @property
     def awaits_draft(self) -> bool:
         """Whether its device is at work on one."""
-        return self.has_reader and not self.listens and self.turn.awaits_draft
+        return self.has_reader and not self.listens and self.sources.device.turn.awaits_draft
 
     @property
     def rests(self) -> bool:
         """Whether nothing can be done for it right now: no reader, a slow one, or a device at work."""
-        return not self.has_reader or self.awaits_draft or (self.pending is None and self.outbox.full)
+        offer = self.sources.device.offer
+        return not self.has_reader or self.awaits_draft or (offer is None and self.outbox.full)
 
     def view(self, now: float) -> SessionView:
         """What a policy sees of it; made anew only when something has changed, for most sessions of a plan rest."""
         if (view := self._view) is None or view.paused != self.outbox.full:
             view = view_of(self, now)
-            self._view = view if self.budget.quota is None else None  # what is left of it changes with time
+            self._view = (
+                view if self.sources.device.budget.quota is None else None
+            )  # what is left of it changes with time
         return view
 
     def listen(self) -> None:
@@ -237,26 +223,20 @@ class Session:
         self._view = None
 
     def take_own(self, proposal: Proposal, asked: int) -> None:
-        """The server has drafted for it; see `OwnDraft.take`."""
-        if self.own is not None:
-            self.own.take(proposal, asked, len(self.sequence))
+        """The server has drafted for it; see `ServerDrafts.take`."""
+        if self.sources.server is not None:
+            self.sources.server.take(proposal, asked, len(self.sequence))
             self._view = None
 
     def plan(self, piece: Slice, now: float) -> StepItem:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
         self._view = None
-        pending = self.pending if piece.decide else None
-        length = len(self.sequence)
-        longest = self.budget.longest(self.limits.max_draft, length, now)
-        drafted = own = NO_DRAFT
-        takes_drafts = self.constraint is None or self.constraint.takes_drafts
-        if pending and takes_drafts:
-            drafted = verified(pending.rest, piece.draft, self.limits, self.budget, self.sequence, now)
-        if self.own is not None and piece.decide and takes_drafts:
-            own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
-        block = together(drafted, own)
+        length, sources = len(self.sequence), self.sources
+        parts = sources.cut(piece, self.sequence, now) if piece.decide else NO_PARTS
+        block = parts.block
         segment = self.sequence.segment(piece, block)
         check = hint = None
+        ask: tuple[int, tuple[int, ...]] = (0, ())
         if piece.decide:
             check = DraftCheck(
                 block.tokens,
@@ -268,17 +248,12 @@ class Session:
                 emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
                 ends=self.sequence.ends.ids,
             )
-            self.pending = None
-            self.budget.take(len(drafted.tokens), length, now)
-            hint = self.budget.hint(piece.hint, longest)
+            hint = sources.spend(parts, piece.hint, length, now)
+            ask = sources.ask(piece.ask, self.sequence, len(block.tokens), now)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
             self._tell_prefill()
         self.in_step = True
-        draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
-        ask = piece.ask if piece.decide and self.own is not None else 0
-        covered = length + len(block.tokens) + ask
-        blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
+        return StepItem(self, segment, check, parts, hint, *ask)
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
@@ -292,23 +267,20 @@ class Session:
             return 0
         if self.sequence.scores is not None and self.sequence.scores.has_news:
             self._tell_prefill()
-        base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
+        base, draft, ids = len(self.sequence), item.parts.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)
         if result.loose:
             loose = [base + index for index in result.loose if index < len(news)]
             self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
-        num_accepted = self._judge_own(item, ids, result.num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
             self.constraint.commit(news)
         if self.emitted is not None:
             self.emitted.add(news)
-        self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        seen = seen_of(item.drafted, item.rest)
-        path, length = agreed(seen, ids), known + depth(seen.tokens, seen.parents)
-        self.timing.estimate.judged(length, known + len(path), tried(seen, path))
-        self.budget.judged(len(item.drafted.tokens), num_accepted, len(news))
+        self._judge(item.parts, ids, known, len(news))
+        self.timing.left(len(self.sequence), now)
+        self.sources.device.answered(draft, item.hint, len(self.sequence), now)
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)
@@ -316,53 +288,32 @@ class Session:
             stands = self.sequence.agreed(draft.block)
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
-        self._rebase_pending(len(self.sequence), now)
+        self._rebase_waiting(len(self.sequence), now)
         return len(news)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""
         self.sequence.rewind(item.segment.start)
-        if self.own is not None:
-            self.own.block = NO_DRAFT
-        if self.pending is None and item.draft is not None:
-            self.pending = PendingDraft(item.draft, DraftBlock(len(self.sequence)), now)
+        self.sources.device.again(item.parts.device, len(self.sequence), now)
 
-    def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:
-        """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""
-        if self.own is None:
-            return accepted
-        stands = self.own.judged(item.own, ids)
-        if item.own.tokens:
-            self.stats.own.add(len(item.own.tokens), stands)
-            accepted = len(agreed(item.drafted, ids))
-            self.own.beside(item.own, stands - accepted, item.drafted, self.timing.estimate.forecast)
-            if self.turn.hint == 0:
-                self.timing.estimate.follow(self.own.estimate)
-        self.own.block = NO_DRAFT
-        return accepted
+    def _judge(self, parts: Parts, ids: tuple[int, ...], known: int, committed: int) -> None:
+        """Both drafters learn what stands of their drafts."""
+        stands = self.sources.judged(parts, ids, known, committed)
+        if parts.server.verified.tokens:
+            self.stats.own.add(len(parts.server.verified.tokens), stands)
 
-    def _give_hint(self, item: StepItem, now: float) -> None:
-        """A verdict leaves, with a hint of what the device is to do next."""
-        length = len(self.sequence)
-        self.timing.left(length, now)
-        if item.draft is not None:
-            self.timing.asked(length, now)
-        if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint):
-            self.timing.asked_since = now
-        if item.hint is not None:
-            self.timing.estimate.device.hint = item.hint
-
-    def _rebase_pending(self, known: int, now: float) -> bool:
+    def _rebase_waiting(self, known: int, now: float) -> bool:
         """A draft that arrived before the end of the step meets the new truth, of which its reader knows the first
         `known` tokens to be final. Returns whether it is answered by that."""
-        waiting, self.pending = self.pending, None
-        if waiting is None:
+        device = self.sources.device
+        waiting, device.offer = device.offer, None
+        if waiting is None or waiting.draft is None:
             return False
         rest = self.sequence.rebase(waiting.draft.block)
         if self.sequence.over or rest is None:
             self._drop(waiting.draft, min(known, waiting.draft.block.base), now)
             return True
-        self.pending = self._pending(waiting.draft, rest, waiting.since)
+        device.offers(rest, waiting.since, waiting.draft)
         return False
 
     def fail(self, error: OpenSledError) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from weakref import ref
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
@@ -20,22 +21,25 @@ from verify_server.acceptance.consent import require_rule
 from verify_server.acceptance.served import ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
-from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
 from verify_server.kept.trace import Trace
 from verify_server.kv.blocks import BlockTable
-from verify_server.own_draft import OwnDraft
+from verify_server.offers.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
+from verify_server.offers.device import DeviceDrafts
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.prompt_scores import PromptScores
 from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
 from verify_server.served_model import ServedModel
-from verify_server.session import DraftLimits, Session
+from verify_server.session import Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.tenant_pool import Spent
+from verify_server.text.guide import Constraint
 from verify_server.vision.image_store import ImageStore, content_of
 
 # Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.
@@ -140,7 +144,7 @@ class SessionManager:
                 session = await self._opener(message, prompt_ids, create)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
-        takes = session.limits
+        takes, device = session.sources.limits, session.sources.device
         limits = replace(
             self.inputs.limits_of(tenant),
             max_tree=takes.max_tree,
@@ -151,7 +155,7 @@ class SessionManager:
             session.key,
             token,
             limits,
-            session.turn.hint,
+            device.turn.hint,
             session.rule.draft_probs,
             rule=session.rule_label,
             coarse_tools=session.constraint.coarse_tools if session.constraint else (),
@@ -281,7 +285,6 @@ class SessionManager:
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
         kv_tokens, seed = self.limits.tenants.limits_of(tenant).kv_tokens, message.params.seed
-        quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -297,13 +300,11 @@ class SessionManager:
             key=message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
             rule=rule,
             rule_label=label,
-            limits=self._limits_under(rule),
+            sources=self._sources(message, tenant, rule, constraint),
             top_logprobs=message.top_logprobs,
             constraint=constraint,
             background=message.background,
-            budget=DraftBudget(quota, record, MIN_ACCEPTANCE),
-            own=self._own_draft(tenant, rule),
-            timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
+            timing=SessionTiming(self._pace(message, tenant)),
             trace=None if images or constraint is not None else self._trace(message, prompt_ids, tenant),
         )
         self._remembered[session.id] = session
@@ -332,11 +333,18 @@ class SessionManager:
             return None
         return self.keeper.trace(tenant, len(prompt_ids) + len(message.committed))
 
-    def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
-        """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
-        if self.loop.machine.target.drafting is None or rule.draft_probs:
-            return None
-        return self.loop.machine.target.drafting.own_draft(self._drafters.of(tenant, ""))
+    def _sources(
+        self, message: Open, tenant: str, rule: AcceptanceRule, guide: Constraint | None
+    ) -> DraftSources:
+        """Who drafts for a new session."""
+        known = ref(guide) if guide is not None else None
+        quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
+        budget = DraftBudget(quota, record, MIN_ACCEPTANCE, guide=known)
+        device = DeviceDrafts(self.devices.of(tenant, message.device), budget)
+        stage, server = self.loop.machine.target.drafting, None
+        if stage is not None and not rule.draft_probs:  # else the rule must know what tokens are drawn from
+            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(guide=known))
+        return DraftSources(self._limits_under(rule), device, server)
 
 
 def _needs_tokenizer(message: Open) -> bool:

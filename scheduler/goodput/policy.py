@@ -22,7 +22,7 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.state import GoodputState, Wait, current
 from scheduler.goodput.step_budget import DraftOffers, in_turn, most_urgent, most_valuable, urgency
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
 # Times its price that a draft token must be likely, where sessions wait for their devices: a longer step delays those.
@@ -76,9 +76,10 @@ class Goodput:
                 wait = None
                 if session.absent:
                     continue
-                drafts = session.draft is None and not session.server_drives and session.hint != 0
-                if drafts and hints.get(session.id):
-                    wait = known[session.id] = self._wait(session, state)
+                if not session.server_drives and hints.get(session.id):
+                    device = session.offers[0]
+                    if device.tokens is None and device.hint != 0:
+                        wait = known[session.id] = self._wait(session, state)
             waits = False
             if wait is not None:
                 waits = now < wait.until
@@ -86,7 +87,7 @@ class Goodput:
                     late.add(session.id)
                 elif not session.paused:
                     awaited.append(wait)
-            if waits or (session.paused and session.draft is None):
+            if waits or (session.paused and session.offers[0].tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
             elif session.uncomputed > 1:
@@ -97,13 +98,14 @@ class Goodput:
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
         """When its draft is expected, and until when it is waited for."""
-        forecast, asked = session.forecast, session.asked_since
+        device = session.offers[0]
+        forecast, asked = device.forecast, device.asked_since
         if forecast is None:
             return Wait(session, inf, asked + self.draft_wait)
         delay_s, draft_s, jitter_s, drafts, latest = forecast[2:7]
         if not drafts:
             return Wait(session, inf, asked + self.draft_wait)
-        length = session.hint or state.hints[session.id]
+        length = device.hint or state.hints[session.id]
         # A device may draft less than its hint, and changes its length in small steps.
         if latest is not None and latest < length:
             length = latest + 1
@@ -133,7 +135,7 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
 
 def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
     """Seconds of a step that decides all of them."""
-    tokens = sum([1 + (session.draft or 0) for session in sessions])
+    tokens = sum([1 + (session.offers[0].tokens or 0) for session in sessions])
     return profile.cost.verify_s(tokens, sum([session.context for session in sessions]), len(sessions))
 
 
@@ -155,12 +157,12 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
             break
         tokens = min(session.uncomputed, budget)
         decide = tokens == session.uncomputed
-        draft = min(_draft(session), budget - tokens) if decide else 0
+        device, server = session.offers
+        draft = min(_draft(device), budget - tokens) if decide else 0
         budget -= tokens + draft
         hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
-        slices.append(
-            Slice(session.id, tokens, decide, False, 0, draft, hint, 0 if session.own else None, ask)
-        )
+        own = 0 if server.tokens else None
+        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, own, ask))
     return slices
 
 
@@ -180,7 +182,7 @@ def _decided(
             0,
             draft,
             _hint(session, told),
-            mine if session.own else None,
+            mine if session.offers[1].tokens else None,
             asks.get(session.id, 0),
         )
         for session, draft, mine in zip(chosen, *verified)
@@ -207,18 +209,19 @@ def _cut(
     `second`: tokens that a second of the target is worth.
     """
     drafts, own = [0] * len(chosen), [0] * len(chosen)
-    devices = [place for place, each in enumerate(chosen) if each.draft]
-    whole = {place for place in devices if chosen[place].least_draft}
+    offers = [each.offers for each in chosen]
+    devices = [place for place, (device, _) in enumerate(offers) if device.tokens]
+    whole = {place for place in devices if offers[place][0].least}
     for place in sorted(whole):  # asked for as a whole, and of little use as a part
-        drafts[place] = min(_draft(chosen[place]), room)
+        drafts[place] = min(_draft(offers[place][0]), room)
         room -= drafts[place]
     if whole:
         devices = [place for place in devices if place not in whole]
-    servers = [place for place, each in enumerate(chosen) if each.own]
+    servers = [place for place, (_, server) in enumerate(offers) if server.tokens]
     if not (devices or servers):
         return drafts, own
-    offers = _offers([chosen[place] for place in devices], [chosen[place] for place in servers])
-    kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, second, profile))
+    weighed = [offers[place][0] for place in devices] + [offers[place][1] for place in servers]
+    kept = most_valuable(_columns(weighed), room, lambda drafted: _price(chosen, drafted, second, profile))
     for place, tokens in zip(devices, kept):
         drafts[place] = tokens
     for place, tokens in zip(servers, kept[len(devices) :]):
@@ -226,26 +229,25 @@ def _cut(
     return drafts, own
 
 
-def _offers(devices: Sequence[SessionView], servers: Sequence[SessionView]) -> DraftOffers:
-    """The drafts of the `devices`, and the server's own for the sessions `servers`."""
+def _columns(offers: Sequence[OfferView]) -> DraftOffers:
     return DraftOffers(
-        [_draft(each) for each in devices] + [each.own for each in servers],
-        [each.forecast or GUESS for each in devices] + [each.own_forecast or GUESS for each in servers],
-        [each.reach for each in devices] + [each.own_reach for each in servers],
-        [each.depth for each in devices] + [0] * len(servers),
+        [_draft(each) for each in offers],
+        [each.forecast or GUESS for each in offers],
+        [each.reach for each in offers],
+        [each.depth for each in offers],
     )
 
 
-def _draft(session: SessionView) -> int:
-    """How much of its draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
-    draft, longest = session.draft or 0, session.max_draft
-    return draft if draft <= longest or (session.depth and longest) else longest
+def _draft(offer: OfferView) -> int:
+    """How much of a draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
+    draft, longest = offer.tokens or 0, offer.longest
+    return draft if draft <= longest or (offer.depth and longest) else longest
 
 
 def _hint(session: SessionView, told: Mapping[int, int]) -> int | None:
     """The hint that goes with its verdict; None for a device that never drafted."""
-    hint = told.get(session.id)
-    return hint if hint is None or hint <= session.max_draft else session.max_draft
+    hint, longest = told.get(session.id), session.offers[0].longest
+    return hint if hint is None or hint <= longest else longest
 
 
 def _price(

@@ -23,7 +23,8 @@ from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
-from verify_server.own_draft import OwnDraft
+from verify_server.offers.budget import DraftBudget
+from verify_server.offers.server import ServerDrafts
 from verify_server.served_model import ServedModel
 from verify_server.session import StepItem
 
@@ -40,7 +41,7 @@ READS, HEAD_READS = 8, 32
 
 def asked_of(item: StepItem) -> Ask | None:
     """What one session asks for after its step is committed; None = nothing, as where it has ended."""
-    session, sequence = item.session, item.session.sequence
+    session, sequence, limits = item.session, item.session.sequence, item.session.sources.limits
     most = min(item.ask, sequence.useful)
     if most <= 0 or sequence.finish_reason or session.closed or session.failed:
         return None
@@ -54,7 +55,7 @@ def asked_of(item: StepItem) -> Ask | None:
         item.blocks,
         session.emitted,
         sequence.table.content,
-        0 if session.limits.tree_reads else min(session.limits.max_tree, WAYS * most),
+        0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
     )
 
 
@@ -98,9 +99,9 @@ class DraftStage:
         """See `ServerDrafter`."""
         return self._drafter.guess
 
-    def own_draft(self, estimate: DraftEstimate) -> OwnDraft:
-        """The place of its drafts in a session."""
-        return OwnDraft(estimate, self._drafter.needs_kv, self._drafter.reads_blocks)
+    def source(self, estimate: DraftEstimate, budget: DraftBudget | None = None) -> ServerDrafts:
+        """What it drafts for one session."""
+        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget)
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
