@@ -202,9 +202,8 @@ class Session:
         """What a policy sees of it; made anew only when something has changed, for most sessions of a plan rest."""
         if (view := self._view) is None or view.paused != self.outbox.full:
             view = view_of(self, now)
-            self._view = (
-                view if self.sources.device.budget.quota is None else None
-            )  # what is left of it changes with time
+            quota = self.sources.device.budget.quota
+            self._view = view if quota is None else None  # what is left of it changes with time
         return view
 
     def listen(self) -> None:

@@ -49,10 +49,10 @@ class ServerDrafts(DraftSource):
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
         """The drafter was asked for `asked` tokens of a chain after a text of `length`, and this came of it."""
         self.read = length - proposal.unread
-        count = len(proposal.block.tokens)
-        self.offer = None
+        block = self.ordered(proposal.block)
+        self.offer, count = None, len(block.tokens)
         if count:
-            self.offers(self.ordered(proposal.block), 0.0)
+            self.offers(block, 0.0)
         if not proposal.unread:
             self.share.add(min(count, asked), asked)
         if count:

@@ -6,7 +6,7 @@ from opensled.messages import Draft, DraftBlock
 from opensled.protocol import agreed
 from scheduler.estimates import DraftEstimate
 from verify_server.offers.budget import DraftBudget
-from verify_server.offers.offer import NO_PART, DraftLimits, Offer, Part, Room
+from verify_server.offers.offer import DraftLimits, Offer, Part, Room
 from verify_server.trees import confidences, depth, likeliest_first, seen_of, tried, without_twins
 
 
@@ -30,10 +30,9 @@ class DraftSource:
         self.offer = Offer(block, since, self._reach(block), draft)
 
     def cut(self, limits: DraftLimits, room: Room, now: float) -> Part:
-        """What is verified of the draft that waits. Changes nothing."""
+        """What is verified of the draft that waits; there is one. Changes nothing."""
         offer = self.offer
-        if offer is None:
-            return NO_PART
+        assert offer is not None
         budget = self.budget.longest(len(offer.block.tokens), len(room.text), now)
         return Part(offer, offer.cut(limits, budget, room))
 

@@ -49,10 +49,13 @@ class DraftSources:
 
     def cut(self, piece: Slice, text: Text, now: float) -> Parts:
         """What of the waiting drafts a slice verifies. Changes nothing."""
-        device = self.device.cut(self.limits, Room(text, piece.draft), now)
-        if self.server is None:
-            return Parts(device, NO_PART, device.verified)
-        server = self.server.cut(self.limits, Room(text, piece.own, device.verified), now)
+        device = server = NO_PART
+        if self.device.offer is not None:
+            device = self.device.cut(self.limits, Room(text, piece.draft), now)
+        if self.server is not None and self.server.offer is not None:
+            server = self.server.cut(self.limits, Room(text, piece.own, device.verified), now)
+        if device is server:
+            return NO_PARTS
         return Parts(device, server, together(device.verified, server.verified))
 
     def spend(self, parts: Parts, advice: int | None, length: int, now: float) -> int | None:
