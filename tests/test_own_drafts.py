@@ -156,7 +156,7 @@ def test_what_was_not_verified_tells_as_much_as_was_written() -> None:
     before = draft.estimate.forecast
     draft.take(proposal(0.9, 0.9), 2, 5)
     assert draft.offer is not None
-    draft.judged(Part(draft.offer, DraftBlock(5)), (1,))
+    draft.judge(Part(draft.offer, DraftBlock(5)), (1,))
     assert draft.estimate.forecast.first > before.first
     assert draft.estimate.forecast.later == before.later
 

@@ -168,7 +168,7 @@ def test_what_stands_of_a_tree_is_learned_by_its_depth() -> None:
     draft = own_tree(-1, -1, 0, 1)
     before = draft.estimate.forecast
     whole = draft.cut(LIMITS, Room(Text()), 0.0)
-    assert draft.judged(whole, (11, 13, 7)) == 2
+    assert draft.judge(whole, (11, 13, 7)) == 2
     assert draft.estimate.forecast.first > before.first and draft.estimate.forecast.later > before.later
 
 

@@ -180,7 +180,7 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
     session.attach(base)
     session.submit(Draft(1, drafts[0]), 0.0)
     assert session.sources.server is not None
-    session.sources.server.offers(drafts[1], 0.0)
+    session.sources.server.hold(drafts[1], 0.0)
     item = session.plan(Slice(1, 1, True), 0.0)
     assert item.check is not None
     ids = [[token.id for token in draft.tokens] for draft in drafts]

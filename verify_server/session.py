@@ -89,7 +89,7 @@ class Session:
         self.outbox.put(None)
         self.outbox, self._view = Outbox(), None
         self.has_reader, self.listens = True, False
-        self.sources.device.reopened()
+        self.sources.device.reopen()
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
         self.observer.reader_changed()
@@ -118,16 +118,16 @@ class Session:
             return False
         self._view = None
         check_draft(draft, self.sources.limits, self.sequence.prompt_length, self.rule)
-        draft = replace(draft, block=device.ordered(draft.block)) if draft.block.parents else draft
+        draft = replace(draft, block=device.arrange(draft.block)) if draft.block.parents else draft
         block, rest = draft.block, self.sequence.rebase(draft.block)
         gains = bool(block.tokens) or not device.turn.server_drives
         replaces = device.offer is not None
-        device.arrived(draft, now)
+        device.receive(draft, now)
         if self.sequence.over or rest is None:
             self._drop(draft, block.base, now)
             return False
         if block.tokens:
-            device.offers(rest, now, draft)
+            device.hold(rest, now, draft)
         return gains and not replaces
 
     def _drop(self, draft: Draft, base: int, now: float) -> None:
@@ -135,7 +135,7 @@ class Session:
         device, stands = self.sources.device, self.sequence.agreed(draft.block)
         if not self.sequence.over:
             self.stats.drop(len(draft.block.tokens))
-            device.late(draft, len(self.sequence), stands, now)
+            device.drop(draft, len(self.sequence), stands, now)
         device.turn.verdict(draft.counter, None)
         self._tell(base, draft.counter, stands)
 
@@ -277,9 +277,11 @@ class Session:
         if self.emitted is not None:
             self.emitted.add(news)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        self._judge(item.parts, ids, known, len(news))
+        stands, own = self.sources.judge(item.parts, ids, known, len(news)), item.parts.server.verified
+        if own.tokens:
+            self.stats.own.add(len(own.tokens), stands)
         self.timing.left(len(self.sequence), now)
-        self.sources.device.answered(draft, item.hint, len(self.sequence), now)
+        self.sources.device.answer(draft, item.hint, len(self.sequence), now)
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)
@@ -293,13 +295,7 @@ class Session:
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""
         self.sequence.rewind(item.segment.start)
-        self.sources.device.again(item.parts.device, len(self.sequence), now)
-
-    def _judge(self, parts: Parts, ids: tuple[int, ...], known: int, committed: int) -> None:
-        """Both drafters learn what stands of their drafts."""
-        stands = self.sources.judged(parts, ids, known, committed)
-        if parts.server.verified.tokens:
-            self.stats.own.add(len(parts.server.verified.tokens), stands)
+        self.sources.device.hold_again(item.parts.device, len(self.sequence), now)
 
     def _rebase_waiting(self, known: int, now: float) -> bool:
         """A draft that arrived before the end of the step meets the new truth, of which its reader knows the first
@@ -312,7 +308,7 @@ class Session:
         if self.sequence.over or rest is None:
             self._drop(waiting.draft, min(known, waiting.draft.block.base), now)
             return True
-        device.offers(rest, waiting.since, waiting.draft)
+        device.hold(rest, waiting.since, waiting.draft)
         return False
 
     def fail(self, error: OpenSledError) -> None:

@@ -76,10 +76,10 @@ class Goodput:
                 wait = None
                 if session.absent:
                     continue
-                if not session.server_drives and hints.get(session.id):
-                    device = session.offers[0]
-                    if device.tokens is None and device.hint != 0:
-                        wait = known[session.id] = self._wait(session, state)
+                device = session.offers[0]
+                drafts = device.tokens is None and not session.server_drives and device.hint != 0
+                if drafts and hints.get(session.id):
+                    wait = known[session.id] = self._wait(session, state)
             waits = False
             if wait is not None:
                 waits = now < wait.until
@@ -135,8 +135,9 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
 
 def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
     """Seconds of a step that decides all of them."""
-    tokens = sum([1 + (session.offers[0].tokens or 0) for session in sessions])
-    return profile.cost.verify_s(tokens, sum([session.context for session in sessions]), len(sessions))
+    drafted = sum([offer.tokens for each in sessions if (offer := each.offers[0]).tokens])
+    contexts = sum([session.context for session in sessions])
+    return profile.cost.verify_s(len(sessions) + drafted, contexts, len(sessions))
 
 
 def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwareProfile) -> list[Slice]:
@@ -147,7 +148,7 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     chosen = most_urgent(candidates.deciding, budget - kept)
     second = state.rate * (CAUTION if candidates.awaited else 1.0)
     drafts, own = _cut(chosen, budget - kept - len(chosen), second, profile)
-    budget -= len(chosen) + sum(drafts) + sum(own)
+    budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
     asks = state.asks
     if candidates.late:
         asks = {**asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
@@ -161,18 +162,18 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
         draft = min(_draft(device), budget - tokens) if decide else 0
         budget -= tokens + draft
         hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
-        own = 0 if server.tokens else None
-        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, own, ask))
+        mine = 0 if server.tokens else None
+        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, mine, ask))
     return slices
 
 
 def _decided(
     chosen: Sequence[SessionView],
-    verified: tuple[Sequence[int], Sequence[int]],
+    verified: tuple[Sequence[int], Sequence[int | None]],
     told: Mapping[int, int],
     asks: Mapping[int, int],
 ) -> list[Slice]:
-    """The slices of sessions that decide; `verified`: tokens of each device's and of each own draft."""
+    """The slices of sessions that decide; `verified`: see `_cut`."""
     return [
         Slice(
             session.id,
@@ -182,7 +183,7 @@ def _decided(
             0,
             draft,
             _hint(session, told),
-            mine if session.offers[1].tokens else None,
+            mine,
             asks.get(session.id, 0),
         )
         for session, draft, mine in zip(chosen, *verified)
@@ -203,25 +204,25 @@ def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionVie
 
 def _cut(
     chosen: Sequence[SessionView], room: int, second: float, profile: HardwareProfile
-) -> tuple[list[int], list[int]]:
-    """How much of each device's and of each own draft is verified: the tokens of all of them that are worth most.
+) -> tuple[list[int], list[int | None]]:
+    """How much of each device's and of each own draft is verified, None = there is no own one: the tokens of all of
+    them that are worth most.
 
     `second`: tokens that a second of the target is worth.
     """
-    drafts, own = [0] * len(chosen), [0] * len(chosen)
-    offers = [each.offers for each in chosen]
-    devices = [place for place, (device, _) in enumerate(offers) if device.tokens]
-    whole = {place for place in devices if offers[place][0].least}
+    drafts, own = [0] * len(chosen), list[int | None]([None]) * len(chosen)
+    devices = [place for place, each in enumerate(chosen) if each.offers[0].tokens]
+    whole = {place for place in devices if chosen[place].offers[0].least}
     for place in sorted(whole):  # asked for as a whole, and of little use as a part
-        drafts[place] = min(_draft(offers[place][0]), room)
+        drafts[place] = min(_draft(chosen[place].offers[0]), room)
         room -= drafts[place]
     if whole:
         devices = [place for place in devices if place not in whole]
-    servers = [place for place, (_, server) in enumerate(offers) if server.tokens]
+    servers = [place for place, each in enumerate(chosen) if each.offers[1].tokens]
     if not (devices or servers):
         return drafts, own
-    weighed = [offers[place][0] for place in devices] + [offers[place][1] for place in servers]
-    kept = most_valuable(_columns(weighed), room, lambda drafted: _price(chosen, drafted, second, profile))
+    offers = [chosen[place].offers[0] for place in devices] + [chosen[place].offers[1] for place in servers]
+    kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
     for place, tokens in zip(devices, kept):
         drafts[place] = tokens
     for place, tokens in zip(servers, kept[len(devices) :]):

@@ -146,7 +146,7 @@ class DraftBudget:
 
     def longest(self, wanted: int, length: int, now: float) -> int:
         """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
-        if not self.record.drafting or not self._guide_takes_drafts:
+        if not self.record.drafting or (self.guide is not None and not self._guide_takes_drafts):
             return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0

@@ -31,13 +31,13 @@ class DeviceDrafts(DraftSource):
         """The session is admitted."""
         self.asked_since = now
 
-    def reopened(self) -> None:
+    def reopen(self) -> None:
         """A new stream: what the device sends again after an outage says nothing of its drafting."""
         self.offer = None
         self.turn.reopened(self.turn.hint)
         self._verdicts.clear()
 
-    def arrived(self, draft: Draft, now: float) -> None:
+    def receive(self, draft: Draft, now: float) -> None:
         """A new draft is here, in the place of one that waited: learn how long the device takes."""
         self.offer = None
         self.turn.draft(draft)
@@ -50,24 +50,24 @@ class DeviceDrafts(DraftSource):
                 self.estimate.arrived(now - left, length, draft.seconds)
                 return
 
-    def late(self, draft: Draft, length: int, stands: int, now: float) -> None:
+    def drop(self, draft: Draft, length: int, stands: int, now: float) -> None:
         """The text, of `length` tokens, has passed a draft of which `stands` tokens stand: a verdict says so."""
-        self._asked(length, now)
+        self._ask(length, now)
         block = draft.block
         passed = max(0, min(depth(block.tokens, block.parents), length - block.base))
         self.estimate.judged(passed, stands)
 
-    def answered(self, draft: Draft | None, hint: int | None, length: int, now: float) -> None:
+    def answer(self, draft: Draft | None, hint: int | None, length: int, now: float) -> None:
         """A verdict leaves, which makes the text `length` tokens long and answers `draft`, with a `hint` of what to do
         next."""
         if draft is not None:
-            self._asked(length, now)
+            self._ask(length, now)
         if self.turn.verdict(draft.counter if draft else 0, hint):
             self.asked_since = now
         if hint is not None:
             self.estimate.device.hint = hint
 
-    def again(self, part: Part, length: int, now: float) -> None:
+    def hold_again(self, part: Part, length: int, now: float) -> None:
         """Nothing was decided of a step: its draft is still to be answered, and not verified any more."""
         if self.offer is None and part.offer.draft is not None:
             self.offer = Offer(DraftBlock(length), now, (), part.offer.draft)
@@ -91,7 +91,7 @@ class DeviceDrafts(DraftSource):
             self.asked_since,
         )
 
-    def _asked(self, length: int, now: float) -> None:
+    def _ask(self, length: int, now: float) -> None:
         """A verdict leaves on which the device, which has just drafted, drafts again.
 
         A first draft, or one after a rest, follows the reading of a long text: its time says nothing of the next one.

@@ -35,7 +35,7 @@ class ServerDrafts(DraftSource):
         # Of the tokens that the drafter was asked for, those that it proposed
         self.share = FadingRatio(SHARE, PRIOR, PRIOR)
 
-    def asked(self, most: int, limits: DraftLimits, length: int, now: float) -> int:
+    def ask(self, most: int, limits: DraftLimits, length: int, now: float) -> int:
         """Tokens that the drafter is to draft after the step, where the plan has `most`."""
         return self.budget.longest(min(most, limits.max_draft), length, now) if most else 0
 
@@ -49,16 +49,16 @@ class ServerDrafts(DraftSource):
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
         """The drafter was asked for `asked` tokens of a chain after a text of `length`, and this came of it."""
         self.read = length - proposal.unread
-        block = self.ordered(proposal.block)
+        block = self.arrange(proposal.block)
         self.offer, count = None, len(block.tokens)
         if count:
-            self.offers(block, 0.0)
+            self.hold(block, 0.0)
         if not proposal.unread:
             self.share.add(min(count, asked), asked)
         if count:
             self.estimate.arrived(0.0, count, 0.0)
 
-    def beside(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
+    def compare(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
         """A step verified `verified` beside a chain of the device, of which `forecast` tells: `more` tokens of it stand
         than of that."""
         if verified.tokens and device.tokens:

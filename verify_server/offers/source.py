@@ -18,14 +18,14 @@ class DraftSource:
         self.estimate, self.budget = estimate, budget or DraftBudget()
         self.offer: Offer | None = None  # the draft that waits
 
-    def ordered(self, block: DraftBlock) -> DraftBlock:
+    def arrange(self, block: DraftBlock) -> DraftBlock:
         """A tree without twins, its likeliest tokens first; a chain as it is."""
         if not block.parents:
             return block
         tree = without_twins(block)
         return likeliest_first(tree, self._reach(tree))
 
-    def offers(self, block: DraftBlock, since: float, draft: Draft | None = None) -> None:
+    def hold(self, block: DraftBlock, since: float, draft: Draft | None = None) -> None:
         """From now on `block` waits; see `Offer`."""
         self.offer = Offer(block, since, self._reach(block), draft)
 
@@ -41,7 +41,7 @@ class DraftSource:
         self.offer = None
         self.budget.take(len(part.verified.tokens), length, now)
 
-    def judged(self, part: Part, ids: tuple[int, ...], known: int = 0, committed: int = 0) -> int:
+    def judge(self, part: Part, ids: tuple[int, ...], known: int = 0, committed: int = 0) -> int:
         """The text goes on with `ids`, of which `committed` count, where a part of its draft, or nothing, was verified;
         `known`: tokens of the draft that had proved right before. Returns how many tokens of the part stand."""
         verified, whole, stands = part.verified, part.offer.block, 0

@@ -71,25 +71,25 @@ class DraftSources:
         """Tokens that the server's drafter is to draft after a step that verifies `drafted` tokens, where the plan has
         `most`; and the KV blocks that it may need for that."""
         server = self.server
-        wanted = server.asked(most, self.limits, len(text), now) if server is not None else 0
+        wanted = server.ask(most, self.limits, len(text), now) if server is not None else 0
         if server is None or not wanted:
             return 0, ()
         return wanted, server.blocks(len(text) + drafted + wanted, text.table)
 
-    def judged(self, parts: Parts, ids: tuple[int, ...], known: int, committed: int) -> int:
-        """See `DraftSource.judged`; `known`: of the device's draft. Returns how many tokens of the server's stand."""
+    def judge(self, parts: Parts, ids: tuple[int, ...], known: int, committed: int) -> int:
+        """See `DraftSource.judge`; `known`: of the device's draft. Returns how many tokens of the server's stand."""
         stands = 0
         if self.server is not None:
-            stands = self.server.judged(parts.server, ids)
+            stands = self.server.judge(parts.server, ids)
             if parts.server.verified.tokens:
                 self._compare(self.server, parts, ids, stands)
-        self.device.judged(parts.device, ids, known, committed)
+        self.device.judge(parts.device, ids, known, committed)
         return stands
 
     def _compare(self, server: ServerDrafts, parts: Parts, ids: tuple[int, ...], stands: int) -> None:
         """A step verified a draft of the server, of which so much `stands`: alone, or beside one of the device."""
         device, verified = self.device, parts.device.verified
-        server.beside(
+        server.compare(
             parts.server.verified, stands - len(agreed(verified, ids)), verified, device.estimate.forecast
         )
         if device.turn.hint == 0:
