@@ -31,7 +31,7 @@ class Fcfs:
                 slices.append(piece)
                 budget -= piece.tokens
                 if piece.decide:
-                    budget -= min(sum([offer.tokens or 0 for offer in session.offers]), budget)
+                    budget -= min((session.device.tokens or 0) + (session.server.tokens or 0), budget)
         return BatchPlan(tuple(slices), self._wake_at(present, now))
 
     def _in_turn(self, present: Sequence[SessionView], now: float) -> list[tuple[SessionView, bool]]:
@@ -49,7 +49,7 @@ class Fcfs:
             return None
         if tokens < session.uncomputed:
             return Slice(session.id, tokens, False, ahead=not decide)
-        left, (device, server) = budget - tokens, session.offers
+        left, device, server = budget - tokens, session.device, session.server
         room = left - min(device.tokens or 0, left)
         ask = self.server_draft if server.forecast else 0
         return Slice(
@@ -57,7 +57,7 @@ class Fcfs:
         )
 
     def _may_decide(self, session: SessionView, now: float) -> bool:
-        if session.offers[0].tokens is not None:
+        if session.device.tokens is not None:
             return True
         if session.paused:
             return False
@@ -68,7 +68,7 @@ class Fcfs:
         waits = [
             session.waiting_since + self.draft_wait
             for session in present
-            if not session.server_drives and not session.paused and session.offers[0].tokens is None
+            if not session.server_drives and not session.paused and session.device.tokens is None
         ]
         wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
         return None if wake_at == float("inf") else wake_at

@@ -43,7 +43,8 @@ class SessionView:
     uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
     server_drives: bool  # the server decodes it unasked (no draft expected)
     waiting_since: float  # when its last verdict left
-    offers: tuple[OfferView, OfferView] = (OfferView(), NO_OFFER)  # its device's, and the server's own
+    device: OfferView  # what its device drafts,
+    server: OfferView  # and what the drafter beside the target does
     paused: bool = False  # the reader is slow: nothing unasked until it catches up
     absent: bool = False  # the reader is gone: nothing at all until one comes back
     context: int = 0  # KV positions that a step over it reads, without those it computes

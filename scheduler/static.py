@@ -61,7 +61,7 @@ def _can_be_ready(session: SessionView) -> bool:
 
 
 def _has_draft(session: SessionView) -> bool:
-    return session.offers[0].tokens is not None
+    return session.device.tokens is not None
 
 
 def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:
@@ -74,9 +74,9 @@ def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, 
         decide = tokens == session.uncomputed
         budget -= tokens
         slices.append(
-            Slice(session.id, tokens, decide, draft=fitting(session.offers[0], budget) if decide else None)
+            Slice(session.id, tokens, decide, draft=fitting(session.device, budget) if decide else None)
         )
-        budget -= min(session.offers[0].tokens or 0, budget) * decide
+        budget -= min(session.device.tokens or 0, budget) * decide
     return tuple(slices)
 
 
@@ -103,7 +103,7 @@ def _padded_slices(batch: Sequence[SessionView], budget: int) -> tuple[Slice, ..
             1,
             True,
             padding=max(0, longest - _length(each)),
-            draft=fitting(each.offers[0], longest - 1),
+            draft=fitting(each.device, longest - 1),
         )
         for each in chosen
     )
@@ -111,4 +111,4 @@ def _padded_slices(batch: Sequence[SessionView], budget: int) -> tuple[Slice, ..
 
 def _length(session: SessionView) -> int:
     """Positions of a session in a batch: its newest token, and its draft."""
-    return 1 + (session.offers[0].tokens or 0)
+    return 1 + (session.device.tokens or 0)

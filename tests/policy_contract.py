@@ -165,7 +165,7 @@ def require_contract(
 
 def require_slice(piece: Slice, view: SessionView, promises: Promises) -> None:
     """What one slice may say of its session."""
-    device = view.offers[0]
+    device = view.device
     assert not view.absent, "nobody reads what this computes"
     assert 0 < piece.tokens <= view.uncomputed, "more tokens than are uncomputed, or none"
     assert piece.decide == (piece.tokens == view.uncomputed), (
@@ -195,7 +195,7 @@ def positions(piece: Slice, view: SessionView) -> int:
 
 def verified(piece: Slice, view: SessionView) -> int:
     """Draft tokens among them."""
-    pending = (view.offers[0].tokens or 0) if piece.decide else 0
+    pending = (view.device.tokens or 0) if piece.decide else 0
     return pending if piece.draft is None else min(piece.draft, pending)
 
 
@@ -213,7 +213,7 @@ def require_wake(plan: BatchPlan, snapshot: Snapshot, now: float, promises: Prom
 
 def can_be_decided(view: SessionView) -> bool:
     """Whether a token may be written for it now."""
-    return not view.absent and (view.offers[0].tokens is not None or not view.paused)
+    return not view.absent and (view.device.tokens is not None or not view.paused)
 
 
 def plain(value: object) -> object:

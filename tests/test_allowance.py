@@ -140,7 +140,7 @@ def test_a_draft_beyond_the_quota_is_not_computed_and_its_reader_is_served():
     expected = bench.right(1)
     before = bench.engine.computed
     bench.draft(*bench.right(4))
-    assert bench.session.view(0.0).offers[0].longest == 0
+    assert bench.session.view(0.0).device.longest == 0
     verdict = bench.step()
     assert verdict.tokens == tuple(expected) and verdict.hint == 0 and verdict.answers == 2
     assert bench.engine.computed == before + 1

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
-from scheduler.plan import NO_OFFER, BatchPlan, OfferView, SchedulingPolicy, Slice, Snapshot
+from scheduler.plan import BatchPlan, OfferView, SchedulingPolicy, Slice, Snapshot
 from scheduler.static import Static
 from tests.hypothesis_profiles import tried
 from tests.policy_contract import (
@@ -94,7 +94,7 @@ def test_the_contract_notices_what_is_wrong() -> None:
         PROMPT,
         replace(PROMPT, id=2, absent=True),
         replace(PROMPT, id=3, paused=True),
-        replace(PROMPT, id=4, offers=(OfferView(2), NO_OFFER)),
+        replace(PROMPT, id=4, device=OfferView(2)),
     )
     wrong = {
         "sleeps": BatchPlan(),

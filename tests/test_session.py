@@ -136,7 +136,7 @@ def test_a_draft_during_a_step_meets_the_new_truth_when_the_step_commits():
     bench.draft(*expected[:4], base=5)
     bench.session.commit(planned, run_step(bench.engine, [planned])[0], now=1.0)
     assert bench.verdict() == Verdict(5, tuple(expected[:1]), 0, 0)
-    assert bench.session.view(0.0).offers[0].tokens == 3
+    assert bench.session.view(0.0).device.tokens == 3
     assert bench.step() == Verdict(5, tuple(expected), 4, 1)
 
 

@@ -67,7 +67,7 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
     bad = wrong(a, b, c)
     nodes = [(bad[0], -1), (bad[1], 0), (a, -1), (bad[2], 2), (b, 2), (bad[3], 4), (c, 4), (bad[4], 0)]
     bench.grow(tree(5, *nodes))
-    offer = bench.session.view(0.0).offers[0]
+    offer = bench.session.view(0.0).device
     assert (offer.tokens, offer.depth) == (8, 3)
     assert bench.step() == Verdict(5, (a, b, c, bonus), 3, 1)
     assert bench.engine.computed == 5 + 8
@@ -128,7 +128,7 @@ def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth() -> None:
     bench.step()
     bad = wrong(a, b, c)
     bench.grow(tree(5, (bad[0], -1), (a, -1), (bad[1], 1), (b, 1), (c, 3), (9, 0), (d, 4)))
-    offer = bench.session.view(0.0).offers[0]
+    offer = bench.session.view(0.0).device
     assert (offer.tokens, offer.depth) == (4, 3)
     assert bench.step() == Verdict(5, (a, b, c, d, bonus), 4, 1)
     bench.check_kv()

@@ -20,5 +20,12 @@ def viewed(
     (`own`: its tokens)."""
     device = {DEVICE[name]: fields.pop(name) for name in DEVICE if name in fields}
     server = {SERVER[name]: fields.pop(name) for name in SERVER if name in fields}
-    offers = OfferView(draft, **device), OfferView(**server) if server else NO_OFFER  # type: ignore[arg-type]
-    return SessionView(id, uncomputed, server_drives, waiting_since, offers, **fields)  # type: ignore[arg-type]
+    return SessionView(
+        id,
+        uncomputed,
+        server_drives,
+        waiting_since,
+        OfferView(draft, **device),  # type: ignore[arg-type]
+        OfferView(**server) if server else NO_OFFER,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from opensled.messages import SamplingParams
-from scheduler.plan import SessionView
+from scheduler.plan import NO_OFFER, SessionView
 from verify_server.offers.sources import DraftSources
 from verify_server.outbox import Outbox
 from verify_server.sequence import Sequence
@@ -32,14 +32,15 @@ class _Viewed(Protocol):
 
 def view_of(session: _Viewed, now: float) -> SessionView:
     """The view at this moment; by position, for many are made for each step."""
-    sequence, timing, offer = session.sequence, session.timing, session.sources.device.offer
-    length = len(sequence)
+    sequence, timing, sources = session.sequence, session.timing, session.sources
+    length, offer = len(sequence), sources.device.offer
     return SessionView(
         session.id,
         sequence.uncomputed,
         session.server_drives,
         timing.waiting_since,
-        session.sources.views(length, now),
+        sources.device.view(sources.limits, length, now),
+        NO_OFFER if sources.server is None else sources.server.view(sources.limits, length, now),
         session.outbox.full,
         not session.has_reader or sequence.waits,
         sequence.computed,

@@ -76,9 +76,8 @@ class Goodput:
                 wait = None
                 if session.absent:
                     continue
-                device = session.offers[0]
-                drafts = device.tokens is None and not session.server_drives and device.hint != 0
-                if drafts and hints.get(session.id):
+                drafts = session.device.tokens is None and not session.server_drives
+                if drafts and session.device.hint != 0 and hints.get(session.id):
                     wait = known[session.id] = self._wait(session, state)
             waits = False
             if wait is not None:
@@ -87,7 +86,7 @@ class Goodput:
                     late.add(session.id)
                 elif not session.paused:
                     awaited.append(wait)
-            if waits or (session.paused and session.offers[0].tokens is None):
+            if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
             elif session.uncomputed > 1:
@@ -98,7 +97,7 @@ class Goodput:
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
         """When its draft is expected, and until when it is waited for."""
-        device = session.offers[0]
+        device = session.device
         forecast, asked = device.forecast, device.asked_since
         if forecast is None:
             return Wait(session, inf, asked + self.draft_wait)
@@ -135,7 +134,7 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
 
 def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
     """Seconds of a step that decides all of them."""
-    drafted = sum([offer.tokens for each in sessions if (offer := each.offers[0]).tokens])
+    drafted = sum([offer.tokens for each in sessions if (offer := each.device).tokens])
     contexts = sum([session.context for session in sessions])
     return profile.cost.verify_s(len(sessions) + drafted, contexts, len(sessions))
 
@@ -158,11 +157,10 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
             break
         tokens = min(session.uncomputed, budget)
         decide = tokens == session.uncomputed
-        device, server = session.offers
-        draft = min(_draft(device), budget - tokens) if decide else 0
+        draft = min(_draft(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
         hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
-        mine = 0 if server.tokens else None
+        mine = 0 if session.server.tokens else None
         slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, mine, ask))
     return slices
 
@@ -211,17 +209,18 @@ def _cut(
     `second`: tokens that a second of the target is worth.
     """
     drafts, own = [0] * len(chosen), list[int | None]([None]) * len(chosen)
-    devices = [place for place, each in enumerate(chosen) if each.offers[0].tokens]
-    whole = {place for place in devices if chosen[place].offers[0].least}
+    offers = [each.device for each in chosen]
+    devices = [place for place, offer in enumerate(offers) if offer.tokens]
+    whole = {place for place in devices if offers[place].least}
     for place in sorted(whole):  # asked for as a whole, and of little use as a part
-        drafts[place] = min(_draft(chosen[place].offers[0]), room)
+        drafts[place] = min(_draft(offers[place]), room)
         room -= drafts[place]
     if whole:
         devices = [place for place in devices if place not in whole]
-    servers = [place for place, each in enumerate(chosen) if each.offers[1].tokens]
+    servers = [place for place, each in enumerate(chosen) if each.server.tokens]
     if not (devices or servers):
         return drafts, own
-    offers = [chosen[place].offers[0] for place in devices] + [chosen[place].offers[1] for place in servers]
+    offers = [offers[place] for place in devices] + [chosen[place].server for place in servers]
     kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
     for place, tokens in zip(devices, kept):
         drafts[place] = tokens
@@ -247,7 +246,7 @@ def _draft(offer: OfferView) -> int:
 
 def _hint(session: SessionView, told: Mapping[int, int]) -> int | None:
     """The hint that goes with its verdict; None for a device that never drafted."""
-    hint, longest = told.get(session.id), session.offers[0].longest
+    hint, longest = told.get(session.id), session.device.longest
     return hint if hint is None or hint <= longest else longest
 
 

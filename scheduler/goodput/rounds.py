@@ -46,7 +46,7 @@ class RoundTable:
 
     def __init__(self, sessions: Sequence[SessionView], profile: HardwareProfile) -> None:
         self._sessions = sessions
-        devices, servers = [one.offers[0] for one in sessions], [one.offers[1] for one in sessions]
+        devices, servers = [one.device for one in sessions], [one.server for one in sessions]
         self._servers = servers
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
@@ -112,7 +112,7 @@ class RoundTable:
         texts are paid for by what is written after them."""
         if not self.arms.server_drafts:
             return np.zeros(self._tokens.shape)
-        debts = [one.offers[1].unread / max(1.0, min(one.left / 2, ANSWER)) for one in self._sessions]
+        debts = [one.server.unread / max(1.0, min(one.left / 2, ANSWER)) for one in self._sessions]
         return np.where(self.arms.own[:, None] > 0, self._tokens * (1 + np.array(debts)), 0.0)
 
     def _own_tokens(self, device: tuple[Numbers, Numbers]) -> Numbers:

@@ -103,7 +103,7 @@ def current(
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
     new = _new(old, sessions)
     # Without a device that drafts the present rule was never a choice.
-    is_first = not old.hints and any(one.offers[0].forecast for one in new)
+    is_first = not old.hints and any(one.device.forecast for one in new)
     if now >= old.reviewed + pause or changed or is_first:
         return _reviewed(old, sessions, profile, now)
     return _with_new(old, sessions, new, profile, now) if new else old
@@ -115,7 +115,7 @@ def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView
     new = [
         one
         for one in sessions
-        if one.id > newest or (one.id not in hints and one.offers[0].forecast is not None and not one.absent)
+        if one.id > newest or (one.id not in hints and one.device.forecast is not None and not one.absent)
     ]
     if not held:
         return new
@@ -132,7 +132,7 @@ def _with_new(
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
     # Neither a device nor the server can draft for them: there is nothing to decide.
-    if all(offer.forecast is None for one in new for offer in one.offers):
+    if all(one.device.forecast is None and one.server.forecast is None for one in new):
         return replace(old, newest=sessions[-1].id, held=frozenset())
     planner = DraftPlanner(new, profile, old.prompts)
     arms = planner.by(old.rule, old.present_costs)
@@ -214,9 +214,9 @@ def _answered(best: Assignment, planner: DraftPlanner) -> tuple[Assignment, Marg
 def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
     """Of the sessions whose device drafts."""
     return {
-        session.id: min(length, session.offers[0].longest)
+        session.id: min(length, session.device.longest)
         for session, length in zip(sessions, lengths.tolist())
-        if session.offers[0].forecast is not None
+        if session.device.forecast is not None
     }
 
 
@@ -234,7 +234,7 @@ def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: fl
     return {
         session.id: length
         for session, length in zip(sessions, lengths.tolist())
-        if length and not (session.id > newest and session.offers[1].unread > PROBE_READS)
+        if length and not (session.id > newest and session.server.unread > PROBE_READS)
     }
 
 
@@ -253,7 +253,7 @@ def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPl
         return {}
     lengths = planner.without_devices(state.present_costs).tolist()
     # A device is late for a step or two: that pays for no reading of a long text.
-    near = [(one.id, length) for one, length in zip(sessions, lengths) if one.offers[1].unread <= PROBE_READS]
+    near = [(one.id, length) for one, length in zip(sessions, lengths) if one.server.unread <= PROBE_READS]
     return {id: length for id, length in near if length and state.hints.get(id) and id not in state.asks}
 
 
@@ -262,7 +262,7 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
     asked for its first drafts before it is told to rest."""
     probes, probed = {}, {}
     for session in sessions:
-        device, id = session.offers[0], session.id
+        device, id = session.device, session.id
         forecast = device.forecast
         if forecast is None or not device.longest:
             continue
@@ -290,7 +290,7 @@ def _with_own_probes(
     # A text may be read for a probe if that takes no longer than a step. What it costs makes the next probe later.
     readable = max(PROBE_READS, state.step_s / max(drafting.read_s, 1e-9))
     for session in sessions:
-        server, id = session.offers[1], session.id
+        server, id = session.server, session.id
         if server.forecast is None or server.unread > readable:
             continue
         # The first probe comes anywhere within the pause, as with devices.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from opensled.messages import Draft, DraftBlock
 from opensled.protocol import agreed
-from scheduler.plan import NO_OFFER, OfferView, Slice
+from scheduler.plan import Slice
 from verify_server.offers.device import DeviceDrafts
 from verify_server.offers.offer import NO_DRAFT, NO_PART, DraftLimits, Part, Room, Text
 from verify_server.offers.server import ServerDrafts
@@ -38,14 +38,6 @@ class DraftSources:
     ) -> None:
         """`limits`: of its drafts, whoever makes them; `server`: None = no drafter of the server drafts for it."""
         self.limits, self.device, self.server = limits, device or DeviceDrafts(), server
-
-    def views(self, length: int, now: float) -> tuple[OfferView, OfferView]:
-        """What a policy sees of the device's drafts and of the server's, behind a text of `length` tokens."""
-        server = self.server
-        return (
-            self.device.view(self.limits, length, now),
-            NO_OFFER if server is None else server.view(self.limits, length, now),
-        )
 
     def cut(self, piece: Slice, text: Text, now: float) -> Parts:
         """What of the waiting drafts a slice verifies. Changes nothing."""
