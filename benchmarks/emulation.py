@@ -31,7 +31,8 @@ from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
@@ -152,7 +153,9 @@ def _session(loop: VerifyLoop, number: int) -> Session:
     ends = EndRules(frozenset(), frozenset(), len(PROMPT) + PARAMS.max_tokens)
     sequence = Sequence(PROMPT, len(PROMPT), ends, loop.machine.target.memory.place("", 0, {}))
     limits = DraftLimits(loop.machine.target.facts.vocab_size, LENGTH)
-    session = Session(number, "local", sequence, Terms(PARAMS, noise_key(number), Match(), limits))
+    session = Session(
+        number, "local", sequence, Terms(PARAMS, noise_key(number), Match()), DraftSources(limits)
+    )
     loop.add(session)
     loop.attach(session, len(PROMPT))
     return session

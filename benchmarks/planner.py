@@ -94,9 +94,11 @@ class Timed:
         if now >= self.state.settled:
             self.seconds.append(seconds)
             self.sessions.append(len(snapshot.sessions))
-            self.hinted.append(sum(bool(session.hint) for session in snapshot.sessions))
+            self.hinted.append(sum(bool(session.device.hint) for session in snapshot.sessions))
             self.decided.append(len(plan.slices))
-            self.drafts.append(sum(bool(each.draft) + bool(each.own) for each in snapshot.sessions))
+            self.drafts.append(
+                sum(bool(each.device.tokens) + bool(each.server.tokens) for each in snapshot.sessions)
+            )
             self.step_s.append(_step_s(plan, snapshot, self.state.profile or profile))
         return plan
 

@@ -31,7 +31,7 @@ class Fcfs:
                 slices.append(piece)
                 budget -= piece.tokens
                 if piece.decide:
-                    budget -= min((session.draft or 0) + session.own, budget)
+                    budget -= min((session.device.tokens or 0) + (session.server.tokens or 0), budget)
         return BatchPlan(tuple(slices), self._wake_at(present, now))
 
     def _in_turn(self, present: Sequence[SessionView], now: float) -> list[tuple[SessionView, bool]]:
@@ -49,14 +49,15 @@ class Fcfs:
             return None
         if tokens < session.uncomputed:
             return Slice(session.id, tokens, False, ahead=not decide)
-        left = budget - tokens
-        room = left - min(session.draft or 0, left)
-        own = room if room < session.own else None
-        ask = self.server_draft if session.own_forecast else 0
-        return Slice(session.id, tokens, True, draft=fitting(session, left), own=own, ask=ask)
+        left, device, server = budget - tokens, session.device, session.server
+        room = left - min(device.tokens or 0, left)
+        ask = self.server_draft if server.forecast else 0
+        return Slice(
+            session.id, tokens, True, draft=fitting(device, left), own=fitting(server, room), ask=ask
+        )
 
     def _may_decide(self, session: SessionView, now: float) -> bool:
-        if session.draft is not None:
+        if session.device.tokens is not None:
             return True
         if session.paused:
             return False
@@ -67,7 +68,7 @@ class Fcfs:
         waits = [
             session.waiting_since + self.draft_wait
             for session in present
-            if not session.server_drives and not session.paused and session.draft is None
+            if not session.server_drives and not session.paused and session.device.tokens is None
         ]
         wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
         return None if wake_at == float("inf") else wake_at

@@ -11,6 +11,28 @@ MAX_DRAFT = 16  # tokens of a draft block, where nothing else is said
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make; tuples, to read
+class OfferView:
+    """One source of drafts as a policy sees it: what waits, and what is expected of the next draft. Lengths in tokens,
+    times in seconds on the caller's clock. Nobody changes one."""
+
+    tokens: int | None = None  # of the draft that waits, of all branches of a tree; None = none waits
+    forecast: Forecast | None = None  # of its next draft; None = nothing drafts there, or nothing has yet
+    longest: int = MAX_DRAFT  # longest draft it may be asked for; 0 = its drafts are not verified
+    depth: int = 0  # of the draft that waits if it is a tree: tokens of its longest path; 0 = it is a chain
+    # For each token of that draft the chance that it stands with all before it; () = its drafter does not say
+    reach: tuple[float, ...] = ()
+    least: int = 0  # tokens of its drafts where the rule needs long ones, all or nothing; 0 = any
+    hint: int | None = None  # the latest one that a device was given
+    # When the verdict left on which a device now drafts: it stays while the server decodes.
+    asked_since: float = 0.0
+    share: float = 1.0  # of the tokens that it is asked for, those that it proposes
+    unread: int = 0  # tokens of the text that it has to read first
+
+
+NO_OFFER = OfferView(longest=0)  # where nothing drafts
+
+
+@dataclass(slots=True)
 class SessionView:
     """One session as a policy sees it. All lengths in tokens, all times in seconds on the caller's clock.
 
@@ -19,33 +41,18 @@ class SessionView:
 
     id: int
     uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
-    draft: int | None  # tokens of the pending draft, of all branches of a tree; None = none pending
     server_drives: bool  # the server decodes it unasked (no draft expected)
     waiting_since: float  # when its last verdict left
+    device: OfferView  # what its device drafts,
+    server: OfferView  # and what the drafter beside the target does
     paused: bool = False  # the reader is slow: nothing unasked until it catches up
     absent: bool = False  # the reader is gone: nothing at all until one comes back
     context: int = 0  # KV positions that a step over it reads, without those it computes
-    ready_since: float = 0.0  # when its pending draft came, or else when its last verdict left
+    ready_since: float = 0.0  # when its device's draft came, or else when its last verdict left
     pace: float = 0.0  # tokens/s its user was promised; 0 = none
     due: float = inf  # when its next token must be there to keep that pace
     background: bool = False  # gives way to others
-    hint: int | None = None  # the latest one it was given
-    forecast: Forecast | None = None  # of its device's next draft; None = it has never drafted
-    max_draft: int = MAX_DRAFT  # longest draft it may be asked for; 0 = its drafts are not verified
-    # When the verdict left on which its device now drafts; unlike `waiting_since` it stays while the server decodes.
-    asked_since: float = 0.0
-    depth: int = 0  # of the pending draft if it is a tree: tokens of its longest path; 0 = it is a chain
-    own: int = 0  # tokens of the draft that the server made itself, a chain
-    own_forecast: Forecast | None = None  # of the next one; None = no drafter of the server drafts for it
-    own_share: float = 1.0  # of the tokens that its drafter is asked for, those that it proposes
-    # For each token of its own draft the chance that it stands; () = the drafter does not say
-    own_reach: tuple[float, ...] = ()
-    own_unread: int = 0  # tokens of its text that the server's draft model has to read first
     left: int = 1 << 30  # tokens that it may still write
-    # For each token of the pending draft the chance that it stands with all before it; () = the device does not say
-    reach: tuple[float, ...] = ()
-    # Tokens of its drafts where its rule needs long ones, all or nothing; 0 = any
-    least_draft: int = 0
     # Its answer is long, and nothing but the context ends it: gives way to shorter ones
     runs_on: bool = False
 
@@ -76,9 +83,9 @@ class Slice:
     ask: int = 0  # tokens that the server's drafter is to draft after this step at most
 
 
-def fitting(session: SessionView, room: int) -> int | None:
-    """`Slice.draft` of a session in a step with `room` tokens left: None = its whole draft fits."""
-    return room if room < (session.draft or 0) else None
+def fitting(offer: OfferView, room: int) -> int | None:
+    """`Slice.draft`, or `Slice.own`, in a step with `room` tokens left: None = the whole draft fits."""
+    return room if room < (offer.tokens or 0) else None
 
 
 @dataclass(frozen=True)

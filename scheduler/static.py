@@ -41,7 +41,7 @@ class Static:
         return BatchPlan(_padded_slices(first, profile.max_step_tokens))
 
     def _is_ready(self, session: SessionView, now: float) -> bool:
-        if session.draft is not None or session.server_drives:
+        if _has_draft(session) or session.server_drives:
             return True
         return now >= session.waiting_since + self.draft_wait
 
@@ -50,14 +50,18 @@ class Static:
         waits = [
             session.waiting_since + self.draft_wait
             for session in awaited
-            if not session.server_drives and session.draft is None
+            if not session.server_drives and not _has_draft(session)
         ]
         wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
         return None if wake_at == float("inf") else wake_at
 
 
 def _can_be_ready(session: SessionView) -> bool:
-    return not session.absent and (session.draft is not None or not session.paused)
+    return not session.absent and (_has_draft(session) or not session.paused)
+
+
+def _has_draft(session: SessionView) -> bool:
+    return session.device.tokens is not None
 
 
 def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:
@@ -69,8 +73,10 @@ def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, 
         tokens = _chunk(session.uncomputed, budget)
         decide = tokens == session.uncomputed
         budget -= tokens
-        slices.append(Slice(session.id, tokens, decide, draft=fitting(session, budget) if decide else None))
-        budget -= min(session.draft or 0, budget) * decide
+        slices.append(
+            Slice(session.id, tokens, decide, draft=fitting(session.device, budget) if decide else None)
+        )
+        budget -= min(session.device.tokens or 0, budget) * decide
     return tuple(slices)
 
 
@@ -92,11 +98,17 @@ def _padded_slices(batch: Sequence[SessionView], budget: int) -> tuple[Slice, ..
         chosen.append(session)
         longest = length
     return tuple(
-        Slice(each.id, 1, True, padding=max(0, longest - _length(each)), draft=fitting(each, longest - 1))
+        Slice(
+            each.id,
+            1,
+            True,
+            padding=max(0, longest - _length(each)),
+            draft=fitting(each.device, longest - 1),
+        )
         for each in chosen
     )
 
 
 def _length(session: SessionView) -> int:
     """Positions of a session in a batch: its newest token, and its draft."""
-    return 1 + (session.draft or 0)
+    return 1 + (session.device.tokens or 0)

@@ -34,7 +34,7 @@ from tests.frames import (
     text,
 )
 from verify_server.client_limits import message_bytes
-from verify_server.pending_draft import MAX_CANDIDATES
+from verify_server.offers.checks import MAX_CANDIDATES
 
 # What the server under test takes.
 WIDTH = VOCAB + 2  # of its logits: the ids VOCAB and VOCAB + 1 are padding

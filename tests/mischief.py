@@ -142,7 +142,7 @@ class Whims:
 def _whim(chance: random.Random, piece: Slice, view: SessionView) -> Slice:
     if not piece.decide:
         return piece
-    trim = chance.choice((None, None, chance.randint(0, view.draft or 0)))
+    trim = chance.choice((None, None, chance.randint(0, view.device.tokens or 0)))
     return replace(piece, draft=trim, hint=chance.choice(HINTS))
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import Forecast
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
+from tests.views import viewed
 
 NOWS = (0.5, 12345.678, 1e9)  # at the last one a microsecond is hardly more than nothing
 AGES = (0.0, 1e-6, 0.004, 0.05, 0.3, 2.0, 90.0, 1e5)  # seconds since something happened
@@ -60,7 +61,7 @@ class Kind(NamedTuple):
     background: bool
     hint: int | None
     forecast: Forecast | None
-    max_draft: int
+    longest: int
     depth: int  # of its draft at most, which then is a tree; 0 = a chain
 
     def view(self, id: int, now: float) -> SessionView:
@@ -68,8 +69,8 @@ class Kind(NamedTuple):
         since = now - self.ages[0]
         draft = None if self.reader == "gone" else self.draft
         ready = since if draft is None else max(since, now - self.ages[1])
-        return SessionView(
-            id=id,
+        return viewed(
+            id,
             uncomputed=self.uncomputed,
             draft=draft,
             server_drives=self.server_drives,
@@ -83,7 +84,7 @@ class Kind(NamedTuple):
             background=self.background,
             hint=self.hint,
             forecast=self.forecast,
-            max_draft=self.max_draft,
+            longest=self.longest,
             asked_since=now - max(self.ages),
             depth=min(self.depth, draft or 0),
         )
@@ -117,7 +118,7 @@ def _kind(choose) -> Kind:
         background=choose((False, False, True)),
         hint=choose((None, *LENGTHS)),
         forecast=_forecast(choose),
-        max_draft=choose((0, 1, 4, 16)),
+        longest=choose((0, 1, 4, 16)),
         depth=choose((0, 0, 1, 3)),
     )
 
@@ -164,16 +165,19 @@ def require_contract(
 
 def require_slice(piece: Slice, view: SessionView, promises: Promises) -> None:
     """What one slice may say of its session."""
+    device = view.device
     assert not view.absent, "nobody reads what this computes"
     assert 0 < piece.tokens <= view.uncomputed, "more tokens than are uncomputed, or none"
     assert piece.decide == (piece.tokens == view.uncomputed), (
         "it decides just when it reaches the newest token"
     )
-    assert not (piece.decide and view.paused and view.draft is None), "unasked, though the reader is slow"
+    assert not (piece.decide and view.paused and device.tokens is None), "unasked, though the reader is slow"
     assert piece.padding >= 0, "negative padding"
-    assert piece.draft is None or 0 <= piece.draft <= (view.draft or 0), "more of the draft than there is"
-    assert piece.hint is None or 0 <= piece.hint <= view.max_draft, "a hint that it may not be given"
-    longest = (view.draft or 0) if view.depth and view.max_draft else view.max_draft  # trees: all or nothing
+    assert piece.draft is None or 0 <= piece.draft <= (device.tokens or 0), "more of the draft than there is"
+    assert piece.hint is None or 0 <= piece.hint <= device.longest, "a hint that it may not be given"
+    longest = (
+        (device.tokens or 0) if device.depth and device.longest else device.longest
+    )  # trees: all or nothing
     assert not promises.trims or verified(piece, view) <= longest, "its drafts are not to be verified"
     assert piece.decide or not piece.draft, "a chunk of a prompt verifies nothing"
 
@@ -191,7 +195,7 @@ def positions(piece: Slice, view: SessionView) -> int:
 
 def verified(piece: Slice, view: SessionView) -> int:
     """Draft tokens among them."""
-    pending = (view.draft or 0) if piece.decide else 0
+    pending = (view.device.tokens or 0) if piece.decide else 0
     return pending if piece.draft is None else min(piece.draft, pending)
 
 
@@ -209,7 +213,7 @@ def require_wake(plan: BatchPlan, snapshot: Snapshot, now: float, promises: Prom
 
 def can_be_decided(view: SessionView) -> bool:
     """Whether a token may be written for it now."""
-    return not view.absent and (view.draft is not None or not view.paused)
+    return not view.absent and (view.device.tokens is not None or not view.paused)
 
 
 def plain(value: object) -> object:

@@ -23,7 +23,7 @@ from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.rounds import end
 from tests.sessions import made
 from tests.system import read_now
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine, Work

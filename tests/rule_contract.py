@@ -79,7 +79,7 @@ def item(rule: AcceptanceRule, check: DraftCheck) -> StepItem:
     session = SimpleNamespace(terms=SimpleNamespace(rule=rule), riders=())
     count = len(check.draft) + 1
     segment = Segment((1,) * count, POSITION - 1, (0,), rows=count, parents=check.parents)
-    return StepItem(session, segment, check, None)
+    return StepItem(session, segment, check)
 
 
 class RuleContract:

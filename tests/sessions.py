@@ -11,7 +11,9 @@ from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match
 from verify_server.kv.memory import SequenceMemory
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.device import DeviceDrafts
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.riders.base import Rider
 from verify_server.riders.penalties import PenaltyCounts
 from verify_server.sequence import Sequence
@@ -24,9 +26,8 @@ GREEDY = SamplingParams(temperature=0)
 
 def changed(session: Session, **limits: object) -> None:
     """Other limits of a session's drafts, and another `rule`, than it was opened with."""
-    terms = session.terms
-    rule = limits.pop("rule", terms.rule)
-    session.terms = replace(terms, rule=rule, limits=terms.limits._replace(**limits))
+    session.terms = replace(session.terms, rule=limits.pop("rule", session.terms.rule))
+    session.sources.limits = session.sources.limits._replace(**limits)
 
 
 def made(
@@ -49,6 +50,7 @@ def made(
     ends = EndRules(frozenset({eos}), frozenset(params.stop_ids), len(prompt) + max_tokens)
     if params.penalizes:
         riders += (PenaltyCounts(len(prompt), prompt),)
-    terms = Terms(params, key, Match(), limits, background=background)
+    terms = Terms(params, key, Match(), background=background)
     sequence = Sequence(prompt, len(prompt), ends, memory)
-    return Session(id, tenant, sequence, terms, riders, timing=SessionTiming(estimate, pace))
+    sources = DraftSources(limits, DeviceDrafts(estimate))
+    return Session(id, tenant, sequence, terms, sources, riders, timing=SessionTiming(pace))

@@ -18,7 +18,7 @@ from scheduler.admission import (
     places_for,
     reserved,
 )
-from scheduler.plan import SessionView
+from tests.views import viewed
 
 # A step of n sessions without context takes 10 ms up to n = 10, and n ms beyond.
 COST = Roofline(read_s=0.01, token_s=0.001, context_s=0, session_s=0, overhead_s=0)
@@ -26,7 +26,7 @@ PROFILE = HardwareProfile(max_step_tokens=512, cost=COST)
 
 
 def view(number, **fields):
-    return SessionView(number, 1, None, True, 0.0, **fields)
+    return viewed(number, server_drives=True, **fields)
 
 
 def load(sessions, pace, positions=0):

@@ -14,7 +14,7 @@ from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.test_session import Bench
-from verify_server.draft_budget import (
+from verify_server.offers.budget import (
     BURST,
     EVIDENCE,
     MOST_DEVICES,
@@ -72,7 +72,7 @@ def test_quotas_of_tenants_do_not_touch_each_other():
                 await manager.open(Open((1, 2), PARAMS), "a")
             assert 0 < error.value.retry_after <= 1
             session, _ = await manager.open(Open((1, 2), PARAMS), "b")
-            assert session.budget.quota is None
+            assert session.sources.device.budget.quota is None
 
     asyncio.run(scenario())
 
@@ -133,14 +133,14 @@ def test_a_device_is_told_to_rest_and_to_go_on_whatever_the_policy():
 
 def test_a_draft_beyond_the_quota_is_not_computed_and_its_reader_is_served():
     bench = Bench()
-    bench.session.budget = DraftBudget(Quota(1, 0.0))
+    bench.session.sources.device.budget = DraftBudget(Quota(1, 0.0))
     bench.step()
     bench.draft(*bench.right(4))
     assert len(bench.step().tokens) == 3  # two were left
     expected = bench.right(1)
     before = bench.engine.computed
     bench.draft(*bench.right(4))
-    assert bench.session.view(0.0).max_draft == 0
+    assert bench.session.view(0.0).device.longest == 0
     verdict = bench.step()
     assert verdict.tokens == tuple(expected) and verdict.hint == 0 and verdict.answers == 2
     assert bench.engine.computed == before + 1

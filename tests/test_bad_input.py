@@ -167,10 +167,10 @@ async def with_a_draft_waiting(place: Place) -> None:
         async with opened(place) as (stream, session):
             await until(lambda: session.in_step)
             await stream.send(drafting(1))
-            await until(lambda: session.pending)
+            await until(lambda: session.sources.device.offer)
             stream.vanish()
             await until(lambda: not session.has_reader)
-            assert session.pending is None
+            assert session.sources.device.offer is None
             place.engine.gate.set()
             await lingers(place, session)
 

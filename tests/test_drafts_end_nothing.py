@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import time
 
@@ -12,12 +13,16 @@ import pytest
 import torch
 
 from edge_client.drafters.base import Drafter
+from edge_client.drafters.none import NoneDrafter
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError
 from opensled.messages import DraftToken, Guide, SamplingParams
 from opensled.store import model_path
+from scheduler.fcfs import Fcfs
 from tests.fakes import POISON, FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.tiny_gguf import random_gguf
+from verify_server.drafting.base import ServerDrafter
 from verify_server.engine import llama_cache, llamacpp
 from verify_server.engine.torch_engine import load
 from verify_server.text import grammar_compiler
@@ -176,3 +181,45 @@ def test_drafts_that_use_a_grammar_up_change_no_mask(monkeypatch):
             waits += waited
             assert masks[0] == alone.allowed(())[0]
     assert waits and not drafted.takes_drafts
+
+
+class Letters(Drafter, ServerDrafter):
+    """Drafts random letters, on a device or beside the target."""
+
+    def __init__(self, letters) -> None:
+        self._letters, self._chance, self.asked = letters, random.Random(2), 0
+
+    def begin(self, prompt, sampler) -> None: ...
+
+    def commit(self, tokens) -> None: ...
+
+    def propose(self, asks=None):
+        if asks is None:
+            return (DraftToken(letter, 0.9) for letter in self._chance.choices(self._letters, k=32))
+        self.asked += len(asks)
+        return [
+            ask.chain((letter, 0.9) for letter in self._chance.choices(self._letters, k=32)) for ask in asks
+        ]
+
+
+def test_where_a_grammar_takes_no_drafts_any_more_nobody_drafts(monkeypatch):
+    """Such drafts were sent, and dropped at the server."""
+    monkeypatch.setattr(grammar_compiler, "MAX_STATES", 12_000)
+    text, engine = HFText(model_path("tiny")), load(str(model_path("tiny")), device="cpu", kv_tokens=2048)
+    letters = [text.encode(letter)[0] for letter in "abcdefghijklmnopqrstuvwxyz"]
+    params = SamplingParams(0.0, max_tokens=120)
+    guide = Guide(json_schema=json.dumps({"type": "string", "pattern": PATTERN}))
+
+    async def scenario(device, server):
+        policy = Fcfs(math.inf, 8)
+        async with running(engine, policy=policy, text=text, max_step_tokens=128, drafter=server) as network:
+            answer = await ask(network, PROMPT, device, params, stop=FixedLength(16), guide=guide)
+            (session,) = network.manager.remembered
+            return answer.tokens, session.sources.device.turn.hint, network.manager.loop.machine.stats
+
+    device, server = Letters(letters), Letters(letters)
+    alone, hint, _ = asyncio.run(scenario(NoneDrafter(), None))
+    assert len(alone) > 100 and hint is None
+    drafted, hint, stats = asyncio.run(scenario(device, server))
+    assert (drafted, hint) == (alone, 0)
+    assert 0 < server.asked < len(alone) / 2 and 0 < stats.drafts.drafts < len(alone) / 2

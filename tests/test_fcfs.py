@@ -2,13 +2,14 @@
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs
-from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, Slice, Snapshot
+from tests.views import viewed
 
 PROFILE = HardwareProfile(max_step_tokens=10)
 
 
 def view(id, uncomputed=1, draft=None, server_drives=False, waiting_since=0.0, paused=False):
-    return SessionView(id, uncomputed, draft, server_drives, waiting_since, paused)
+    return viewed(id, uncomputed, draft, server_drives, waiting_since, paused=paused)
 
 
 def plan(*sessions, wait=1.0, now=0.5):

@@ -20,8 +20,8 @@ from tests.serving import GREEDY, PROMPT, linked
 from tests.system import until
 from tests.test_fleet import answered, fleet
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.draft_budget import MOST_DEVICES
 from verify_server.http_front.fleet import MOST_ROWS, GatewayView, sample
+from verify_server.offers.budget import MOST_DEVICES
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits
 

@@ -19,6 +19,7 @@ from scheduler.goodput.state import LATEST_S, current
 from scheduler.goodput.step_budget import BACKGROUND_S, LONG_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 from tests.policy_contract import COSTS, crowd
+from tests.views import viewed
 
 WAIT, NOW = 0.25, 100.0
 SECONDS = 8  # for which the policy has seen what it plans for
@@ -33,9 +34,9 @@ FAR = GOOD._replace(delay_s=3.0)
 
 def view(id: int = 1, **fields: object) -> SessionView:
     """A session that the server decodes, whose last verdict has just left."""
-    known = {"uncomputed": 1, "draft": None, "server_drives": True, "waiting_since": NOW, "context": 50}
+    known = {"server_drives": True, "waiting_since": NOW, "context": 50}
     times = {"ready_since": NOW, "asked_since": NOW}
-    return SessionView(id, **{**known, **times, **fields})  # type: ignore[arg-type]
+    return viewed(id, **{**known, **times, **fields})  # type: ignore[arg-type]
 
 
 def drafting(id: int = 1, **fields: object) -> SessionView:
@@ -149,16 +150,16 @@ def test_drafts_are_cut_where_their_tokens_cost_more_than_they_are_worth() -> No
 
 
 def test_a_rule_that_needs_long_drafts_gets_whole_ones_or_none() -> None:
-    crowd = [drafting(id, draft=15, least_draft=15) for id in range(1, 30)]
+    crowd = [drafting(id, draft=15, least=15) for id in range(1, 30)]
     assert set(hints(plan(*crowd[:2], profile=READS)).values()) == {15}
     assert set(hints(plan(*crowd, profile=COMPUTES)).values()) == {0}
-    short = [drafting(id, draft=8, least_draft=15, max_draft=8) for id in (1, 2)]
+    short = [drafting(id, draft=8, least=15, longest=8) for id in (1, 2)]
     assert set(hints(plan(*short, profile=READS)).values()) == {0}, (
         "the server takes none that is long enough"
     )
     doubtful = GOOD._replace(first=0.3, later=0.3)
     both = [
-        drafting(1, draft=15, forecast=doubtful, least_draft=15),
+        drafting(1, draft=15, forecast=doubtful, least=15),
         *[drafting(id, draft=8, forecast=doubtful) for id in range(2, 25)],
     ]
     pieces = {piece.session: piece.draft for piece in plan(*both, profile=COMPUTES).slices}
@@ -252,12 +253,12 @@ def test_nothing_is_written_for_readers_who_are_slow_or_gone() -> None:
 
 
 def test_drafts_of_who_may_not_draft_are_not_verified() -> None:
-    (piece,) = plan(drafting(draft=4, max_draft=0)).slices
+    (piece,) = plan(drafting(draft=4, longest=0)).slices
     assert (piece.draft, piece.hint) == (0, 0)
 
 
 def test_hints_keep_to_what_a_session_may_be_asked_for() -> None:
-    found = hints(plan(drafting(1, draft=2, max_draft=3)))
+    found = hints(plan(drafting(1, draft=2, longest=3)))
     assert 0 < (found[1] or 0) <= 3
 
 

@@ -21,6 +21,7 @@ from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState, current
 from scheduler.plan import BatchPlan, SessionView, Snapshot
 from tests.made_traces import made
+from tests.views import viewed
 
 REVIEW_S = 1.0  # between two plans, so that each is a review
 SETTLED, REVIEWS = 10, 20  # reviews after which hints stand, and for which they do
@@ -43,12 +44,8 @@ def devices(seed: int) -> list[SessionView]:
     ]
     pace = chance.choice((0.0, 8.0))
     return [
-        SessionView(
+        viewed(
             number,
-            1,
-            None,
-            False,
-            0.0,
             hint=4,
             pace=pace,
             context=chance.randint(200, 2000),

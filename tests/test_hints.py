@@ -166,7 +166,7 @@ def test_a_draft_that_was_on_its_way_when_the_hint_left_stops_nothing(right, mon
             await until(lambda: not session.in_step)
             drafted = EXPECTED[: len(session.sequence.tokens)] if right else (48,)
             await stream.send(Draft(1, DraftBlock(len(PROMPT), tuple(map(DraftToken, drafted[:16])))))
-            await until(lambda: session.turn.latest == 1)
+            await until(lambda: session.sources.device.turn.latest == 1)
             monkeypatch.setattr(Halted, "resting", False)
             network.manager.loop.wake()
             await until(lambda: session.sequence.finish_reason)

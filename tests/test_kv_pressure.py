@@ -12,7 +12,7 @@ from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.rounds import end, looping
 from tests.sessions import made
 from verify_server.kv.blocks import BlockTable
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
 from verify_server.session import Session
 from verify_server.step import run_step
 

@@ -168,7 +168,9 @@ def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the
             stream, _ = await open_stream(network, prompt, SamplingParams(temperature=0, max_tokens=25))
             # From now on the server waits for it
             await stream.send(Draft(1, DraftBlock(30, (DraftToken(48),))))
-            await until(lambda: not _only(network).turn.server_drives and not _only(network).in_step)
+            await until(
+                lambda: not _only(network).sources.device.turn.server_drives and not _only(network).in_step
+            )
             idle = _only(network).sequence
             answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 5)
             assert answer.tokens == tuple(continuation([7, 2, 3], 40))
@@ -206,7 +208,7 @@ def test_a_resumed_session_is_not_forgotten_under_its_reader():
         async with running(FakeEngine(), limits=SessionLimits(linger=0.05)) as network:
             stream, opened = await open_stream(network)
             await stream.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
-            await until(lambda: not _only(network).turn.server_drives)
+            await until(lambda: not _only(network).sources.device.turn.server_drives)
             await stream.close()
             await stream.task
             again = network.connect()
@@ -287,7 +289,7 @@ def test_a_server_that_takes_less_after_a_restart_gets_shorter_drafts():
                     if session._connect == first.connect and len(tokens) > 20:
                         session._connect = second.connect
                         await first.close()
-                assert tokens == continuation(PROMPT, 150) and session.limits.max_draft == 2
+                assert tokens == continuation(PROMPT, 150) and session.sources.limits.max_draft == 2
             thread.close()
 
     asyncio.run(scenario())

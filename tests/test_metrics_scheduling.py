@@ -36,7 +36,7 @@ def test_everybody_who_is_not_in_the_step_waits_for_something():
     computed.in_step = True
     pressed.now = 6.0
     pressed.draft(late, 1)
-    device.turn.server_drives = False
+    device.sources.device.turn.server_drives = False
     reader.outbox.put(Verdict(6, (1,) * 1_000_000))
     while not reader.outbox.full:
         reader.outbox.put(Verdict(6, (1,)))

@@ -18,6 +18,7 @@ from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, te
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.offers.offer import Offer
 from verify_server.session import Session
 
 
@@ -102,8 +103,8 @@ def take_without_removing(self, count, tenant=""):
     return self._unused[-count:]
 
 
-def forget_pending(self, known, now):
-    self.pending = None
+def forget_waiting(self, known, now):
+    self.sources.device.offer = None
     return False
 
 
@@ -114,8 +115,8 @@ def tell_from_the_end(self, base, *answered):
     tell(self, max(base, len(self.sequence) - 1), *answered)
 
 
-def verify_everything(rest, most, limits, budget, sequence, now):
-    return rest
+def verify_everything(self, limits, budget, room):
+    return self.block
 
 
 slice_of = Fcfs._slice
@@ -209,14 +210,14 @@ MUTANTS = {
         BlockTable, "truncate", truncate_anywhere, test_kv.test_what_is_committed_is_never_rolled_back
     ),
     "a draft that came during a step is lost": Mutant(
-        Session, "_rebase_pending", forget_pending,
+        Session, "_rebase_waiting", forget_waiting,
         test_session.test_a_draft_during_a_step_meets_the_new_truth_when_the_step_commits,
     ),
     "a verdict tells only its last token": Mutant(
         Session, "_tell", tell_from_the_end, test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "drafts beyond the end are computed": Mutant(
-        verify_server.session, "verified", verify_everything,
+        Offer, "cut", verify_everything,
         test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
     ),
     "a chunk in the middle of a prompt decides": Mutant(

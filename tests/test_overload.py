@@ -14,16 +14,16 @@ from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
-from scheduler.plan import SessionView
 from tests.fakes import FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
 from tests.test_tenants import CountingText
+from tests.views import viewed
 from verify_server.admission_controller import AdmissionController
 from verify_server.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime
-from verify_server.draft_budget import Quotas
 from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
+from verify_server.offers.budget import Quotas
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits
 
@@ -41,7 +41,7 @@ class Inside:
         self.sequence = SimpleNamespace(memory=SimpleNamespace(blocks=blocks))
 
     def view(self, now):
-        return SessionView(0, 1, None, True, 0.0, pace=self.timing.pace, background=self.background)
+        return viewed(0, server_drives=True, pace=self.timing.pace, background=self.background)
 
 
 class Hall:

@@ -18,7 +18,8 @@ from scheduler.goodput.state import PROBE_READS, GoodputState, Wait
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
-from verify_server.own_draft import OwnDraft
+from verify_server.offers.offer import Part
+from verify_server.offers.server import ServerDrafts
 from verify_server.trees import confidences, likeliest_first, together, tried
 
 CHEAP = DraftingCost(1e-3, 0.0, 1e-5)  # beside a step of 30 ms
@@ -142,8 +143,8 @@ def test_the_cost_of_drafting_is_learned(real: DraftingCost) -> None:
         )
 
 
-def an_own_draft(**options: bool) -> OwnDraft:
-    return OwnDraft(DeviceBook().of("t", ""), **options)
+def an_own_draft(**options: bool) -> ServerDrafts:
+    return ServerDrafts(DeviceBook().of("t", ""), **options)
 
 
 def proposal(*confidences: float, unread: int = 0) -> Proposal:
@@ -154,7 +155,8 @@ def test_what_was_not_verified_tells_as_much_as_was_written() -> None:
     draft = an_own_draft()
     before = draft.estimate.forecast
     draft.take(proposal(0.9, 0.9), 2, 5)
-    draft.judged(DraftBlock(5), (1,))
+    assert draft.offer is not None
+    draft.judge(Part(draft.offer, DraftBlock(5)), (1,))
     assert draft.estimate.forecast.first > before.first
     assert draft.estimate.forecast.later == before.later
 
@@ -172,7 +174,8 @@ def test_chances_are_told_by_drafters_that_know_them() -> None:
     sure, silent = an_own_draft(), an_own_draft()
     sure.take(proposal(0.5, 0.5), 2, 5)
     silent.take(proposal(1.0, 1.0), 2, 5)
-    assert sure.reach == pytest.approx((0.5, 0.25)) and silent.reach == ()
+    assert sure.offer and silent.offer
+    assert sure.offer.reach == pytest.approx((0.5, 0.25)) and silent.offer.reach == ()
 
 
 # -- two chains as one tree -------------------------------------------------------------------------------------

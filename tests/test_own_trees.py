@@ -20,8 +20,8 @@ from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
-from verify_server.own_draft import NO_DRAFT, OwnDraft
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import NO_DRAFT, DraftLimits, Room
+from verify_server.offers.server import ServerDrafts
 from verify_server.trees import path_to, together
 
 EIGHT = Fcfs(float("inf"), 8)
@@ -124,21 +124,18 @@ class Text:
     """A sequence of 100 tokens: how many more may follow, and how many its memory holds."""
 
     def __init__(self, useful: int = 50, free: int = 50) -> None:
-        self.useful, self.table, self._free = useful, self, free
+        self.useful, self.free = useful, free
 
     def __len__(self) -> int:
         return 100
-
-    def reach(self) -> int:
-        return 100 + self._free
 
 
 LIMITS = DraftLimits(1000, max_draft=4, max_tree=6)
 BUSHY = (-1, 0, -1, 1, 0, 2, 3)  # the likeliest tokens first
 
 
-def own_tree(*parents: int) -> OwnDraft:
-    draft = OwnDraft(DeviceBook().of("t", ""))
+def own_tree(*parents: int) -> ServerDrafts:
+    draft = ServerDrafts(DeviceBook().of("t", ""))
     tokens = tuple(DraftToken(10 + place, 0.5) for place in range(len(parents)))
     draft.take(Proposal(DraftBlock(5, tokens, parents)), len(parents), 5)
     return draft
@@ -147,7 +144,7 @@ def own_tree(*parents: int) -> OwnDraft:
 def verified(
     text: Text, most: int | None = None, device: DraftBlock = NO_DRAFT, limits: DraftLimits = LIMITS
 ) -> set[int]:
-    return set(own_tree(*BUSHY).verified(most, device, text, limits).ids)
+    return set(own_tree(*BUSHY).cut(limits, Room(text, most, device), 0.0).verified.ids)
 
 
 def test_how_much_of_a_tree_is_verified() -> None:
@@ -170,8 +167,8 @@ def test_beside_a_device_a_tree_takes_what_its_draft_leaves() -> None:
 def test_what_stands_of_a_tree_is_learned_by_its_depth() -> None:
     draft = own_tree(-1, -1, 0, 1)
     before = draft.estimate.forecast
-    whole = draft.verified(None, NO_DRAFT, Text(), LIMITS)
-    assert draft.judged(whole, (11, 13, 7)) == 2
+    whole = draft.cut(LIMITS, Room(Text()), 0.0)
+    assert draft.judge(whole, (11, 13, 7)) == 2
     assert draft.estimate.forecast.first > before.first and draft.estimate.forecast.later > before.later
 
 

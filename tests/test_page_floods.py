@@ -27,8 +27,8 @@ from tests.system import until
 from tests.test_http_front import words
 from tests.test_http_limits import raw
 from verify_server.client_limits import ClientLimits
-from verify_server.draft_budget import MOST_DEVICES
 from verify_server.http_front.fleet import MOST_ROWS
+from verify_server.offers.budget import MOST_DEVICES
 from verify_server.session_manager import SessionLimits
 
 WATCH = f"GET {EVENTS} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()

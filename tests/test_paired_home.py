@@ -23,7 +23,7 @@ from tests.certificates import AUTHORITY, HERE, issued
 from tests.serving import GREEDY, PROMPT, first_reply, linked, serving
 from verify_server import security
 from verify_server.config import ServeConfig
-from verify_server.draft_budget import Quotas
+from verify_server.offers.budget import Quotas
 from verify_server.pairing import home as home_module
 from verify_server.pairing.authority import names_in, read_certificate
 from verify_server.pairing.command import with_home

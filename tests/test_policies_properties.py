@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
-from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, OfferView, SchedulingPolicy, Slice, Snapshot
 from scheduler.static import Static
 from tests.hypothesis_profiles import tried
 from tests.policy_contract import (
@@ -29,6 +29,7 @@ from tests.policy_contract import (
     snapshots,
     then,
 )
+from tests.views import viewed
 
 POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
     "goodput": (Goodput(0.25), Promises(trims=True, longest_wait=1.0)),
@@ -39,7 +40,7 @@ POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
     "static, by three": (Static(0.25, 3), Promises(longest_wait=0.25)),
 }
 ANY = HardwareProfile()
-PROMPT = SessionView(1, uncomputed=5, draft=None, server_drives=True, waiting_since=0.0)
+PROMPT = viewed(1, 5, server_drives=True)
 every_policy = pytest.mark.parametrize("name", POLICIES)
 
 
@@ -93,7 +94,7 @@ def test_the_contract_notices_what_is_wrong() -> None:
         PROMPT,
         replace(PROMPT, id=2, absent=True),
         replace(PROMPT, id=3, paused=True),
-        replace(PROMPT, id=4, draft=2),
+        replace(PROMPT, id=4, device=OfferView(2)),
     )
     wrong = {
         "sleeps": BatchPlan(),

@@ -126,7 +126,7 @@ def test_a_stale_draft_is_answered_with_the_truth_and_no_computation():
     computed = bench.engine.computed
     bench.draft(1 + expected[0] % 40, 2, base=5)
     assert bench.verdict() == Verdict(5, tuple(expected), 0, 1)
-    assert bench.engine.computed == computed and bench.session.pending is None
+    assert bench.engine.computed == computed and bench.session.sources.device.offer is None
 
 
 def test_a_draft_during_a_step_meets_the_new_truth_when_the_step_commits():
@@ -136,7 +136,7 @@ def test_a_draft_during_a_step_meets_the_new_truth_when_the_step_commits():
     bench.draft(*expected[:4], base=5)
     bench.session.commit(planned, run_step(bench.engine, [planned])[0], now=1.0)
     assert bench.verdict() == Verdict(5, tuple(expected[:1]), 0, 0)
-    assert bench.session.view(0.0).draft == 3
+    assert bench.session.view(0.0).device.tokens == 3
     assert bench.step() == Verdict(5, tuple(expected), 4, 1)
 
 
@@ -155,17 +155,17 @@ def test_a_stale_draft_replaces_an_unplanned_one_as_well():
     bench.draft(*bench.right(2))
     bench.draft(1 + first % 40, base=5)
     assert bench.verdict() == Verdict(5, (first,), 0, 2)
-    assert bench.session.pending is None, "its answer answers the one before it as well"
+    assert bench.session.sources.device.offer is None, "its answer answers the one before it as well"
 
 
 def test_a_repeated_or_overtaken_frame_changes_nothing():
     bench = Bench()
     bench.draft(7)
     bench.draft()
-    assert bench.session.turn.server_drives
+    assert bench.session.sources.device.turn.server_drives
     bench.counter = 0
     bench.draft(7)
-    assert bench.session.turn.server_drives and bench.session.pending is None
+    assert bench.session.sources.device.turn.server_drives and bench.session.sources.device.offer is None
 
 
 def test_who_drives():
@@ -246,7 +246,7 @@ def test_a_bad_draft_is_a_typed_error_and_changes_nothing(ids, base, error):
     bench = Bench()
     with pytest.raises(error):
         bench.draft(*ids, base=base)
-    assert bench.session.pending is None and bench.session.sequence.tokens == PROMPT
+    assert bench.session.sources.device.offer is None and bench.session.sequence.tokens == PROMPT
 
 
 def test_a_non_finite_row_fails_its_own_session_alone():

@@ -42,8 +42,9 @@ from verify_server.acceptance.base import decided
 from verify_server.acceptance.match import Match
 from verify_server.drafting.base import Ask
 from verify_server.drafting.model import READ
-from verify_server.own_draft import OwnDraft
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.server import ServerDrafts
+from verify_server.offers.sources import DraftSources
 from verify_server.session import Session
 from verify_server.terms import Terms
 
@@ -141,9 +142,10 @@ def test_verdicts_leave_before_the_server_drafts() -> None:
     server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 1, drafter=SimulatedDrafter(LAW, traces.items))
     server.open(reader)
     events.run(1.1)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
-    assert (server.totals.steps, server.totals.tokens) == (1, 1) and not reader.session.own.block.tokens
+    drafts = reader.session.sources.server.estimate
+    assert (server.totals.steps, server.totals.tokens, drafts.drafts) == (1, 1, 0)
     events.run(2.2)
-    assert len(reader.session.own.block.tokens) == 3 and server.totals.tokens == 1
+    assert (drafts.forecast.length, server.totals.tokens) == (3, 1)
     events.run(2.4)
     assert (server.totals.steps, server.totals.tokens) == (2, 5)
     assert server.totals.busy_s == pytest.approx(2.6, rel=1e-3)
@@ -154,9 +156,8 @@ def session_of(traces: TraceSet) -> Session:
     """One whose prompt is computed."""
     sequence = RecordedSequence(scripts(traces)[0])
     sequence.computed = len(sequence) - 1
-    own = OwnDraft(DraftEstimate())
-    terms = Terms(SamplingParams(), b"", Match(), DraftLimits(VOCABULARY, 16, 64))
-    return Session(1, "", sequence, terms, own=own)
+    sources = DraftSources(DraftLimits(VOCABULARY, 16, 64), server=ServerDrafts(DraftEstimate()))
+    return Session(1, "", sequence, Terms(SamplingParams(), b"", Match()), sources)
 
 
 def chain(base: int, text: tuple[int, ...], right: int, length: int, wrong: int) -> DraftBlock:
@@ -179,8 +180,8 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
     drafts = [chain(base, text, *device, 5), chain(base, text, *own, 6)]
     session.attach(base)
     session.submit(Draft(1, drafts[0]), 0.0)
-    assert session.own is not None
-    session.own.block = drafts[1]
+    assert session.sources.server is not None
+    session.sources.server.hold(drafts[1], 0.0)
     item = session.plan(Slice(1, 1, True), 0.0)
     assert item.check is not None
     ids = [[token.id for token in draft.tokens] for draft in drafts]

@@ -142,8 +142,8 @@ def test_a_policy_sees_what_a_real_server_shows_it() -> None:
     assert {view.pace for view in views} == {5.0}
     assert all(view.context + view.uncomputed > 0 for view in views)
     first = [view for view in views if view.id == 1]
-    assert first[0].forecast is None and first[0].hint is None
-    later = next(view for view in views if view.id == 3)
+    assert first[0].device.forecast is None and first[0].device.hint is None
+    later = next(view.device for view in views if view.id == 3)
     assert later.hint == 4
     assert later.forecast is not None and later.forecast.drafts > 5
     assert later.forecast.draft_s == pytest.approx(1 / 40, rel=0.5)

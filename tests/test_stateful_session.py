@@ -26,7 +26,7 @@ from tests.sessions import made
 from tests.system import read_now
 from tests.tree_drafts import grown
 from verify_server.kv.blocks import BlockTable
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
 from verify_server.session import Session
 from verify_server.session_view import view_of
 from verify_server.step import run_step
@@ -144,13 +144,13 @@ class Sessions(RuleBasedStateMachine):
         )
         ids = {"long": [1] * (MAX_DRAFT + 1), "large": [1] * (MAX_TREE + 1), "id": [VOCAB]}.get(kind, [1])
         parents = (-1,) * len(ids) if kind == "large" else ()
-        reader, pending = self._any(index), session.pending
+        reader, pending = self._any(index), session.sources.device.offer
         reader.counter += 1
         reader.sent = None
         try:
             session.submit(Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids)), parents)), 0.0)
         except (FutureBase, InvalidRequest):
-            assert session.pending is pending
+            assert session.sources.device.offer is pending
         else:
             raise AssertionError(kind)
 
@@ -278,8 +278,8 @@ class Sessions(RuleBasedStateMachine):
             assert len(session.sequence.memory.blocks) == self.loop.machine.target.pool.blocks_for(
                 session.sequence.computed
             )
-            pending, unanswered = session.pending, session.turn.unanswered
-            assert pending is None or pending.rest.base == len(session.sequence.tokens)
+            pending, unanswered = session.sources.device.offer, session.sources.device.turn.unanswered
+            assert pending is None or pending.block.base == len(session.sequence.tokens)
             # The verdict with the end answers whatever is under way.
             if session.has_reader and not session.sequence.finish_reason:
                 assert (pending and pending.draft.counter) == (unanswered and unanswered.counter), (

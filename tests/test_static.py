@@ -14,13 +14,14 @@ from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.store import model_path
 from scheduler import POLICIES, make_policy
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, PolicyOptions, Slice, Snapshot
 from scheduler.static import Static
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation
 from tests.hypothesis_profiles import bounded
 from tests.system import ask, running
 from tests.test_stateful_protocol import DRAFT_WAIT, Protocol
 from tests.test_stateful_session import Sessions
+from tests.views import viewed
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
@@ -30,7 +31,7 @@ STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
 
 
 def view(id, uncomputed=1, draft=None, server_drives=False, waiting_since=0.0, paused=False, absent=False):
-    return SessionView(id, uncomputed, draft, server_drives, waiting_since, paused, absent)
+    return viewed(id, uncomputed, draft, server_drives, waiting_since, paused=paused, absent=absent)
 
 
 def plan(*sessions, wait=1.0, batch=0, now=0.5):

@@ -20,7 +20,7 @@ from tests.fakes import FakeEngine, continuation
 from tests.foreign_target import ForeignTarget
 from tests.policy_world import Habits, World
 from tests.sessions import made
-from verify_server.draft_budget import DraftBudget, Quota
+from verify_server.offers.budget import DraftBudget, Quota
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.machine import StepMachine, Work
 from verify_server.round.target import Target
@@ -287,19 +287,23 @@ def test_a_draft_that_was_left_out_waits_and_is_verified_whole():
     target = ForeignTarget(400)
     room = Room(target, draft_wait=10.0)
     session = room.enter(PROMPTS[1], 20)
-    session.budget = DraftBudget(Quota(100.0, 0.0))
+    session.sources.device.budget = DraftBudget(Quota(100.0, 0.0))
     room.end(room.begin())
     before = len(room.written(session))
     submit(room, session, 4)
-    waiting, left = session.pending, session.budget.quota.left(0.0)
+    waiting, left = session.sources.device.offer, session.sources.device.budget.quota.left(0.0)
     target.at_once = 0
     for _ in range(3):
         room.end(room.begin())
-        assert session.pending == waiting and session.budget.quota.left(0.0) == left
+        assert (
+            session.sources.device.offer == waiting and session.sources.device.budget.quota.left(0.0) == left
+        )
         assert room.machine.left_out == {session.id}
     target.at_once = 1
     room.end(room.begin())
-    assert len(room.written(session)) == before + 5 and session.budget.quota.left(0.0) == left - 4
+    assert (
+        len(room.written(session)) == before + 5 and session.sources.device.budget.quota.left(0.0) == left - 4
+    )
     assert not room.machine.left_out
 
 
@@ -329,7 +333,7 @@ def test_a_newer_draft_takes_the_place_of_one_that_was_left_out():
     work = room.begin()
     submit(room, session, 6, counter=2)
     room.end(work)
-    assert session.pending is not None and session.pending.draft.counter == 2
+    assert session.sources.device.offer is not None and session.sources.device.offer.draft.counter == 2
     target.at_once = 1
     room.end(room.begin())
     assert session.turn.unanswered is None and len(room.written(session)) == 1 + 7

@@ -30,7 +30,7 @@ from verify_server.engine import tensor_parallel, torch_engine
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.engine.shard_links import ShardLinks
 from verify_server.kv.blocks import BlockTable
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
 from verify_server.session import Session
 
 KV_TOKENS = 160  # of ten blocks: less than the texts below need, so that some are preempted

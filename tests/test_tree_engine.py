@@ -32,7 +32,7 @@ from verify_server.engine.packing import Geometry
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.offer import DraftLimits
 from verify_server.riders.guide import GuideMasks
 from verify_server.step import run_step
 from verify_server.text.guide import GuideCompiler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,10 +21,11 @@ from tests.rounds import looping
 from tests.sessions import changed
 from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
+from tests.views import viewed
 from verify_server.acceptance.ratio import Ratio
-from verify_server.draft_budget import Quota
 from verify_server.kv.blocks import BlockTable, OutOfBlocks
 from verify_server.kv.preemption import KVPreemptor
+from verify_server.offers.budget import Quota
 from verify_server.riders.answer_logprobs import AnswerLogprobs
 from verify_server.step import run_step
 from verify_server.trees import depth_first, without_twins
@@ -69,7 +69,8 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
     bad = wrong(a, b, c)
     nodes = [(bad[0], -1), (bad[1], 0), (a, -1), (bad[2], 2), (b, 2), (bad[3], 4), (c, 4), (bad[4], 0)]
     bench.grow(tree(5, *nodes))
-    assert bench.session.view(0.0).draft == 8 and bench.session.view(0.0).depth == 3
+    offer = bench.session.view(0.0).device
+    assert (offer.tokens, offer.depth) == (8, 3)
     assert bench.step() == Verdict(5, (a, b, c, bonus), 3, 1)
     assert bench.engine.computed == 5 + 8
     bench.check_kv()
@@ -129,7 +130,8 @@ def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth() -> None:
     bench.step()
     bad = wrong(a, b, c)
     bench.grow(tree(5, (bad[0], -1), (a, -1), (bad[1], 1), (b, 1), (c, 3), (9, 0), (d, 4)))
-    assert bench.session.view(0.0).draft == 4 and bench.session.view(0.0).depth == 3
+    offer = bench.session.view(0.0).device
+    assert (offer.tokens, offer.depth) == (4, 3)
     assert bench.step() == Verdict(5, (a, b, c, d, bonus), 4, 1)
     bench.check_kv()
 
@@ -212,7 +214,7 @@ def test_a_tree_of_one_branch_is_computed_as_a_chain() -> None:
 
 def test_a_quota_counts_all_branches() -> None:
     bench = TreeBench()
-    bench.session.budget.quota = quota = Quota(2.0, 0.0)  # 4 tokens at first
+    bench.session.sources.device.budget.quota = quota = Quota(2.0, 0.0)  # 4 tokens at first
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (wrong(a)[1], -1), (b, 0), (7, 0)))
     bench.step()
@@ -249,7 +251,7 @@ def test_as_much_memory_as_a_chain_a_tree_asks_for() -> None:
     bench = short_of_memory(2)
     with pytest.raises(OutOfBlocks):
         bench.session.plan(Slice(1, 1, True), 0.0)
-    assert bench.session.pending is not None
+    assert bench.session.sources.device.offer is not None
 
 
 def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
@@ -258,7 +260,7 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
     for number, each in enumerate((resting, other), 2):
         each.session.id, each.session.sequence.memory = number, BlockTable(bench.pool)
     resting.step(tokens=4, decide=False)
-    resting.session.turn.server_drives = False
+    resting.session.sources.device.turn.server_drives = False
     step = KVPreemptor({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
     work = step.fit((Slice(1, 1, True), Slice(3, 5, True)), frozenset())
     assert step.preempted == 0 and resting.session.sequence.computed == 4
@@ -276,10 +278,10 @@ def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
 
 def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
     bench, judged, arrived = TreeBench(), [], []
-    bench.session.timing.estimate.judged = lambda length, accepted, tried=(): judged.append(
+    bench.session.sources.device.estimate.judged = lambda length, accepted, tried=(): judged.append(
         (length, accepted)
     )  # type: ignore
-    bench.session.timing.estimate.arrived = lambda away, length, s: arrived.append(length)  # type: ignore
+    bench.session.sources.device.estimate.arrived = lambda away, length, s: arrived.append(length)  # type: ignore
     bench.draft(*bench.right(1))
     bench.step()
     bench.grow(tree(7, (3, -1), (4, -1), (5, 0), (6, 1)))
@@ -309,7 +311,7 @@ def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, f
     with pytest.raises(error) as caught:
         bench.grow(block)
     assert caught.value.field == field
-    assert bench.session.pending is None and len(bench.session.sequence.tokens) == 5
+    assert bench.session.sources.device.offer is None and len(bench.session.sequence.tokens) == 5
 
 
 def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions() -> None:
@@ -326,10 +328,12 @@ def planned_draft(view: SessionView) -> int | None:
 
 
 def test_the_limit_of_chains_does_not_cut_a_tree() -> None:
-    view = SessionView(1, 1, 40, False, 0.0, max_draft=16, forecast=Forecast(), depth=5)
-    assert planned_draft(view) == 40
-    assert planned_draft(replace(view, depth=0)) == 16
-    assert planned_draft(replace(view, max_draft=0)) == 0
+    def planned(**fields: int) -> int | None:
+        return planned_draft(viewed(1, draft=40, forecast=Forecast(), **fields))
+
+    assert planned(depth=5) == 40
+    assert planned(depth=0) == 16
+    assert planned(depth=5, longest=0) == 0
 
 
 def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:

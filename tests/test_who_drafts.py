@@ -66,16 +66,16 @@ def chain(*ids: int) -> DraftBlock:
 def test_how_much_a_second_draft_adds_is_learned(more: int, apart: str) -> None:
     draft, device = an_own_draft(), DeviceBook().of("t", "d")
     for _ in range(40):
-        draft.beside(chain(1, 2), more, chain(3, 4), device.forecast)
+        draft.compare(chain(1, 2), more, chain(3, 4), device.forecast)
     assert (draft.estimate.forecast.apart > 0.9) == (apart == "much")
     assert (draft.estimate.forecast.apart == 0) == (apart == "nothing")
 
 
 def test_a_step_with_one_draft_says_nothing_of_that() -> None:
     draft = an_own_draft()
-    draft.beside(chain(1, 2), 2, chain(), Forecast())
-    draft.beside(chain(), 0, chain(1), Forecast())
-    draft.beside(chain(1, 2), 2, chain(3, 4), Forecast())
+    draft.compare(chain(1, 2), 2, chain(), Forecast())
+    draft.compare(chain(), 0, chain(1), Forecast())
+    draft.compare(chain(1, 2), 2, chain(3, 4), Forecast())
     assert draft.estimate.forecast.apart > 0.5, "the first two did not count as nothing gained"
 
 

@@ -18,7 +18,7 @@ from scheduler.admission import (
     reserved,
 )
 from verify_server.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
-from verify_server.draft_budget import Quotas
+from verify_server.offers.budget import Quotas
 from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session import Session

@@ -76,6 +76,11 @@ class Sequence:
         """Draft tokens that can still commit; the very last position needs no draft, it is the bonus token."""
         return max(0, self.ends.last_length - len(self.tokens) - 1)
 
+    @property
+    def free(self) -> int:
+        """Positions behind the text that it can compute without taking memory from another one."""
+        return self.memory.reach() - len(self.tokens)
+
     def rebase(self, block: DraftBlock) -> DraftBlock | None:
         """See `opensled.protocol.rebase`; a draft on tokens that were taken back is stale, too."""
         if self.truth.rewinds and block.base > len(self.tokens):

@@ -161,14 +161,14 @@ def waiting(loop: VerifyLoop) -> dict[str, int]:
 
 def _reason(session: Session, loop: VerifyLoop) -> str:
     """What a session waits for that is not in the step."""
-    pending = session.pending  # read once: the loop runs in another thread
+    offer = session.sources.device.offer  # read once: the loop runs in another thread
     if not session.has_reader:
         return "absent"
     if session.id in loop.machine.left_out:
         return "kv"
-    if pending is None and not session.server_drives:
+    if offer is None and not session.server_drives:
         return "device"
-    if pending is None and session.outbox.full:
+    if offer is None and session.outbox.full:
         return "reader"
-    since = pending.since if pending is not None else session.timing.waiting_since
+    since = offer.since if offer is not None else session.timing.waiting_since
     return "step" if since > loop.machine.planned_at else "budget"

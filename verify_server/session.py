@@ -1,8 +1,8 @@
-"""The server's side of one sequence: the pending draft, and the verdicts.
+"""The server's side of one sequence: the drafts that wait for it, and the verdicts.
 
-Tokens and KV are in sequence.py, its reader's end in reader.py, times in session_timing.py, optional traits in riders/.
-Lives on the server's event loop; only a `StepItem`, what one step computes for the session, travels to the engine's
-thread. Every `now` is in seconds on the loop's clock.
+Tokens and KV are in sequence.py, its reader's end in reader.py, drafts and whose turn it is in offers/, times in
+session_timing.py, optional traits in riders/. Lives on the server's event loop; only a `StepItem`, what one step
+computes for the session, travels to the engine's thread. Every `now` is in seconds on the loop's clock.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, Prefill, Verdict
-from opensled.protocol import agreed
 from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck, Reading, decided
 from verify_server.acceptance.decide import StepResult
 from verify_server.counters import LoopStats
-from verify_server.draft_budget import DraftBudget
 from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
 from verify_server.observer import NOBODY, Observer
+from verify_server.offers.checks import check_draft
+from verify_server.offers.sources import NO_PARTS, DraftSources
 from verify_server.outbox import Outbox
-from verify_server.own_draft import NO_DRAFT, OwnDraft
-from verify_server.pending_draft import PendingDraft, check_draft, verified
 from verify_server.reader import Reader
 from verify_server.riders.base import Message, Rider
 from verify_server.sequence import Sequence
@@ -31,7 +29,6 @@ from verify_server.session_timing import SessionTiming
 from verify_server.session_view import view_of
 from verify_server.step_item import StepItem
 from verify_server.terms import Terms
-from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
 
 
 @dataclass(eq=False, slots=True)
@@ -42,27 +39,31 @@ class Session:
     tenant: str
     sequence: Sequence
     terms: Terms
+    sources: DraftSources
     riders: tuple[Rider, ...] = ()  # its optional traits
-    budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
-    own: OwnDraft | None = None  # None = no drafter of the server drafts for it
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
-    pending: PendingDraft | None = None
     in_step: bool = False
     closed: bool = False
     failed: bool = False
     observer: Observer = NOBODY
-    reader: Reader = field(init=False)
+    reader: Reader = field(default_factory=Reader)
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
-        self.reader = Reader(Turn(self.timing.estimate.device.hint))
+        self.sources.follow(self.riders)
+
+    def begin(self, stats: LoopStats, now: float) -> None:
+        """It is admitted; `stats`: of the loop that serves it."""
+        self.stats = stats
+        self.timing.begin(now)
+        self.sources.device.begin(now)
 
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.reader.attach()
-        self.pending, self._view = None, None
-        self.timing.reopened()
+        self.sources.device.reopen()
+        self._view = None
         if known < len(self.sequence) or self.sequence.finish_reason:
             self._tell(known)
         self.observer.reader_changed()
@@ -70,7 +71,7 @@ class Session:
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
-        self.reader.present, self.pending, self._view = False, None, None
+        self.reader.present, self.sources.device.offer, self._view = False, None, None
         self.observer.reader_changed()
 
     def hand_over(self) -> None:
@@ -86,40 +87,30 @@ class Session:
         Returns whether it can gain a token or hands the drive back, and takes no other draft's place: devices that keep
         to their turns nearly always send such drafts.
         """
-        if not self.turn.is_new(draft):
+        device = self.sources.device
+        if not device.turn.is_new(draft):
             return False
         self._view = None
-        check_draft(draft, self.terms.limits, self.sequence.prompt_length, self.terms.rule)
-        if draft.block.parents:
-            tree = without_twins(draft.block)
-            draft = replace(draft, block=likeliest_first(tree, self._reach(tree)))
+        check_draft(draft, self.sources.limits, self.sequence.prompt_length, self.terms.rule)
+        draft = replace(draft, block=device.arrange(draft.block)) if draft.block.parents else draft
         block, rest = draft.block, self.sequence.rebase(draft.block)
-        useful = bool(block.tokens) or not self.turn.server_drives
-        self.turn.draft(draft)
-        self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
-        replaces, self.pending = self.pending is not None, None
+        gains = bool(block.tokens) or not device.turn.server_drives
+        replaces = device.offer is not None
+        device.receive(draft, now)
         if self.sequence.over or rest is None:
             self._drop(draft, block.base, now)
             return False
         if block.tokens:
-            self.pending = self._pending(draft, rest, now)
-        return useful and not replaces
-
-    def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
-        return PendingDraft(draft, rest, since, self._reach(rest))
-
-    def _reach(self, block: DraftBlock) -> tuple[float, ...]:
-        return self.timing.estimate.reach(confidences(block), block.parents)
+            device.hold(rest, now, draft)
+        return gains and not replaces
 
     def _drop(self, draft: Draft, base: int, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more, with the truth since `base`."""
-        block, stands = draft.block, self.sequence.agreed(draft.block)
+        device, stands = self.sources.device, self.sequence.agreed(draft.block)
         if not self.sequence.over:
-            self.stats.drop(len(block.tokens))
-            self.timing.asked(len(self.sequence), now)
-            known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
-            self.timing.estimate.judged(known, stands)
-        self.turn.verdict(draft.counter, None)
+            self.stats.drop(len(draft.block.tokens))
+            device.drop(draft, len(self.sequence), stands, now)
+        device.turn.verdict(draft.counter, None)
         self._tell(base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
@@ -162,7 +153,7 @@ class Session:
         self._view = None
         for rider in self.riders:
             rider.rewound(self.sequence.tokens)
-        if not self._rebase_pending(base, now):
+        if not self._rebase_waiting(base, now):
             self._tell(base)
 
     def run_ahead(self, most: int) -> None:
@@ -177,7 +168,7 @@ class Session:
     @property
     def turn(self) -> Turn:
         """Who drives, and what its device was told."""
-        return self.reader.turn
+        return self.sources.device.turn
 
     @property
     def has_reader(self) -> bool:
@@ -186,29 +177,26 @@ class Session:
 
     @property
     def server_drives(self) -> bool:
-        """See `Reader`."""
-        return self.reader.server_drives
+        """Whether it is decoded unasked, as no draft is expected."""
+        return self.reader.listens or self.turn.server_drives
 
     @property
     def awaits_draft(self) -> bool:
-        """See `Reader`."""
-        return self.reader.awaits_draft
-
-    @property
-    def takes_drafts(self) -> bool:
-        """Whether drafts are of use; see `Rider`."""
-        return not self.riders or all(rider.takes_drafts for rider in self.riders)
+        """Whether its device is at work on one."""
+        return self.reader.present and not self.reader.listens and self.turn.awaits_draft
 
     @property
     def rests(self) -> bool:
         """Whether nothing can be done for it right now: no reader, a slow one, or a device at work."""
-        return not self.has_reader or self.awaits_draft or (self.pending is None and self.outbox.full)
+        offer = self.sources.device.offer
+        return not self.has_reader or self.awaits_draft or (offer is None and self.outbox.full)
 
     def view(self, now: float) -> SessionView:
         """What a policy sees of it; made anew only when something has changed, for most sessions of a plan rest."""
         if (view := self._view) is None or view.paused != self.outbox.full:
             view = view_of(self, now)
-            self._view = view if self.budget.quota is None else None  # what is left of it changes with time
+            quota = self.sources.device.budget.quota
+            self._view = view if quota is None else None  # what is left of it changes with time
         return view
 
     def listen(self) -> None:
@@ -230,9 +218,9 @@ class Session:
         self._view = None
 
     def take_own(self, proposal: Proposal, asked: int) -> None:
-        """The server has drafted for it; see `OwnDraft.take`."""
-        if self.own is not None:
-            self.own.take(proposal, asked, len(self.sequence))
+        """The server has drafted for it; see `ServerDrafts.take`."""
+        if self.sources.server is not None:
+            self.sources.server.take(proposal, asked, len(self.sequence))
             self._view = None
 
     def within(self, piece: Slice) -> Slice:
@@ -244,35 +232,23 @@ class Session:
     def plan(self, piece: Slice, now: float) -> StepItem:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
         self._view = None
-        pending = self.pending if piece.decide else None
-        length = len(self.sequence)
-        terms, limits, takes_drafts = self.terms, self.terms.limits, self.takes_drafts
-        longest = self.budget.longest(limits.max_draft, length, now)
-        drafted = own = NO_DRAFT
-        if pending and takes_drafts:
-            drafted = verified(pending.rest, piece.draft, limits, self.budget, self.sequence, now)
-        if self.own is not None and piece.decide and takes_drafts:
-            own = self.own.verified(piece.own, drafted, self.sequence, limits)
-        block = together(drafted, own)
+        terms, sources, length = self.terms, self.sources, len(self.sequence)
+        parts = sources.cut(piece, self.sequence, now) if piece.decide else NO_PARTS
+        block = parts.block
         segment, reads = self._segment(piece, block)
         check = hint = None
+        ask: tuple[int, tuple[int, ...]] = (0, ())
         if piece.decide:
             ends = self.sequence.ends.ids
             check = DraftCheck(
                 block.tokens, length, terms.params, terms.key, parents=block.parents, ends=ends
             )
-            self.pending = None
-            self.budget.take(len(drafted.tokens), length, now)
-            hint = self.budget.hint(piece.hint, longest)
+            hint = sources.spend(parts, piece.hint, length, now)
+            ask = sources.ask(piece.ask, self.sequence, len(block.tokens), now)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
             self.tell_prefill()
         self.in_step = True
-        draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
-        ask = piece.ask if piece.decide and self.own is not None else 0
-        covered = length + len(block.tokens) + ask
-        blocks = self.own.blocks(covered, self.sequence.memory) if ask and self.own is not None else ()
-        since = pending.since if pending else now
-        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks, since, reads)
+        return StepItem(self, segment, check, parts, hint, *ask, reads)
 
     def _segment(self, piece: Slice, block: DraftBlock) -> tuple[Segment, tuple[Reading, ...]]:
         """What a step computes, with all that riders want of it."""
@@ -306,20 +282,19 @@ class Session:
 
     def _apply(self, item: StepItem, check: DraftCheck, result: AcceptanceResult, now: float) -> int:
         """A decision; returns how many tokens are committed by it."""
-        base, draft, ids = len(self.sequence), item.draft, decided(check, result)
+        base, draft, ids = len(self.sequence), item.parts.draft, decided(check, result)
         before = self.sequence.prefill if self.riders else None
         news = self.sequence.commit(ids, result.num_accepted)
-        num_accepted = self._judge_own(item, ids, result.num_accepted)
         if before is not None:
             for rider in self.riders:
                 rider.committed(base, news, result)
             self.tell_prefill(before)
-        self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        seen = seen_of(item.drafted, item.rest)
-        path, length = agreed(seen, ids), known + depth(seen.tokens, seen.parents)
-        self.timing.estimate.judged(length, known + len(path), tried(seen, path))
-        self.budget.judged(len(item.drafted.tokens), num_accepted, len(news))
+        stands, own = self.sources.judge(item.parts, ids, known, len(news)), item.parts.server.verified
+        if own.tokens:
+            self.stats.own.add(len(own.tokens), stands)
+        self.timing.left(len(self.sequence), now)
+        self.sources.device.answer(draft, item.hint, len(self.sequence), now)
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)
@@ -327,60 +302,31 @@ class Session:
             stands = self.sequence.agreed(draft.block)
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
-        self._rebase_pending(len(self.sequence), now)
+        self._rebase_waiting(len(self.sequence), now)
         return len(news)
 
     def postpone(self, item: StepItem, now: float) -> None:
         """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""
         self.in_step, self._view = False, None
-        self.budget.give_back(len(item.drafted.tokens), now)
-        if self.pending is None and item.draft is not None:
-            self.pending = self._pending(item.draft, item.rest, item.since)
+        self.sources.take_back(item.parts, now)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""
         self.sequence.rewind(item.segment.start)
-        if self.own is not None:
-            self.own.block = NO_DRAFT
-        if self.pending is None and item.draft is not None:
-            self.pending = PendingDraft(item.draft, DraftBlock(len(self.sequence)), now)
+        self.sources.device.hold_again(item.parts.device, len(self.sequence), now)
 
-    def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:
-        """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""
-        if self.own is None:
-            return accepted
-        stands = self.own.judged(item.own, ids)
-        if item.own.tokens:
-            self.stats.own.add(len(item.own.tokens), stands)
-            accepted = len(agreed(item.drafted, ids))
-            self.own.beside(item.own, stands - accepted, item.drafted, self.timing.estimate.forecast)
-            if self.turn.hint == 0:
-                self.timing.estimate.follow(self.own.estimate)
-        self.own.block = NO_DRAFT
-        return accepted
-
-    def _give_hint(self, item: StepItem, now: float) -> None:
-        """A verdict leaves, with a hint of what the device is to do next."""
-        length = len(self.sequence)
-        self.timing.left(length, now)
-        if item.draft is not None:
-            self.timing.asked(length, now)
-        if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint):
-            self.timing.asked_since = now
-        if item.hint is not None:
-            self.timing.estimate.device.hint = item.hint
-
-    def _rebase_pending(self, known: int, now: float) -> bool:
+    def _rebase_waiting(self, known: int, now: float) -> bool:
         """A draft that arrived before the end of the step meets the new truth, of which its reader knows the first
         `known` tokens to be final. Returns whether it is answered by that."""
-        waiting, self.pending = self.pending, None
-        if waiting is None:
+        device = self.sources.device
+        waiting, device.offer = device.offer, None
+        if waiting is None or waiting.draft is None:
             return False
         rest = self.sequence.rebase(waiting.draft.block)
         if self.sequence.over or rest is None:
             self._drop(waiting.draft, min(known, waiting.draft.block.base), now)
             return True
-        self.pending = self._pending(waiting.draft, rest, waiting.since)
+        device.hold(rest, waiting.since, waiting.draft)
         return False
 
     def end(self) -> None:

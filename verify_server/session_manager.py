@@ -20,12 +20,13 @@ from verify_server.acceptance.consent import require_rule
 from verify_server.acceptance.served import ServedRule, ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
-from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
 from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor
 from verify_server.kept.keeper import TextKeeper
-from verify_server.own_draft import OwnDraft
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
+from verify_server.offers.device import DeviceDrafts
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.riders.opening import Opening
 from verify_server.riders.registry import riders_of
 from verify_server.round.loop import VerifyLoop
@@ -141,11 +142,11 @@ class SessionManager:
                 session = await self._opener(message, prompt_ids, create)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
-        terms = session.terms
+        terms, takes = session.terms, session.sources.limits
         limits = replace(
             self.inputs.limits_of(tenant),
-            max_tree=terms.limits.max_tree,
-            least_draft=terms.limits.least_draft,
+            max_tree=takes.max_tree,
+            least_draft=takes.least_draft,
         )
         opened = Opened(
             tuple(session.sequence.tokens[: session.sequence.prompt_length]),
@@ -282,7 +283,6 @@ class SessionManager:
             self.forget(absent)
         kv_tokens = self.limits.tenants.limits_of(tenant).kv_tokens
         content = {place: id for rider in riders for place, id in rider.content.items()}
-        quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -293,10 +293,9 @@ class SessionManager:
                 self.loop.machine.target.memory.place(tenant, kv_tokens, content),
             ),
             terms=self._terms(message, served),
+            sources=self._sources(message, tenant, served.rule),
             riders=riders,
-            budget=DraftBudget(quota, record, MIN_ACCEPTANCE),
-            own=self._own_draft(tenant, served.rule),
-            timing=SessionTiming(self.devices.of(tenant, message.device), self._pace(message, tenant)),
+            timing=SessionTiming(self._pace(message, tenant)),
         )
         self._remembered[session.id] = session
         self.loop.add(session)
@@ -321,8 +320,7 @@ class SessionManager:
         label, rule = served
         seed = message.params.seed
         key = message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed))
-        limits, images = self._limits_under(rule), _digests(message)
-        return Terms(message.params, key, rule, limits, label, message.background, images)
+        return Terms(message.params, key, rule, label, message.background, _digests(message))
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
         """A rule that must know what tokens are drawn from takes chains only."""
@@ -332,11 +330,16 @@ class SessionManager:
             least_draft=rule.least_draft,
         )
 
-    def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
-        """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
-        if self.loop.machine.target.drafting is None or rule.draft_probs:
-            return None
-        return self.loop.machine.target.drafting.own_draft(self._drafters.of(tenant, ""))
+    def _sources(self, message: Open, tenant: str, rule: AcceptanceRule) -> DraftSources:
+        """Who drafts for a new session."""
+        quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
+        device = DeviceDrafts(
+            self.devices.of(tenant, message.device), DraftBudget(quota, record, MIN_ACCEPTANCE)
+        )
+        stage, server = self.loop.machine.target.drafting, None
+        if stage is not None and not rule.draft_probs:  # else the rule must know what tokens are drawn from
+            server = stage.source(self._drafters.of(tenant, ""))
+        return DraftSources(self._limits_under(rule), device, server)
 
 
 def _digests(message: Open) -> tuple[bytes, ...]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from opensled.turns import Turn
-from scheduler.plan import SessionView
-from verify_server.draft_budget import DraftBudget
+from scheduler.plan import NO_OFFER, SessionView
+from verify_server.offers.sources import DraftSources
 from verify_server.outbox import Outbox
-from verify_server.own_draft import OwnDraft
-from verify_server.pending_draft import PendingDraft
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.terms import Terms
-from verify_server.trees import depth
 
 LONG_ANSWER = 1024  # tokens; chosen: longer than people read at once
 
@@ -23,14 +19,9 @@ class _Viewed(Protocol):
 
     id: int
     sequence: Sequence
+    sources: DraftSources
     timing: SessionTiming
-    pending: PendingDraft | None
-    own: OwnDraft | None
-    budget: DraftBudget
     terms: Terms
-
-    @property
-    def turn(self) -> Turn: ...
 
     @property
     def outbox(self) -> Outbox: ...
@@ -44,34 +35,23 @@ class _Viewed(Protocol):
 
 def view_of(session: _Viewed, now: float) -> SessionView:
     """The view at this moment; by position, for many are made for each step."""
-    sequence, timing, pending, own = session.sequence, session.timing, session.pending, session.own
-    length = len(sequence)
+    sequence, timing, sources = session.sequence, session.timing, session.sources
+    length, offer = len(sequence), sources.device.offer
     return SessionView(
         session.id,
         sequence.uncomputed,
-        len(pending.rest.tokens) if pending else None,
         session.server_drives,
         timing.waiting_since,
+        sources.device.view(sources.limits, length, now),
+        NO_OFFER if sources.server is None else sources.server.view(sources.limits, length, now),
         session.outbox.full,
         not session.has_reader or sequence.waits,
         sequence.computed,
-        pending.since if pending else timing.waiting_since,
+        offer.since if offer else timing.waiting_since,
         timing.pace,
         timing.due(length),
         session.terms.background,
-        session.turn.hint,
-        timing.estimate.forecast if session.turn.latest or timing.estimate.drafts else None,
-        session.budget.longest(session.terms.limits.max_draft, length, now),
-        timing.asked_since,
-        depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
-        len(own.block.tokens) if own else 0,
-        own.estimate.forecast if own else None,
-        own.share.ratio if own else 1.0,
-        own.reach if own else (),
-        length - own.read if own and own.needs_kv and not own.reads_blocks else 0,
         sequence.ends.last_length - length,
-        pending.reach if pending else (),
-        session.terms.limits.least_draft,
         _runs_on(session),
     )
 

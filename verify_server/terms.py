@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from opensled.messages import SamplingParams
 from verify_server.acceptance.base import AcceptanceRule
-from verify_server.pending_draft import DraftLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +15,6 @@ class Terms:
     params: SamplingParams
     key: bytes  # noise key
     rule: AcceptanceRule
-    limits: DraftLimits
     rule_label: str = ""  # its name with all options
     background: bool = False
     images: tuple[bytes, ...] = ()  # digests of the pictures in its prompt

@@ -69,7 +69,7 @@ class Asking(ABC):
     def opened(self, session: Session) -> None:
         """See `Reader`."""
         self._session = session
-        self._down(self._begin, session.turn.hint, opened_bytes(self.script.prompt))
+        self._down(self._begin, session.sources.device.turn.hint, opened_bytes(self.script.prompt))
 
     def told(self, message: ServerMessage) -> None:
         """See `Reader`."""

@@ -22,12 +22,14 @@ from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from verify_server.acceptance.decide import Outcome
 from verify_server.acceptance.match import Match
-from verify_server.draft_budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
 from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import EngineInfo
 from verify_server.kv.memory import ENDLESS, TargetMemory
-from verify_server.pending_draft import DraftLimits
+from verify_server.offers.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
+from verify_server.offers.device import DeviceDrafts
+from verify_server.offers.offer import DraftLimits
+from verify_server.offers.sources import DraftSources
 from verify_server.round.machine import StepMachine, Work
 from verify_server.round.target import Target
 from verify_server.session import Session
@@ -140,20 +142,16 @@ class SimulatedServer:
 
     def _session(self, wish: Wish, sequence: Decides, max_tree: int) -> Session:
         self._opened += 1
+        budget = DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE)
+        device = DeviceDrafts(self._devices.of("", wish.device), budget)
+        server = self._drafter.source() if self._drafter else None
         return Session(
             self._opened,
             "",
             sequence,
-            Terms(
-                SamplingParams(temperature=0),
-                b"",
-                Match(),
-                DraftLimits(VOCABULARY, MAX_DRAFT, max_tree),
-                background=wish.background,
-            ),
-            own=self._drafter.own_draft() if self._drafter else None,
-            budget=DraftBudget(record=self._records.of("", wish.device), floor=MIN_ACCEPTANCE),
-            timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
+            Terms(SamplingParams(temperature=0), b"", Match(), background=wish.background),
+            DraftSources(DraftLimits(VOCABULARY, MAX_DRAFT, max_tree), device, server),
+            timing=SessionTiming(wish.pace),
         )
 
     def submit(self, arrived: tuple[Session, Draft]) -> None:

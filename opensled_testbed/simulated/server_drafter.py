@@ -9,7 +9,7 @@ from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import ItemTrace
 from scheduler.estimates import DeviceBook
 from verify_server.drafting.stage import DraftStage
-from verify_server.own_draft import OwnDraft
+from verify_server.offers.server import ServerDrafts
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 
@@ -28,6 +28,6 @@ class SimulatedDrafter:
     def _spend(self, seconds: float) -> None:
         self._spent_s += seconds
 
-    def own_draft(self) -> OwnDraft:
+    def source(self) -> ServerDrafts:
         """Of a new session."""
-        return self.stage.own_draft(self._book.of("", ""))
+        return self.stage.source(self._book.of("", ""))

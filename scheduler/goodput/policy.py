@@ -22,7 +22,7 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.state import GoodputState, Wait, current
 from scheduler.goodput.step_budget import DraftOffers, in_turn, most_urgent, most_valuable, urgency
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
 # Times its price that a draft token must be likely, where sessions wait for their devices: a longer step delays those.
@@ -76,8 +76,8 @@ class Goodput:
                 wait = None
                 if session.absent:
                     continue
-                drafts = session.draft is None and not session.server_drives and session.hint != 0
-                if drafts and hints.get(session.id):
+                drafts = session.device.tokens is None and not session.server_drives
+                if drafts and session.device.hint != 0 and hints.get(session.id):
                     wait = known[session.id] = self._wait(session, state)
             waits = False
             if wait is not None:
@@ -86,7 +86,7 @@ class Goodput:
                     late.add(session.id)
                 elif not session.paused:
                     awaited.append(wait)
-            if waits or (session.paused and session.draft is None):
+            if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
             elif session.uncomputed > 1:
@@ -97,13 +97,14 @@ class Goodput:
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
         """When its draft is expected, and until when it is waited for."""
-        forecast, asked = session.forecast, session.asked_since
+        device = session.device
+        forecast, asked = device.forecast, device.asked_since
         if forecast is None:
             return Wait(session, inf, asked + self.draft_wait)
         delay_s, draft_s, jitter_s, drafts, latest = forecast[2:7]
         if not drafts:
             return Wait(session, inf, asked + self.draft_wait)
-        length = session.hint or state.hints[session.id]
+        length = device.hint or state.hints[session.id]
         # A device may draft less than its hint, and changes its length in small steps.
         if latest is not None and latest < length:
             length = latest + 1
@@ -133,8 +134,9 @@ def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) 
 
 def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
     """Seconds of a step that decides all of them."""
-    tokens = sum([1 + (session.draft or 0) for session in sessions])
-    return profile.cost.verify_s(tokens, sum([session.context for session in sessions]), len(sessions))
+    drafted = sum([offer.tokens for each in sessions if (offer := each.device).tokens])
+    contexts = sum([session.context for session in sessions])
+    return profile.cost.verify_s(len(sessions) + drafted, contexts, len(sessions))
 
 
 def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwareProfile) -> list[Slice]:
@@ -145,7 +147,7 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     chosen = most_urgent(candidates.deciding, budget - kept)
     second = state.rate * (CAUTION if candidates.awaited else 1.0)
     drafts, own = _cut(chosen, budget - kept - len(chosen), second, profile)
-    budget -= len(chosen) + sum(drafts) + sum(own)
+    budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
     asks = state.asks
     if candidates.late:
         asks = {**asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
@@ -155,22 +157,21 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
             break
         tokens = min(session.uncomputed, budget)
         decide = tokens == session.uncomputed
-        draft = min(_draft(session), budget - tokens) if decide else 0
+        draft = min(_draft(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
         hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
-        slices.append(
-            Slice(session.id, tokens, decide, False, 0, draft, hint, 0 if session.own else None, ask)
-        )
+        mine = 0 if session.server.tokens else None
+        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, mine, ask))
     return slices
 
 
 def _decided(
     chosen: Sequence[SessionView],
-    verified: tuple[Sequence[int], Sequence[int]],
+    verified: tuple[Sequence[int], Sequence[int | None]],
     told: Mapping[int, int],
     asks: Mapping[int, int],
 ) -> list[Slice]:
-    """The slices of sessions that decide; `verified`: tokens of each device's and of each own draft."""
+    """The slices of sessions that decide; `verified`: see `_cut`."""
     return [
         Slice(
             session.id,
@@ -180,7 +181,7 @@ def _decided(
             0,
             draft,
             _hint(session, told),
-            mine if session.own else None,
+            mine,
             asks.get(session.id, 0),
         )
         for session, draft, mine in zip(chosen, *verified)
@@ -201,24 +202,26 @@ def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionVie
 
 def _cut(
     chosen: Sequence[SessionView], room: int, second: float, profile: HardwareProfile
-) -> tuple[list[int], list[int]]:
-    """How much of each device's and of each own draft is verified: the tokens of all of them that are worth most.
+) -> tuple[list[int], list[int | None]]:
+    """How much of each device's and of each own draft is verified, None = there is no own one: the tokens of all of
+    them that are worth most.
 
     `second`: tokens that a second of the target is worth.
     """
-    drafts, own = [0] * len(chosen), [0] * len(chosen)
-    devices = [place for place, each in enumerate(chosen) if each.draft]
-    whole = {place for place in devices if chosen[place].least_draft}
+    drafts, own = [0] * len(chosen), list[int | None]([None]) * len(chosen)
+    offers = [each.device for each in chosen]
+    devices = [place for place, offer in enumerate(offers) if offer.tokens]
+    whole = {place for place in devices if offers[place].least}
     for place in sorted(whole):  # asked for as a whole, and of little use as a part
-        drafts[place] = min(_draft(chosen[place]), room)
+        drafts[place] = min(_draft(offers[place]), room)
         room -= drafts[place]
     if whole:
         devices = [place for place in devices if place not in whole]
-    servers = [place for place, each in enumerate(chosen) if each.own]
+    servers = [place for place, each in enumerate(chosen) if each.server.tokens]
     if not (devices or servers):
         return drafts, own
-    offers = _offers([chosen[place] for place in devices], [chosen[place] for place in servers])
-    kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, second, profile))
+    offers = [offers[place] for place in devices] + [chosen[place].server for place in servers]
+    kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
     for place, tokens in zip(devices, kept):
         drafts[place] = tokens
     for place, tokens in zip(servers, kept[len(devices) :]):
@@ -226,26 +229,25 @@ def _cut(
     return drafts, own
 
 
-def _offers(devices: Sequence[SessionView], servers: Sequence[SessionView]) -> DraftOffers:
-    """The drafts of the `devices`, and the server's own for the sessions `servers`."""
+def _columns(offers: Sequence[OfferView]) -> DraftOffers:
     return DraftOffers(
-        [_draft(each) for each in devices] + [each.own for each in servers],
-        [each.forecast or GUESS for each in devices] + [each.own_forecast or GUESS for each in servers],
-        [each.reach for each in devices] + [each.own_reach for each in servers],
-        [each.depth for each in devices] + [0] * len(servers),
+        [_draft(each) for each in offers],
+        [each.forecast or GUESS for each in offers],
+        [each.reach for each in offers],
+        [each.depth for each in offers],
     )
 
 
-def _draft(session: SessionView) -> int:
-    """How much of its draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
-    draft, longest = session.draft or 0, session.max_draft
-    return draft if draft <= longest or (session.depth and longest) else longest
+def _draft(offer: OfferView) -> int:
+    """How much of a draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
+    draft, longest = offer.tokens or 0, offer.longest
+    return draft if draft <= longest or (offer.depth and longest) else longest
 
 
 def _hint(session: SessionView, told: Mapping[int, int]) -> int | None:
     """The hint that goes with its verdict; None for a device that never drafted."""
-    hint = told.get(session.id)
-    return hint if hint is None or hint <= session.max_draft else session.max_draft
+    hint, longest = told.get(session.id), session.device.longest
+    return hint if hint is None or hint <= longest else longest
 
 
 def _price(

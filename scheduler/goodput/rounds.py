@@ -46,16 +46,18 @@ class RoundTable:
 
     def __init__(self, sessions: Sequence[SessionView], profile: HardwareProfile) -> None:
         self._sessions = sessions
+        devices, servers = [one.device for one in sessions], [one.server for one in sessions]
+        self._servers = servers
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
         self._contexts = np.array([one.context for one in sessions], float)
-        self._longest = np.array([one.max_draft if one.forecast else 0 for one in sessions])
-        forecasts = [one.forecast or NO_FORECAST for one in sessions]
+        self._longest = np.array([one.longest if one.forecast else 0 for one in devices])
+        forecasts = [one.forecast or NO_FORECAST for one in devices]
         first, later, delay, draft, earlier = _table(forecasts, OF_DEVICE)
-        self._has_own = np.array([one.own_forecast is not None for one in sessions])
+        self._has_own = np.array([one.forecast is not None for one in servers])
         self.arms = ARMS[bool(self._has_own.any())]
         # A rule that needs long drafts has two choices: none, and in the place of the longest one its own.
-        self._least = np.array([one.least_draft for one in sessions])
+        self._least = np.array([one.least for one in devices])
         lengths = np.broadcast_to(self.arms.device[:, None], (len(self.arms.device), len(sessions)))
         if self._least.any():
             lengths = np.where(self._least > 0, _whole(self.arms.device, self._least), lengths)
@@ -110,7 +112,7 @@ class RoundTable:
         texts are paid for by what is written after them."""
         if not self.arms.server_drafts:
             return np.zeros(self._tokens.shape)
-        debts = [one.own_unread / max(1.0, min(one.left / 2, ANSWER)) for one in self._sessions]
+        debts = [one.server.unread / max(1.0, min(one.left / 2, ANSWER)) for one in self._sessions]
         return np.where(self.arms.own[:, None] > 0, self._tokens * (1 + np.array(debts)), 0.0)
 
     def _own_tokens(self, device: tuple[Numbers, Numbers]) -> Numbers:
@@ -121,9 +123,9 @@ class RoundTable:
         if not self.arms.server_drafts:
             return np.zeros(self._tokens.shape)
         own = self.arms.own[:, None]
-        forecasts = [one.own_forecast or NO_FORECAST for one in self._sessions]
+        forecasts = [one.forecast or NO_FORECAST for one in self._servers]
         first, later, apart = _table(forecasts, OF_OWN)
-        offered = np.array([one.own_share for one in self._sessions])
+        offered = np.array([one.share for one in self._servers])
         alone, both = own[: -len(BOTH)], own[-len(BOTH) :]
         gained = np.concatenate(
             (

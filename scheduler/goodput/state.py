@@ -103,7 +103,7 @@ def current(
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
     new = _new(old, sessions)
     # Without a device that drafts the present rule was never a choice.
-    is_first = not old.hints and any(one.forecast for one in new)
+    is_first = not old.hints and any(one.device.forecast for one in new)
     if now >= old.reviewed + pause or changed or is_first:
         return _reviewed(old, sessions, profile, now)
     return _with_new(old, sessions, new, profile, now) if new else old
@@ -115,7 +115,7 @@ def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView
     new = [
         one
         for one in sessions
-        if one.id > newest or (one.id not in hints and one.forecast is not None and not one.absent)
+        if one.id > newest or (one.id not in hints and one.device.forecast is not None and not one.absent)
     ]
     if not held:
         return new
@@ -132,7 +132,7 @@ def _with_new(
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
     # Neither a device nor the server can draft for them: there is nothing to decide.
-    if all(one.forecast is None and one.own_forecast is None for one in new):
+    if all(one.device.forecast is None and one.server.forecast is None for one in new):
         return replace(old, newest=sessions[-1].id, held=frozenset())
     planner = DraftPlanner(new, profile, old.prompts)
     arms = planner.by(old.rule, old.present_costs)
@@ -214,9 +214,9 @@ def _answered(best: Assignment, planner: DraftPlanner) -> tuple[Assignment, Marg
 def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
     """Of the sessions whose device drafts."""
     return {
-        session.id: min(length, session.max_draft)
+        session.id: min(length, session.device.longest)
         for session, length in zip(sessions, lengths.tolist())
-        if session.forecast is not None
+        if session.device.forecast is not None
     }
 
 
@@ -234,7 +234,7 @@ def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: fl
     return {
         session.id: length
         for session, length in zip(sessions, lengths.tolist())
-        if length and not (session.id > newest and session.own_unread > PROBE_READS)
+        if length and not (session.id > newest and session.server.unread > PROBE_READS)
     }
 
 
@@ -253,7 +253,7 @@ def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPl
         return {}
     lengths = planner.without_devices(state.present_costs).tolist()
     # A device is late for a step or two: that pays for no reading of a long text.
-    near = [(one.id, length) for one, length in zip(sessions, lengths) if one.own_unread <= PROBE_READS]
+    near = [(one.id, length) for one, length in zip(sessions, lengths) if one.server.unread <= PROBE_READS]
     return {id: length for id, length in near if length and state.hints.get(id) and id not in state.asks}
 
 
@@ -262,8 +262,9 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
     asked for its first drafts before it is told to rest."""
     probes, probed = {}, {}
     for session in sessions:
-        forecast, id = session.forecast, session.id
-        if forecast is None or not session.max_draft:
+        device, id = session.device, session.id
+        forecast = device.forecast
+        if forecast is None or not device.longest:
             continue
         probe = state.probes.get(id)
         if probe is not None and forecast.drafts < probe[0] and now < probe[1]:
@@ -273,7 +274,7 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
         last = probed[id] = state.probed.get(id, now - pause * (id * GOLDEN % 1))
         if state.hints[id]:
             probed[id] = now
-        elif (session.hint == 0 or not forecast.drafts) and id not in probes and now >= last + pause:
+        elif (device.hint == 0 or not forecast.drafts) and id not in probes and now >= last + pause:
             probed[id] = now
             probes[id] = (forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 4)
     told = {**state.hints, **dict.fromkeys(probes, PROBE_LENGTH)}
@@ -289,8 +290,8 @@ def _with_own_probes(
     # A text may be read for a probe if that takes no longer than a step. What it costs makes the next probe later.
     readable = max(PROBE_READS, state.step_s / max(drafting.read_s, 1e-9))
     for session in sessions:
-        id = session.id
-        if session.own_forecast is None or session.own_unread > readable:
+        server, id = session.server, session.id
+        if server.forecast is None or server.unread > readable:
             continue
         # The first probe comes anywhere within the pause, as with devices.
         last = probed[id] = state.own_probed.get(id, now - OWN_PROBE_EVERY_S * (id * GOLDEN % 1))
@@ -301,7 +302,7 @@ def _with_own_probes(
         elif now >= last + OWN_PROBE_EVERY_S and state.steps >= state.own_due:
             probed[id] = now
             probes[id] = now + OWN_PROBE_STEPS * state.step_s
-            begun, unread = begun + 1, unread + session.own_unread
+            begun, unread = begun + 1, unread + server.unread
     asks = {**state.asks, **dict.fromkeys(probes, PROBE_LENGTH)}
     due = state.own_due
     if begun:  # by steps, not by the clock: a server may have little to do

@@ -52,9 +52,11 @@ def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.in
 def _chances(offers: DraftOffers, tokens: NDArray[np.int_]) -> Numbers:
     """For each of the `tokens` of the first draft, then of the next ones, the chance that it stands with all before it:
     never rising within a draft."""
-    told = [place for place, reach in enumerate(offers.reach) if reach or offers.depths[place]]
+    reach, counts = offers.reach, offers.tokens
+    told = [place for place, each in enumerate(reach) if each or offers.depths[place]]
     # All at once: row by row, a thousand drafts would take a millisecond.
-    known = np.fromiter(chain.from_iterable([_told(offers, place) for place in told]), float)
+    rows = [reach[place][: counts[place]] or _spread(offers, place) for place in told]
+    known = np.fromiter(chain.from_iterable(rows), float)
     if len(told) == len(tokens):
         return known
     chances = _guessed(offers.forecasts, tokens)
@@ -74,12 +76,9 @@ def _guessed(forecasts: Sequence[Forecast], tokens: NDArray[np.int_]) -> Numbers
     return chances
 
 
-def _told(offers: DraftOffers, place: int) -> Sequence[float]:
-    """The same of the draft at one place; of a tree without confidences all that is known is what its depth brings:
-    each token counts as an equal share."""
-    tokens, reach = offers.tokens[place], offers.reach[place]
-    if reach:
-        return reach[:tokens]
+def _spread(offers: DraftOffers, place: int) -> Sequence[float]:
+    """Survival chances of a tree without confidences: it spreads its expected accepted tokens evenly."""
+    tokens = offers.tokens[place]
     depth = min(offers.depths[place], tokens)
     share = accepted_tokens(*offers.forecasts[place][:2], depth) / max(1, tokens)
     return [float(share)] * tokens

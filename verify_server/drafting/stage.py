@@ -23,7 +23,7 @@ from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
-from verify_server.own_draft import OwnDraft
+from verify_server.offers.server import ServerDrafts
 from verify_server.served_model import ServedModel
 from verify_server.step_item import StepItem
 
@@ -41,6 +41,7 @@ READS, HEAD_READS = 8, 32
 def asked_of(item: StepItem) -> Ask | None:
     """What one session asks for after its step is committed; None = nothing, as where it has ended."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
+    limits = session.sources.limits
     most = min(item.ask, sequence.useful)
     if most <= 0 or sequence.finish_reason or session.closed or session.failed:
         return None
@@ -53,7 +54,7 @@ def asked_of(item: StepItem) -> Ask | None:
         terms.key,
         item.blocks,
         content=sequence.memory.content,
-        most_of_tree=0 if terms.limits.tree_reads else min(terms.limits.max_tree, WAYS * most),
+        most_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
     )
     for rider in session.riders:
         ask = rider.ask(ask)
@@ -100,9 +101,9 @@ class DraftStage:
         """See `ServerDrafter`."""
         return self._drafter.guess
 
-    def own_draft(self, estimate: DraftEstimate) -> OwnDraft:
-        """The place of its drafts in a session."""
-        return OwnDraft(estimate, self._drafter.needs_kv, self._drafter.reads_blocks)
+    def source(self, estimate: DraftEstimate) -> ServerDrafts:
+        """What it drafts for one session."""
+        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks)
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""

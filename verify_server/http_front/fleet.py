@@ -13,7 +13,7 @@ from opensled.metrics import DraftCounts, Histogram, Metric
 from opensled.scrape import Between, Sample
 from opensled.top_figures import figures
 from scheduler.estimates import DeviceEstimate
-from verify_server.draft_budget import MIN_ACCEPTANCE, DraftRecord
+from verify_server.offers.budget import MIN_ACCEPTANCE, DraftRecord
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 
@@ -114,7 +114,7 @@ def _devices(
     """The devices, those with sequences first, and how many more there are."""
     sessions = defaultdict[int, list[Session]](list)
     for session in live:
-        sessions[id(session.budget.record)].append(session)
+        sessions[id(session.sources.device.budget.record)].append(session)
     at_work, others = list[Known](), list[Known]()
     for found in known:
         (at_work if id(found[2]) in sessions else others).append(found)
@@ -134,7 +134,12 @@ def _device(
         "device": device,
         "sessions": len(sessions),
         "hint": max(
-            (session.turn.hint for session in sessions if session.turn.hint is not None), default=None
+            (
+                session.sources.device.turn.hint
+                for session in sessions
+                if session.sources.device.turn.hint is not None
+            ),
+            default=None,
         ),
         "tokens": record.tokens,
         "drafts": record.counts.drafts,

@@ -57,8 +57,8 @@ class KVPreemptor:
         return work
 
     def _has_tree(self, piece: Slice) -> bool:
-        pending = self._sessions[piece.session].pending
-        return pending is not None and bool(pending.rest.parents)
+        offer = self._sessions[piece.session].sources.device.offer
+        return offer is not None and bool(offer.block.parents)
 
     def _work(self, *, last_resort: bool) -> list[StepItem]:
         work: list[StepItem] = []

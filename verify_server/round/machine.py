@@ -67,8 +67,7 @@ class StepMachine:
 
     def add(self, session: Session, now: float) -> None:
         """A session begins."""
-        session.timing.begin(now)
-        session.stats = self.stats
+        session.begin(self.stats, now)
         self.sessions[session.id] = session
 
     def remove(self, session: Session) -> None:

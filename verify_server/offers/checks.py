@@ -1,40 +1,14 @@
-"""A device's draft at the server: what it must be before it costs any computation, and what of it is verified.
-
-A draft is checked as it arrives. Then it is kept until it is planned.
-"""
+"""What a device's draft must be before it costs any computation: it is checked as it arrives."""
 
 import math
-from typing import NamedTuple
 
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from verify_server.acceptance.base import AcceptanceRule
-from verify_server.draft_budget import DraftBudget
-from verify_server.sequence import Sequence
-from verify_server.trees import depth_first, no_deeper, no_wider
+from verify_server.offers.offer import DraftLimits
 
 MAX_CANDIDATES = 256  # ids of one draft distribution
 ROUNDING = 1e-3  # how far from 1 the float32 probabilities of a distribution may sum
-
-
-class PendingDraft(NamedTuple):
-    """A draft not yet planned: as it arrived, what of it still drafts beyond the truth, and when it came."""
-
-    draft: Draft
-    rest: DraftBlock
-    since: float
-    # For each token of `rest` the chance that it stands with all before it; () = the device does not say
-    reach: tuple[float, ...] = ()
-
-
-class DraftLimits(NamedTuple):
-    """What a draft of one session may be."""
-
-    vocab_size: int  # ids that a draft may hold
-    max_draft: int  # tokens of a chain
-    max_tree: int = 0  # tokens of a tree; 0 = chains only
-    tree_reads: int = 0  # positions that its branches may read together; 0 = any number (`EngineInfo`)
-    least_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
 
 
 def check_draft(draft: Draft, limits: DraftLimits, prompt: int, rule: AcceptanceRule) -> None:
@@ -97,28 +71,3 @@ def _problem(source: SparseDistribution, vocab_size: int) -> str:
     if abs(sum(source.probs) - 1) > ROUNDING:
         return "does not sum to 1"
     return ""
-
-
-def verified(
-    rest: DraftBlock,
-    most: int | None,
-    limits: DraftLimits,
-    budget: DraftBudget,
-    sequence: Sequence,
-    now: float,
-) -> DraftBlock:
-    """What of a draft that follows the text is verified: a chain, or a tree in the engine's order.
-
-    `most`: tokens that the plan has for it, None = all. `now`: seconds.
-    """
-    useful, length = sequence.useful, len(sequence)
-    most = len(rest.tokens) if most is None else most
-    if not rest.parents:
-        return rest.first(min(useful, budget.longest(limits.max_draft, length, now), most))
-    allowed = budget.longest(limits.max_tree, length, now)
-    # What a tree needs beyond the longest chain it takes of free memory: no other session loses KV for it.
-    room = max(limits.max_draft, sequence.memory.reach() - length)
-    tree = no_deeper(rest, useful).first(min(allowed, room, most))
-    if limits.tree_reads:
-        tree = no_wider(tree, max(1, limits.tree_reads // length))
-    return depth_first(tree)

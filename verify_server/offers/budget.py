@@ -1,4 +1,5 @@
-"""How much of a device's drafts the target verifies: its tenant's quota, and a floor under which drafts are ignored.
+"""How much of a device's drafts the target verifies: its tenant's quota, a floor under which drafts are ignored, the
+operator's switch, and riders that take no drafts, such as a grammar that is used up.
 
 A session whose drafts are not verified is decoded token by token, like one without a device; its answer goes on.
 """
@@ -7,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Protocol
 
 from hw_profiles.fading import kept
 from opensled.metrics import DraftCounts
@@ -123,19 +125,27 @@ class DraftRecords:
         return self._records.get((tenant, device))
 
 
+class TakesDrafts(Protocol):
+    """What of a session's riders decides about its drafts; see `Rider`."""
+
+    @property
+    def takes_drafts(self) -> bool: ...
+
+
 @dataclass
 class DraftBudget:
-    """How much of one session's drafts is verified, under every policy."""
+    """How much of the drafts of one source is verified in a session, under every policy."""
 
     quota: Quota | None = None  # of its tenant; None = no limit
     record: DraftRecord = field(default_factory=DraftRecord)  # of its device
     floor: float = 0.0  # share of drafts that gain a token, below which its device's are ignored
     verified_at: int = 0  # tokens of the session when a draft of it was last verified
     resting: bool = False  # the last hint to its device was 0, for lack of budget
+    riders: tuple[TakesDrafts, ...] = ()  # of the session
 
     def longest(self, wanted: int, length: int, now: float) -> int:
         """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
-        if not self.record.drafting:
+        if not self.record.drafting or (self.riders and not all(each.takes_drafts for each in self.riders)):
             return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0
