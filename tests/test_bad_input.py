@@ -260,7 +260,7 @@ async def opened(place: Place):
 
 
 def _victims(place: Place) -> list[Session]:
-    return [one for one in place.manager.remembered if one.params.max_tokens in (MAX_TOKENS, LONG)]
+    return [one for one in place.manager.remembered if one.terms.params.max_tokens in (MAX_TOKENS, LONG)]
 
 
 async def lingers(place: Place, session: Session) -> None:
