@@ -1,14 +1,15 @@
 """Count the classes that a reader meets who follows a drafted and verified block through the product.
 
-    python -m benchmarks.classes_of_a_block [--json]
+    python -m benchmarks.classes_of_a_block [--engine NAME] [--json]
 
 One process runs `opensled serve --model tiny` with its default policy, and a device that drafts four tokens each time
-from a text that repeats itself: so drafts are right, and cost no time that could make them not worth it on a busy
-machine. A profile hook records from the moment the device hands on the text of one accepted draft until it hands on the
-text of the next one. A class counts when Python enters a function of the product whose first argument is an instance of
-the class, or the class itself. Blocks differ (a verdict comes earlier or later), so the program follows several and
-shows what at least one of them met. `benchmarks.house` runs this file in other trees too, so it imports nothing of
-`benchmarks`, and of the product as little as it can; it counts the constants, and what the functions name.
+from a text that repeats itself. The clock of the server's loop stands still: so drafts take no time, and the server
+waits for them, on a busy machine, too. A profile hook records from the moment the device hands on the text of one
+accepted draft until it hands on the text of the next one. A class counts when Python enters a function of the product
+whose first argument is an instance of the class, or the class itself. Blocks differ (a verdict comes earlier or later),
+so the program follows several and shows what at least one of them met. `benchmarks.house` runs this file in other trees
+too, so it imports nothing of `benchmarks`, and of the product as little as it can; it counts the constants, and what
+the functions name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import socket
 import sys
 import threading
 from contextlib import aclosing, redirect_stdout
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 from edge_client.device import Device, connect
 from edge_client.prompt_config import GenerateConfig
@@ -31,13 +32,14 @@ from opensled.answer import Task
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable
 from opensled.messages import SamplingParams
+from verify_server import command
 
 PRODUCT = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "relay", "hw_profiles")
 GENERATED = "opensled.v1"  # protobuf's classes
 PROMPT = "one two three four five six seven eight nine ten\n" * 6
-BLOCKS = 6
+BLOCKS = 12
 ROUNDS_BEFORE = 1  # drafted blocks of an answer that are not followed
-ANSWERS = 20  # at most; one is enough but for drafts that came late
+ANSWERS = 4  # at most; one is enough
 LOADING_S = 240.0  # the server may take so long to load its target on a busy machine
 
 
@@ -138,9 +140,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def follow() -> list[ClassRecorder]:
-    """The blocks that were followed. Raises SystemExit when the device drafted fewer than BLOCKS."""
+def follow(engine: str) -> list[ClassRecorder]:
+    """Blocks of a server with this engine. Raises SystemExit when the device drafted fewer than BLOCKS."""
     follower = Follower(f"127.0.0.1:{free_port()}")
+    command.time = SimpleNamespace(monotonic=lambda: 0.0)  # type: ignore[assignment]
     # Python before 3.12 sets no hook in a thread that runs already. The main thread gets its hook by a signal, after
     # it has loaded the target: with the hook that takes a minute.
     threading.setprofile(follower.hook)
@@ -148,7 +151,8 @@ def follow() -> list[ClassRecorder]:
     device = threading.Thread(target=follower.run)
     device.start()
     with redirect_stdout(io.StringIO()):
-        opensled(["serve", "--model", "tiny", "--listen", follower.server, "--draft-wait", "600"])
+        places = ("--listen", follower.server, "--engine", engine)
+        opensled(["serve", "--model", "tiny", *places])
     sys.setprofile(None)
     device.join()
     if len(follower.blocks) < BLOCKS:
@@ -184,11 +188,12 @@ def main() -> None:
     """Print the count and the classes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
-    as_json = parser.parse_args().json
-    blocks = follow()
+    parser.add_argument("--engine", default="torch", help="of the server; llamacpp starts sooner")
+    arguments = parser.parse_args()
+    blocks = follow(arguments.engine)
     met = together(blocks)
     groups = by_package(met.classes)
-    if as_json:
+    if arguments.json:
         counts = {"blocks": len(blocks), "classes": len(met.classes), "files": len(met.files)}
         print(json.dumps({**counts, "functions": sorted(met.functions), **groups}))
         return

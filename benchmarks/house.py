@@ -5,8 +5,7 @@
 It counts the working tree, and beside it the tree of COMMIT, which need not be installed: both are read as text and
 syntax. Only what a block meets is measured by a run of each tree (`benchmarks.classes_of_a_block`); `--no-block` leaves
 that out. Where the product's files of both trees are equal, one run counts for both. Between runs of one tree the
-classes and files of the block differ by one or two, its constants by about five; all other rows are exact. The table is
-Markdown.
+counts of the block may differ by one or two; all other rows are exact. The table is Markdown.
 """
 
 from __future__ import annotations
@@ -163,9 +162,9 @@ def _constants(tree: SourceTree, *packages: str) -> int:
     )
 
 
-def block_counts(tree: SourceTree) -> dict[str, Count]:
+def block_counts(tree: SourceTree, engine: str = "torch") -> dict[str, Count]:
     """What a block meets in a run of the tree: the functions it enters, and all that these name."""
-    words = [sys.executable, "-c", RUN, str(FOLLOWER), "--json"]
+    words = [sys.executable, "-c", RUN, str(FOLLOWER), "--json", "--engine", engine]
     places = os.environ | {"PYTHONPATH": str(tree.root)}
     try:
         run = subprocess.run(

@@ -1,0 +1,22 @@
+"""How much of the house one draft block meets: these limits only go down."""
+
+from __future__ import annotations
+
+from benchmarks.house import ROOT, block_counts
+from benchmarks.house_source import checkout
+
+# With engine llamacpp, which starts in a second; with engine torch it is about the same.
+LIMITS = {
+    "a block: classes entered": 94,
+    "a block: files entered": 69,
+    "a block: classes entered or named": 141,
+    "a block: files entered or named": 87,
+    "a block: numeric constants named": 41,
+}
+
+
+def test_a_block_meets_no_more_than_it_did():
+    counts = block_counts(checkout(ROOT), "llamacpp")
+    assert counts.get("a block: blocks followed"), "no block was followed: see standard output"
+    grown = {what: counts[what] for what, limit in LIMITS.items() if counts[what] > limit}
+    assert not grown, f"{grown}, and at most {LIMITS} is allowed; lower the limits where a count went down"
