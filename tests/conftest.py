@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 
 import pytest
 
@@ -50,6 +51,12 @@ SLOWEST = (
 def pytest_collection_modifyitems(items):
     places = {f"{name}.py": place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
+
+
+def pytest_unconfigure(config):
+    """A worker's last collection of garbage can take seconds; execnet interrupts what takes more than five."""
+    if hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session", autouse=True)
