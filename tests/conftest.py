@@ -10,6 +10,7 @@ import pytest
 
 from opensled import logs
 from opensled_testbed.processes import Process
+from tests import hypothesis_profiles as _profiles  # noqa: F401  (before any test is defined)
 from tests.warm import Parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
