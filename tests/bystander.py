@@ -38,7 +38,7 @@ class GatedEngine(FakeEngine):
 
     def forward(self, segments):
         if any(segment.tokens[: len(HELD)] == HELD for segment in segments):
-            assert self.gate.wait(10)
+            assert self.gate.wait(60)
         return super().forward(segments)
 
 
@@ -54,7 +54,7 @@ class GatedText(FakeText):
 
     def encode(self, text):
         self.reading.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         return super().encode(text)
 
     def render(self, messages, *more):
@@ -133,7 +133,7 @@ async def _bystand(link: Link, over: asyncio.Event) -> None:
 
 
 async def _nobody_remembered(manager: SessionManager) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while manager.remembered or manager.loop.machine.sessions:
         assert time.monotonic() < deadline, "a session is never forgotten"
         await asyncio.sleep(0.005)

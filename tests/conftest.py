@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 
 import pytest
 
 from opensled import logs
 from opensled_testbed.processes import Process
+from tests import hypothesis_profiles as _profiles  # noqa: F401  (before any test is defined)
 from tests.warm import Parent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,6 +52,12 @@ SLOWEST = (
 def pytest_collection_modifyitems(items):
     places = {f"{name}.py": place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
+
+
+def pytest_unconfigure(config):
+    """A worker's last collection of garbage can take seconds; execnet interrupts what takes more than five."""
+    if hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def require_end(pid: int, seconds: float = 15.0) -> None:
+def require_end(pid: int, seconds: float = 30.0) -> None:
     """Wait until it has ended; fail if it runs on."""
     deadline = time.monotonic() + seconds
     while is_alive(pid):

@@ -45,7 +45,7 @@ async def http_serving(config=CONFIG, figures=(), **options):
 async def asking(address, key=""):
     """An HTTP client of the server there."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=f"http://{address}", headers=headers, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=f"http://{address}", headers=headers, timeout=60) as client:
         yield client
 
 

@@ -11,6 +11,7 @@ from unittest import TestCase
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine
 
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 LONGER = 20  # times as many examples
 
 
@@ -23,12 +24,19 @@ def bounded(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> 
 
 def tried(examples: int) -> settings:
     """For a test of `examples` examples."""
-    long = os.environ.get("HYPOTHESIS_PROFILE") == "long"
     return settings(
-        max_examples=examples * LONGER if long else examples,
-        derandomize=not long,
-        database=None,
-        deadline=None,
+        max_examples=examples * LONGER if LONG else examples,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
+
+
+# For every test, those included that choose no settings: no example fails since the machine is slow.
+settings.register_profile(
+    "opensled",
+    derandomize=not LONG,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("opensled")

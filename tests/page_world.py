@@ -111,7 +111,7 @@ class Reader:
 
     async def __aexit__(self, *error):
         self._gone.set()
-        await asyncio.wait({self.task}, timeout=5)
+        await asyncio.wait({self.task}, timeout=20)
         assert self.task.done(), "the work outlives its reader"
         self.task.cancel()
 

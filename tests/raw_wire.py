@@ -38,7 +38,7 @@ class RawStream:
     async def receive(self) -> ServerMessage | str:
         """The next message, or the name of the status that ended the call."""
         with contextlib.suppress(grpc.aio.AioRpcError):
-            message = await asyncio.wait_for(self._call.read(), 10)
+            message = await asyncio.wait_for(self._call.read(), 20)
             if message is not grpc.aio.EOF:
                 return codec.decode_server(pb.ServerMessage.FromString(message))
         return (await self._call.code()).name

@@ -121,7 +121,7 @@ def read_now(outbox: Outbox):
     raise AssertionError("an outbox with a message must not wait")
 
 
-async def until(condition, seconds=5.0):
+async def until(condition, seconds=20.0):
     """Wait until `condition()` holds; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -35,7 +35,7 @@ class Screen:
             os.execve(sys.executable, [sys.executable, "-m", "opensled", *arguments], environment)
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
-    def expect(self, text, seconds=20.0):
+    def expect(self, text, seconds=60.0):
         """Wait for `text` after all that was expected before; returns what came up to its end."""
         deadline, start = time.monotonic() + seconds, self._seen
         while (found := self.output.find(text, start)) < 0:
@@ -48,7 +48,7 @@ class Screen:
 
     def finish(self):
         """The exit code, once the process has ended by itself."""
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while self._read(1.0):
             assert time.monotonic() < deadline, f"no end of:\n{self.output}"
         self._pid, pid = 0, self._pid

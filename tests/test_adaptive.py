@@ -290,7 +290,7 @@ def test_a_board_is_read_beside_its_reader():
 
     def read():
         reads.append(now[0])
-        gate.wait(5)
+        gate.wait(60)
         return BoardState(throttled=True)
 
     watch = board_watch(read, lambda: now[0])

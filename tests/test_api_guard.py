@@ -271,5 +271,5 @@ def test_the_official_client_with_a_key_over_https(files):
             assert refused.value.code == "invalid_api_key"
         finally:
             server.stop()
-            thread.join(10)
+            thread.join(30)
     assert not thread.is_alive()

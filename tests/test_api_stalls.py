@@ -79,7 +79,7 @@ def test_a_request_that_does_not_arrive_ends_its_connection(start, each):
 def test_an_answer_may_take_longer_than_its_request():
     async def scenario():
         backend = FakeBackend(endless=True)
-        async with serving(backend) as port, httpx.AsyncClient(timeout=20) as client:
+        async with serving(backend) as port, httpx.AsyncClient(timeout=60) as client:
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
             async with client.stream("POST", url, json=chat(stream=True)) as response:
                 began = time.monotonic()
@@ -115,7 +115,7 @@ def test_without_file_descriptors_the_api_waits_and_comes_back():
                 first, *_, last = [datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S.%fZ") for line in lines]
                 seconds = (last - first).total_seconds()
                 assert seconds > 2.5 and used < 0.2 * seconds
-            reply = httpx.get(f"http://127.0.0.1:{address[1]}/health", timeout=20)
+            reply = httpx.get(f"http://127.0.0.1:{address[1]}/health", timeout=60)
             assert reply.json()["status"] == "ok"
         finally:
             child.kill()

@@ -41,7 +41,7 @@ def test_streams_whose_end_is_never_read_end_with_their_connection():
             async with raw_connection(address, window=0) as deaf:
                 for _ in range(12):
                     deaf.call(opening(max_tokens=2))
-                await asyncio.wait_for(deaf.closed.wait(), 10)
+                await asyncio.wait_for(deaf.closed.wait(), 20)
             await until(lambda: not manager.remembered)
             assert manager.stats.limited["unread"]
 

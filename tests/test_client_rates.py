@@ -238,10 +238,10 @@ def test_too_many_calls_without_access_close_the_connection():
             async with raw_connection(address, token="wrong") as stranger:
                 for _ in range(30):
                     stranger.call(opening())
-                await asyncio.wait_for(stranger.closed.wait(), 5)
+                await asyncio.wait_for(stranger.closed.wait(), 20)
             async with raw_connection(address, token="wrong") as again:
                 again.call(opening())  # its address is known by now
-                await asyncio.wait_for(again.closed.wait(), 5)
+                await asyncio.wait_for(again.closed.wait(), 20)
             assert manager.stats.refused["unauthorized"] == 31
 
     asyncio.run(scenario())
@@ -283,7 +283,7 @@ def test_one_connection_is_closed_and_no_other(host):
         await until(lambda: len(accepted) == 3)
         own = ends[1][1].get_extra_info("sockname")[1]
         ConnectionCloser().close(f"ipv4:{host}:{own}" if "." in host else f"ipv6:%5B{host}%5D:{own}")
-        assert await asyncio.wait_for(ends[1][0].read(), 5) == b""
+        assert await asyncio.wait_for(ends[1][0].read(), 20) == b""
         assert not ends[0][0].at_eof() and not ends[2][0].at_eof()
         for _, writer in (*ends, *accepted):
             writer.close()

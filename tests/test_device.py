@@ -107,7 +107,7 @@ def test_a_full_server_is_told_at_once():
     async def scenario():
         async with device_and_manager(limits=SessionLimits(max_sessions=0)) as (device, _):
             with pytest.raises(Overloaded):
-                await asyncio.wait_for(read(device), 5)
+                await asyncio.wait_for(read(device), 20)
 
     asyncio.run(scenario())
 
@@ -309,7 +309,7 @@ def test_the_thread_that_makes_a_drafter_ends():
 def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_place():
     class Slow(OracleFactory):
         def create(self):
-            assert may_go_on.wait(5)
+            assert may_go_on.wait(60)
             return super().create()
 
     may_go_on = threading.Event()

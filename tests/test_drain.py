@@ -63,7 +63,7 @@ async def rest(stream):
 async def asked_to_end(server):
     """SIGTERM, and until it tells so."""
     server.process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(until_not_serving(server.address), 10)
+    await asyncio.wait_for(until_not_serving(server.address), 20)
 
 
 async def until_not_serving(address):
@@ -128,7 +128,7 @@ def test_a_second_sigterm_ends_at_once(server, gate):
 
 def test_an_idle_server_is_gone_at_once(server):
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(10) == 0
+    assert server.process.wait(20) == 0
 
 
 def test_a_step_that_never_ends_does_not_hold_up_the_end(server):

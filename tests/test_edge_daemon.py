@@ -40,13 +40,13 @@ def stopped_midway(backend, stop, **fields):
         server = ApiServer(build_app(backend, ending=ending), ending)
         running = asyncio.ensure_future(server.run(listener))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             asking = asyncio.ensure_future(client.post(url, json=chat(**fields)))
             while not backend.tasks:
                 await asyncio.sleep(0)
             stop(server)
             response = await asking
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 20)
         return response
 
     with listen("127.0.0.1:0") as listener:

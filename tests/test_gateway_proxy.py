@@ -125,7 +125,7 @@ async def health(one):
         watch = health_pb2_grpc.HealthStub(channel).Watch(request)
 
         async def told():
-            reply = await asyncio.wait_for(watch.read(), 10)
+            reply = await asyncio.wait_for(watch.read(), 20)
             return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
 
         yield told
@@ -181,7 +181,7 @@ def test_a_link_that_is_let_go_ends_its_streams_as_unavailable():
             await waiting(stream)
             members, one.members = one.members, []
             await members[0].readiness.set(False)
-            assert await asyncio.wait_for(ending(stream), 5) == "UNAVAILABLE"
+            assert await asyncio.wait_for(ending(stream), 20) == "UNAVAILABLE"
             one.members = members
             assert one.serving.gateway.stats.lost == 1
             await until(lambda: not one["a"].manager.remembered[0].has_reader)

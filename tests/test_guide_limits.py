@@ -103,7 +103,7 @@ def test_a_cancelled_compile_frees_its_thread(hard_limit_alone):
         compiling = pool.submit(start)
         entered.result()
         stop.set()
-        assert isinstance(compiling.exception(timeout=10), Cancelled)
+        assert isinstance(compiling.exception(timeout=20), Cancelled)
 
 
 def test_a_repeated_schema_is_checked_once(monkeypatch):
@@ -143,5 +143,5 @@ def test_a_grammar_that_is_collected_while_another_one_is_counted_blocks_nothing
 
     thread = threading.Thread(target=collected, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive() and not memory._taken

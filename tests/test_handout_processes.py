@@ -115,7 +115,9 @@ def homes(tmp_path, monkeypatch, capsys) -> Homes:
 def test_published_pulled_drafted_with_and_rolled_back(homes, tmp_path):
     poor = adapted(tmp_path / "poor", content=forgetful(tmp_path / "forgetful.gguf").read_bytes())
     homes.publish(poor)
-    with homes.serving("--engine", "llamacpp") as server:  # it starts in a moment
+    # Starts in a moment, and waits for every draft: how good a draft is must not depend on how soon it comes.
+    waits = ("--policy", "fcfs", "--draft-wait", "inf")
+    with homes.serving("--engine", "llamacpp", *waits) as server:
         homes.address = server.wait_ready()
         plain, _, _ = homes.answer(drafter="none")
         assert json.loads(plain)["tool"] == "light.switch"

@@ -78,7 +78,7 @@ async def hierarchy(below=BELOW):
 
         async with serving(**served(below), manager_of=manager_of) as (manager, address):
             yield manager, address, upper, above, watch
-            await until(lambda: not manager.remembered and not upper.remembered, 10)
+            await until(lambda: not manager.remembered and not upper.remembered, 20)
             assert manager.loop.machine.target.pool.num_free == manager.loop.machine.target.pool.num_blocks
             await relays[0].stop()
 

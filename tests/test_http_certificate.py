@@ -37,7 +37,7 @@ def serving(folder):
             yield listener.getsockname()[1]
         finally:
             server.stop()
-            thread.join(10)
+            thread.join(30)
     assert not thread.is_alive()
 
 
@@ -53,7 +53,7 @@ def presented(port):
 
 
 def until(met):
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 20
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -90,5 +90,5 @@ def test_without_tls_nothing_is_watched(tmp_path):
             assert reply.status_code == 200
         finally:
             server.stop()
-            thread.join(10)
+            thread.join(30)
     assert not thread.is_alive()

@@ -245,7 +245,7 @@ class StuckStore(KeptStore):
         self.free = threading.Event()
 
     def write(self, text: KeptText, vocabulary: str) -> bool:
-        self.free.wait(20)
+        self.free.wait(60)
         return super().write(text, vocabulary)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from verify_server.session_manager import SessionLimits
 QUOTA = 12_000  # bytes; a text of these answers has about 800
 FLOODING = 8  # streams at the same time
 ENOUGH = 100  # answers of a flood
+DELETIONS = 20  # in the midst of one
+PATIENCE = 60.0  # seconds, for a test to see enough
 
 
 class Flooded:
@@ -33,12 +36,15 @@ class Flooded:
         self.store, self.answers, self.read = store, 0, 0
         self.most = 0  # bytes seen on disk
 
-    async def run(self, until_answers: int = ENOUGH) -> None:
+    async def run(self, until_answers: int = ENOUGH, seen_enough: Callable[[], bool] = lambda: True) -> None:
+        """Until both hold: there are so many answers, and the test has seen enough."""
+        deadline = time.monotonic() + PATIENCE
         limits = SessionLimits(max_sessions=32, max_draft=8, linger=0.05, tenants=AGREED)
         async with serving(AGREED, limits=limits, manager_of=keeping(self.store)) as (manager, address):
             async with linked(address, token="token-a") as hostile, linked(address, token="token-b") as link:
                 flood = [asyncio.ensure_future(self._ask_on(hostile)) for _ in range(FLOODING)]
-                while self.answers < until_answers:
+                while self.answers < until_answers or not seen_enough():
+                    assert time.monotonic() < deadline, "the test has not seen enough"
                     assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
                     self.read += 1
                     self.most = max(self.most, self.bytes)
@@ -95,25 +101,31 @@ def test_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch) -> None:
 
 def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path: Path) -> None:
     store, flooded = KeptStore(tmp_path / "kept"), Flooded(KeptStore(tmp_path / "kept"))
-    outlived: list[float] = []
     over = threading.Event()
 
-    def delete() -> int:
-        found = 0
-        while not over.wait(0.05):
+    def older(than: float) -> bool:
+        return any(held.texts and held.oldest < than for held in store.held())
+
+    def delete() -> None:
+        """As soon as there is a text, again and again."""
+        for _ in range(DELETIONS):
+            while not store.held():
+                if over.wait(0.01):
+                    return
             moment = time.time()
-            found += store.delete("a").texts
-            time.sleep(0.05)  # a text that was just written goes at once
-            outlived.extend(held.oldest for held in store.held() if held.texts and held.oldest < moment)
-        return found
+            store.delete("a")
+            deadline = time.monotonic() + PATIENCE / 3
+            while older(moment):  # a text that was just written goes by itself
+                assert time.monotonic() < deadline, "a text has outlived the deletion"
+                time.sleep(0.01)
 
     with ThreadPoolExecutor(1) as pool:
         deleting = pool.submit(delete)
         try:
-            asyncio.run(flooded.run())
+            asyncio.run(flooded.run(seen_enough=deleting.done))
         finally:
             over.set()
-        assert deleting.result() > 3 and not outlived
+        deleting.result()
     assert flooded.counts["refused"] > 0 and flooded.counts["failed"] == 0
     store.delete("a")
     assert not list(store.folder.rglob("*.npz"))

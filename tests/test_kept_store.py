@@ -6,7 +6,9 @@ Run: pytest tests/test_kept_store.py
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,33 @@ def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "write_whole", slow)
     assert not store.write(text(), WORDS)
     assert not list(tmp_path.rglob("*.npz"))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["before it is written", "in its midst"])
+def test_what_began_after_a_deletion_is_kept_although_its_folder_still_goes(
+    tmp_path: Path, monkeypatch, fails
+):
+    store, write, gone = KeptStore(tmp_path), module.write_whole, []
+
+    def slow(path: Path, content: bytes, private: bool = False) -> None:
+        if path.suffix == ".npz" and not gone:
+            gone.append(path)
+            shutil.rmtree(path.parent)
+            if fails:
+                raise FileNotFoundError(path)
+        write(path, content, private)
+
+    monkeypatch.setattr(module, "write_whole", slow)
+    store.delete("a")
+    assert store.write(text(opened=time.time() + 1), WORDS) and gone
+    assert [(held.tenant, held.texts) for held in store.held()] == [("a", 1)]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):
+    store = KeptStore(tmp_path / "kept")
+    (tmp_path / "kept").rmdir()
+    with pytest.raises(FileNotFoundError):
+        store.write(text(), WORDS)
 
 
 def test_what_somebody_has_changed_is_listed_expired_and_deleted(tmp_path: Path):

@@ -172,7 +172,7 @@ def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the
                 lambda: not _only(network).sources.device.turn.server_drives and not _only(network).in_step
             )
             idle = _only(network).sequence
-            answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 5)
+            answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 20)
             assert answer.tokens == tuple(continuation([7, 2, 3], 40))
             counter = 1
             while not idle.finish_reason:

@@ -168,7 +168,7 @@ def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
     class Held(Model):
         def forward(self, tokens, start):
             if len(self.sequence) == 8:  # of the second block, the second token
-                assert heard.wait(5)
+                assert heard.wait(60)
             return super().forward(tokens, start)
 
     heard = threading.Event()
@@ -309,7 +309,7 @@ def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft()
     class Late(Model):
         def forward(self, tokens, start):
             if len(self.passes) == 1:
-                assert heard.wait(5)
+                assert heard.wait(60)
             return super().forward(tokens, start)
 
     class Moving(Script):

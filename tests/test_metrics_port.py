@@ -102,7 +102,7 @@ def test_only_this_machine_unless_told(capsys):
 
 def test_a_taken_port_is_named():
     port = MetricsPort("127.0.0.1:0", [Metric("example", "An example.", lambda: 7)])
-    with urlopen(f"http://{port.address}/metrics", timeout=10) as reply:
+    with urlopen(f"http://{port.address}/metrics", timeout=60) as reply:
         assert samples(reply.read().decode())["example",] == 7
     with pytest.raises(
         OpenSledError, match=rf"cannot listen on {port.address}: .*; choose another --metrics"
@@ -165,7 +165,7 @@ def test_nothing_is_loaded_unless_asked_for(capsys):
     with metrics_port("[::1]:0", []):
         shown = capsys.readouterr().out
         assert re.fullmatch(r"metrics on http://\[::1\]:\d+/metrics\n", shown)
-        with urlopen(shown.split()[-1], timeout=10) as reply:
+        with urlopen(shown.split()[-1], timeout=60) as reply:
             assert b"opensled:" not in reply.read()
 
 
@@ -180,7 +180,7 @@ def test_real_processes_tell_the_same_as_the_answer():
             usage = httpx.post(url, json=body, timeout=60).json()["usage"]
             for process in (server, edge):
                 (line,) = (line for line in process.lines if line.startswith("metrics on "))
-                found = samples(httpx.get(line.split()[-1], timeout=10).text)
+                found = samples(httpx.get(line.split()[-1], timeout=60).text)
                 figures = usage["opensled"]
                 assert [found[f"spec_decode_{name}",] for name in SPEC] == [
                     figures["rounds"],

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import DrafterOptions
 from opensled.errors import EngineError, NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import gumbel, noise_key
@@ -66,7 +67,8 @@ class ModelContract(DrafterContract):
     @pytest.fixture(scope="class")
     @classmethod
     def factory(cls):
-        return DRAFTERS.get(cls.kind)(str(cls.path), threads=1)
+        # Of long texts as well it reads all, however slow this machine is.
+        return DRAFTERS.get(cls.kind)(str(cls.path), threads=1, options=DrafterOptions(window=1 << 20))
 
     @pytest.fixture(scope="class")
     @classmethod

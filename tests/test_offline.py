@@ -252,7 +252,7 @@ def test_a_reader_who_leaves_while_the_server_is_away_frees_his_drafter():
                     break
                 if chunk.token_ids and not network.down:
                     await network.lose()
-            await asyncio.wait_for(answer.aclose(), 5)
+            await asyncio.wait_for(answer.aclose(), 20)
             assert device.drafters_busy == 0
             network.find()
             assert await Reader(0, chance=0.0).read(device, network) == TEXT

@@ -111,7 +111,7 @@ def test_a_client_that_leaves_ends_the_work(stream):
         scope = {"type": "http", "method": "POST", "path": "/api/chat", "raw_path": b"", "query_string": b"",
                  "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
                  "http_version": "1.1", "server": ("edge", 80), "client": ("me", 1)}  # fmt: skip
-        await asyncio.wait_for(build_app(backend)(scope, receive, send), 10)
+        await asyncio.wait_for(build_app(backend)(scope, receive, send), 20)
 
     asyncio.run(leave())
     assert backend.closed == 1

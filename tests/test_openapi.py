@@ -39,14 +39,14 @@ def keep_to_the_description(case):
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+@settings(max_examples=EXAMPLES)
 def test_the_api_keeps_to_its_description(case):
     keep_to_the_description(case)
 
 
 @pytest.mark.long
 @UNGUIDED.include(path="/v1/chat/completions").parametrize()
-@settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True, database=None)
+@settings(max_examples=EXAMPLES // 4)
 def test_also_where_the_server_cannot_guide(case):
     keep_to_the_description(case)
 

@@ -190,7 +190,7 @@ def test_who_guesses_keys_loses_the_connection(keyed):
         ):
             for _ in range(100):
                 writer.write(guess)
-            answers = await asyncio.wait_for(reader.read(), 10)  # to its end: the server closes it
+            answers = await asyncio.wait_for(reader.read(), 20)  # to its end: the server closes it
             assert 5 <= answers.count(b"HTTP/1.1 401 ") <= 100 and manager.stats.limited["refusals"]
             assert manager.stats.refused["unauthorized"] >= 5
 
@@ -219,7 +219,7 @@ def test_looks_end_with_the_server():
             reading = asyncio.ensure_future(client.get(EVENTS))
             await asyncio.sleep(0.1)
             assert not reading.done()
-        text = (await asyncio.wait_for(reading, 5)).text
+        text = (await asyncio.wait_for(reading, 20)).text
         assert text.startswith("data: {") and text.endswith("}\n\n")
         await client.aclose()
 

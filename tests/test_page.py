@@ -262,7 +262,7 @@ def test_a_client_that_leaves_ends_the_work():
             await until(lambda: len(sent) > 5)
             assert not backend.closed
             gone.set()
-            await asyncio.wait_for(answer, 5)
+            await asyncio.wait_for(answer, 20)
             assert backend.closed == 1
 
     asyncio.run(scenario())
@@ -275,7 +275,7 @@ def test_an_answer_ends_with_the_process():
         asking = asyncio.ensure_future(_asked(app))
         await until(lambda: backend.tasks)
         ending.set()
-        news = told(await asyncio.wait_for(asking, 5))
+        news = told(await asyncio.wait_for(asking, 20))
         assert news[-1]["error"]["code"] == "unreachable" and backend.closed == 1
 
     asyncio.run(scenario())

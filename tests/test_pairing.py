@@ -255,7 +255,7 @@ def test_a_device_that_cannot_keep_its_token_has_none(folder, monkeypatch):
             with pytest.raises(UsageError, match="full"):
                 await device(port)
             with pytest.raises(PairingFailed, match="knew the code"):
-                await asyncio.wait_for(found.outcome, 5)
+                await asyncio.wait_for(found.outcome, 20)
 
     asyncio.run(scenario())
     assert names(folder) == []

@@ -50,7 +50,7 @@ def test_a_device_bears_whatever_answers_it(said):
     async def scenario():
         server = await asyncio.start_server(answer, HERE, 0)
         with pytest.raises(OpenSledError):
-            await asyncio.wait_for(device(server.sockets[0].getsockname()[1]), 5)
+            await asyncio.wait_for(device(server.sockets[0].getsockname()[1]), 20)
         server.close()
 
     asyncio.run(scenario())
@@ -117,7 +117,7 @@ def test_of_many_addresses_the_longest_silent_connection_gives_way(folder):
                 own = (f"127.0.0.{10 + number // 2}", 0)
                 lines.append(await asyncio.open_connection(HERE, port, local_addr=own))
             await device(port)
-            assert await asyncio.wait_for(lines[0][0].read(), 5) == b""
+            assert await asyncio.wait_for(lines[0][0].read(), 20) == b""
             for _, writer in lines:
                 writer.close()
 
@@ -134,7 +134,7 @@ def test_runs_of_one_code_are_few(folder):
                     stranger.say(framed(PairFrame.HELLO, DeviceEnd("11111111").hello))
                     await stranger.reader.read(8)
             with pytest.raises(PairingFailed, match="began to pair and did not"):
-                await asyncio.wait_for(found.outcome, 5)
+                await asyncio.wait_for(found.outcome, 20)
 
     asyncio.run(scenario())
     assert names(folder) == []

@@ -174,7 +174,7 @@ class Gated(FakeEngine):
     gate = threading.Event()
 
     def forward(self, segments):
-        assert not self.batches or self.gate.wait(20)
+        assert not self.batches or self.gate.wait(60)
         return super().forward(segments)
 
 

@@ -49,7 +49,7 @@ def test_a_server_that_goes_and_comes_back(caplog):
             assert ready.status_code == 503 and ready.headers["retry-after"]
             assert health.status_code == 200 and health.json()["server"] == "away"
             await stack.enter_async_context(serving(port=port))
-            await until(lambda: not device.server_away, 10)
+            await until(lambda: not device.server_away, 20)
             assert (await client.get("/ready")).status_code == 200
             said.extend(
                 record.getMessage() for record in caplog.records if "the server" in record.getMessage()
@@ -82,7 +82,7 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
             await read(device)
             assert (await client.get("/ready")).status_code == 200 and not device.refusal
             write("# nobody\n")
-            await until(lambda: device.refusal, 10)
+            await until(lambda: device.refusal, 20)
             ready = await client.get("/ready")
             assert ready.status_code == 503 and "pair this device again" in ready.json()["error"]["message"]
             assert (await client.get("/health")).json()["server"] == "refuses"
@@ -91,7 +91,7 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
             with pytest.raises(Unauthorized):
                 await read(device)
             write("secret-1 kitchen\n")
-            await until(lambda: not device.refusal, 10)
+            await until(lambda: not device.refusal, 20)
             assert (await client.get("/ready")).status_code == 200
             said.extend(
                 record.getMessage() for record in caplog.records if "lets this device" in record.getMessage()

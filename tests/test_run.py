@@ -40,7 +40,7 @@ def children(pid: int) -> list[int]:
 
 def server_of(screen: Screen) -> int:
     """The process of the server, as soon as it is started."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not (found := children(screen._pid)):
         assert time.monotonic() < deadline, "no server was started"
         time.sleep(0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sampling import launches, requests_of
@@ -71,7 +71,6 @@ def steps(draw) -> tuple[np.ndarray, list[SampleRequest]]:
     return logits, requests
 
 
-@settings(deadline=None)
 @given(steps(), st.sampled_from((torch.float64, torch.float32, torch.bfloat16, torch.float16)))
 def test_torch_draws_the_same_tokens_row_by_row_and_in_groups(step, dtype):
     logits, requests = step
@@ -81,7 +80,6 @@ def test_torch_draws_the_same_tokens_row_by_row_and_in_groups(step, dtype):
     assert Grouped(tensor).sample(requests) == expected
 
 
-@settings(deadline=None)
 @given(steps(), st.sampled_from((np.float64, np.float32)))
 def test_numpy_draws_the_same_tokens(step, dtype):
     logits, requests = step

@@ -276,7 +276,7 @@ class Held(ServerDrafter):
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         self.begun.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         return [ask.chain(()) for ask in asks]
 
     def freed(self, blocks: Sequence[int]) -> None:

@@ -166,7 +166,7 @@ def chain(base: int, text: tuple[int, ...], right: int, length: int, wrong: int)
     return DraftBlock(base, tuple(map(DraftToken, ids)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     device=st.tuples(st.integers(0, 6), st.integers(1, 6)),
     own=st.tuples(st.integers(0, 6), st.integers(1, 6)),

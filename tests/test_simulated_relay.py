@@ -161,14 +161,14 @@ HIERARCHIES = given(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @HIERARCHIES
 def test_nothing_impossible_happens_in_any_hierarchy(**drawn) -> None:
     require_possible(**drawn)
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @HIERARCHIES
 def test_nothing_impossible_happens_in_many_hierarchies(**drawn) -> None:
     require_possible(**drawn)

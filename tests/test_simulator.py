@@ -166,14 +166,14 @@ FLEETS = st.builds(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(fleet=FLEETS, seed=st.integers(0, 99))
 def test_nothing_impossible_happens_in_any_fleet(fleet: Fleet, seed: int) -> None:
     require_possible(fleet, seed)
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleet=FLEETS, seed=st.integers(0, 99))
 def test_nothing_impossible_happens_in_many_fleets(fleet: Fleet, seed: int) -> None:
     require_possible(fleet, seed)

@@ -270,7 +270,7 @@ class SlowText(FakeText):
 
     def encode(self, text):
         self.waiting += 1
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return super().encode(text)
 
 

@@ -29,7 +29,7 @@ PATTERN = re.compile(r"\d{17}-[0-9a-f]{8}\.npz")  # of a text: microseconds sinc
 FOLDER = re.compile(r"[0-9a-f]{32}")  # of a tenant
 UNKNOWN = "?"  # a tenant whose folder does not say whose it is
 UNFINISHED_S = 60.0  # after which a file that was begun is one of a server that was killed
-ATTEMPTS = 20  # to delete a folder in which a server may just be writing
+ATTEMPTS = 20  # to delete a folder in which a server may just be writing, and to write into such a one
 
 
 class HeldTexts(NamedTuple):
@@ -60,27 +60,27 @@ class KeptStore:
     def write(self, text: KeptText, vocabulary: str) -> bool:
         """Keep a text; `vocabulary`: fingerprint of the target's. False: it is larger than the quota, or older than a
         deletion. Raises OSError."""
-        folder = self.folder_of(text.tenant)
         if self._deleted_since(text):
             return False
         content = _packed(text, vocabulary)
         if self._most and len(content) > self._most:
             return False
+        folder = self.folder_of(text.tenant)
         path = folder / f"{int(self._clock() * 1e6):017}-{secrets.token_hex(4)}.npz"
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if not (folder / NAME).exists():
-                write_whole(folder / NAME, text.tenant.encode(), private=True)
-            write_whole(path, content, private=True)
-        except FileNotFoundError:
-            if self._deleted_since(text):  # with the folder, in the midst of this
-                return False
-            raise
-        if self._deleted_since(text):  # meanwhile
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                _place(path, text.tenant, content)
+                break
+            except (FileNotFoundError, FileExistsError):  # its folder is just being deleted
+                if self._deleted_since(text):
+                    return False
+                if not left:
+                    raise
+        deleted = self._deleted_since(text)  # meanwhile
+        if deleted:
             path.unlink(missing_ok=True)
-            return False
         self._trim(folder)
-        return True
+        return not deleted
 
     def expire(self) -> None:
         """Delete what is too old, of all tenants."""
@@ -144,21 +144,38 @@ class KeptStore:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _place(path: Path, tenant: str, content: bytes) -> None:
+    """Write a text into the folder of its tenant, which is made. Raises OSError."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_whole(path, content, private=True)
+    # Last: the folder may be deleted, and made anew, while a text is written.
+    if not (path.parent / NAME).exists():
+        write_whole(path.parent / NAME, tenant.encode(), private=True)
+
+
 def _files(folder: Path) -> list[tuple[Path, int]]:
     """With their sizes, oldest first; one that is deleted meanwhile is left out."""
     found = []
-    for path in sorted(folder.glob("*")):  # nothing, where the folder is deleted meanwhile
+    for path in _inside(folder):
         with contextlib.suppress(FileNotFoundError):
             if PATTERN.fullmatch(path.name):
                 found.append((path, path.stat().st_size))
     return found
 
 
+def _inside(folder: Path) -> list[Path]:
+    """Sorted; nothing, where the folder is deleted meanwhile. (`glob` may raise then.)"""
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
 def _remove_unfinished(folder: Path) -> None:
     """What `write_whole` leaves where a server is killed in it: neither quota nor age would ever reach it."""
-    for path in folder.glob(".*"):
+    for path in _inside(folder):
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - UNFINISHED_S:
+            if path.name.startswith(".") and path.stat().st_mtime < time.time() - UNFINISHED_S:
                 path.unlink()
 
 
