@@ -177,5 +177,6 @@ def _decide(item: StepItem, check: DraftCheck, text: list[int]) -> Outcome:
     """The session's rule over the rows of the newest token and of the draft."""
     contexts = [[*text, *check.ids[:count]] for count in range(len(check.draft) + 1)]
     question = question_of(item._replace(check=check))
-    assert isinstance(question, Question), "no rider of these tests puts a decision off"
+    if not isinstance(question, Question):
+        return question
     return decide({0: question}, FakeScores(contexts, next_token))[0]

@@ -51,6 +51,6 @@ def made(
     if params.penalizes:
         riders += (PenaltyCounts(len(prompt), prompt),)
     terms = Terms(params, key, Match(), background=background)
-    sequence = Sequence(prompt, len(prompt), ends, memory)
     sources = DraftSources(limits, DeviceDrafts(estimate))
+    sequence = Sequence(prompt, len(prompt), ends, memory)
     return Session(id, tenant, sequence, terms, sources, riders, timing=SessionTiming(pace))

@@ -289,7 +289,7 @@ def test_a_server_that_takes_less_after_a_restart_gets_shorter_drafts():
                     if session._connect == first.connect and len(tokens) > 20:
                         session._connect = second.connect
                         await first.close()
-                assert tokens == continuation(PROMPT, 150) and session.sources.limits.max_draft == 2
+                assert tokens == continuation(PROMPT, 150) and session.limits.max_draft == 2
             thread.close()
 
     asyncio.run(scenario())

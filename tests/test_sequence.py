@@ -41,7 +41,7 @@ def test_a_commit_confirms_and_rolls_back_the_kv_of_what_was_rejected() -> None:
     step(each, 10, 11, 99)
     assert each.commit((10, 11, 12), num_accepted=2) == (10, 11, 12)
     assert (len(each), each.confirmed, each.computed) == (12, 12, 11)
-    assert len(each.table.blocks) == 3, "the block of the rejected token is given back"
+    assert len(each.memory.blocks) == 3, "the block of the rejected token is given back"
 
 
 def test_vetted_tokens_are_known_but_not_confirmed_and_can_be_taken_back() -> None:
@@ -116,7 +116,7 @@ def test_prefixes_are_published_for_confirmed_tokens_only() -> None:
     first.follow((10, 11, 12, 13), 4)
     assert adopted(memory, text) == 12
     first.follow((), 0, "stop")
-    assert first.computed == 12 and first.table.is_own(12), "the last confirmed token is computed again"
+    assert first.computed == 12 and first.memory.is_own(12), "the last confirmed token is computed again"
 
 
 def adopted(memory: BlockPool, tokens: list[int]) -> int:
@@ -146,4 +146,4 @@ def test_lost_kv_is_computed_again_from_the_start() -> None:
     step(each)
     each.commit((10,), 0)
     each.forget_kv()
-    assert (each.computed, each.uncomputed, each.table.blocks) == (0, 10, [])
+    assert (each.computed, each.uncomputed, each.memory.blocks) == (0, 10, [])

@@ -336,7 +336,7 @@ def test_a_newer_draft_takes_the_place_of_one_that_was_left_out():
     assert session.sources.device.offer is not None and session.sources.device.offer.draft.counter == 2
     target.at_once = 1
     room.end(room.begin())
-    assert session.turn.unanswered is None and len(room.written(session)) == 1 + 7
+    assert session.sources.device.turn.unanswered is None and len(room.written(session)) == 1 + 7
 
 
 def test_a_reader_hears_how_far_a_target_has_read():

@@ -1,4 +1,4 @@
-"""The reader's end of a session: what waits to be sent."""
+"""The reader's end of a session."""
 
 from __future__ import annotations
 

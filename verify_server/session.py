@@ -1,6 +1,6 @@
 """The server's side of one sequence: the drafts that wait for it, and the verdicts.
 
-Tokens and KV are in sequence.py, its reader's end in reader.py, drafts and whose turn it is in offers/, times in
+Tokens and KV are in sequence.py, drafts and whose turn it is in offers/, the reader's end in reader.py, times in
 session_timing.py, optional traits in riders/. Lives on the server's event loop; only a `StepItem`, what one step
 computes for the session, travels to the engine's thread. Every `now` is in seconds on the loop's clock.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, Prefill, Verdict
-from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck, Reading, decided
 from verify_server.acceptance.decide import StepResult
@@ -49,9 +48,6 @@ class Session:
     observer: Observer = NOBODY
     reader: Reader = field(default_factory=Reader)
     _view: SessionView | None = None  # None: something has changed since
-
-    def __post_init__(self) -> None:
-        self.sources.follow(self.riders)
 
     def begin(self, stats: LoopStats, now: float) -> None:
         """It is admitted; `stats`: of the loop that serves it."""
@@ -125,7 +121,7 @@ class Session:
             num_accepted=num_accepted,
             answers=answers,
             finish_reason="" if vetted else truth.finish_reason,
-            hint=self.turn.hint,
+            hint=self.sources.device.turn.hint,
             vetted=vetted,
             unverified=min(news, sequence.unverified),
             revision=truth.rewinds,
@@ -166,11 +162,6 @@ class Session:
         return self.reader.outbox
 
     @property
-    def turn(self) -> Turn:
-        """Who drives, and what its device was told."""
-        return self.sources.device.turn
-
-    @property
     def has_reader(self) -> bool:
         """Whether somebody reads it."""
         return self.reader.present
@@ -178,12 +169,13 @@ class Session:
     @property
     def server_drives(self) -> bool:
         """Whether it is decoded unasked, as no draft is expected."""
-        return self.reader.listens or self.turn.server_drives
+        return self.reader.listens or self.sources.device.turn.server_drives
 
     @property
     def awaits_draft(self) -> bool:
         """Whether its device is at work on one."""
-        return self.reader.present and not self.reader.listens and self.turn.awaits_draft
+        reader = self.reader
+        return reader.present and not reader.listens and self.sources.device.turn.awaits_draft
 
     @property
     def rests(self) -> bool:
@@ -232,7 +224,7 @@ class Session:
     def plan(self, piece: Slice, now: float) -> StepItem:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
         self._view = None
-        terms, sources, length = self.terms, self.sources, len(self.sequence)
+        length, sources, terms = len(self.sequence), self.sources, self.terms
         parts = sources.cut(piece, self.sequence, now) if piece.decide else NO_PARTS
         block = parts.block
         segment, reads = self._segment(piece, block)
@@ -308,7 +300,7 @@ class Session:
     def postpone(self, item: StepItem, now: float) -> None:
         """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""
         self.in_step, self._view = False, None
-        self.sources.take_back(item.parts, now)
+        self.sources.postpone(item.parts, now)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""

@@ -27,6 +27,7 @@ from verify_server.offers.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecord
 from verify_server.offers.device import DeviceDrafts
 from verify_server.offers.offer import DraftLimits
 from verify_server.offers.sources import DraftSources
+from verify_server.riders.base import Rider
 from verify_server.riders.opening import Opening
 from verify_server.riders.registry import riders_of
 from verify_server.round.loop import VerifyLoop
@@ -142,7 +143,7 @@ class SessionManager:
                 session = await self._opener(message, prompt_ids, create)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
-        terms, takes = session.terms, session.sources.limits
+        terms, takes, device = session.terms, session.sources.limits, session.sources.device
         limits = replace(
             self.inputs.limits_of(tenant),
             max_tree=takes.max_tree,
@@ -153,7 +154,7 @@ class SessionManager:
             terms.key,
             token,
             limits,
-            session.turn.hint,
+            device.turn.hint,
             terms.rule.draft_probs,
             rule=terms.rule_label,
         )
@@ -293,7 +294,7 @@ class SessionManager:
                 self.loop.machine.target.memory.place(tenant, kv_tokens, content),
             ),
             terms=self._terms(message, served),
-            sources=self._sources(message, tenant, served.rule),
+            sources=self._sources(message, tenant, served.rule, riders),
             riders=riders,
             timing=SessionTiming(self._pace(message, tenant)),
         )
@@ -330,15 +331,16 @@ class SessionManager:
             least_draft=rule.least_draft,
         )
 
-    def _sources(self, message: Open, tenant: str, rule: AcceptanceRule) -> DraftSources:
+    def _sources(
+        self, message: Open, tenant: str, rule: AcceptanceRule, riders: tuple[Rider, ...]
+    ) -> DraftSources:
         """Who drafts for a new session."""
         quota, record = self._quotas.of(tenant), self.records.of(tenant, message.device)
-        device = DeviceDrafts(
-            self.devices.of(tenant, message.device), DraftBudget(quota, record, MIN_ACCEPTANCE)
-        )
+        budget = DraftBudget(quota, record, MIN_ACCEPTANCE, riders=riders)
+        device = DeviceDrafts(self.devices.of(tenant, message.device), budget)
         stage, server = self.loop.machine.target.drafting, None
         if stage is not None and not rule.draft_probs:  # else the rule must know what tokens are drawn from
-            server = stage.source(self._drafters.of(tenant, ""))
+            server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders))
         return DraftSources(self._limits_under(rule), device, server)
 
 

@@ -23,6 +23,7 @@ from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
+from verify_server.offers.budget import DraftBudget
 from verify_server.offers.server import ServerDrafts
 from verify_server.served_model import ServedModel
 from verify_server.step_item import StepItem
@@ -101,9 +102,9 @@ class DraftStage:
         """See `ServerDrafter`."""
         return self._drafter.guess
 
-    def source(self, estimate: DraftEstimate) -> ServerDrafts:
+    def source(self, estimate: DraftEstimate, budget: DraftBudget | None = None) -> ServerDrafts:
         """What it drafts for one session."""
-        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks)
+        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget)
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""

@@ -1,11 +1,11 @@
 """How much of a device's drafts the target verifies: its tenant's quota, a floor under which drafts are ignored, the
-operator's switch, and riders that take no drafts, such as a grammar that is used up.
+operator's switch, and a grammar that takes no drafts any more.
 
 A session whose drafts are not verified is decoded token by token, like one without a device; its answer goes on.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
@@ -126,7 +126,7 @@ class DraftRecords:
 
 
 class TakesDrafts(Protocol):
-    """What of a session's riders decides about its drafts; see `Rider`."""
+    """What of a `Rider` decides about drafts."""
 
     @property
     def takes_drafts(self) -> bool: ...
@@ -141,11 +141,11 @@ class DraftBudget:
     floor: float = 0.0  # share of drafts that gain a token, below which its device's are ignored
     verified_at: int = 0  # tokens of the session when a draft of it was last verified
     resting: bool = False  # the last hint to its device was 0, for lack of budget
-    riders: tuple[TakesDrafts, ...] = ()  # of the session
+    riders: Sequence[TakesDrafts] = ()  # of the session
 
     def longest(self, wanted: int, length: int, now: float) -> int:
         """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
-        if not self.record.drafting or (self.riders and not all(each.takes_drafts for each in self.riders)):
+        if not self.record.drafting or not self._are_of_use:
             return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0
@@ -175,3 +175,7 @@ class DraftBudget:
         if advice is None:
             return min(RETURN, longest) if rested or self.resting else None
         return min(advice, longest)
+
+    @property
+    def _are_of_use(self) -> bool:
+        return not self.riders or all(rider.takes_drafts for rider in self.riders)

@@ -41,8 +41,8 @@ class DraftSource:
         self.offer = None
         self.budget.take(len(part.verified.tokens), length, now)
 
-    def take_back(self, part: Part, now: float) -> None:
-        """A step took the draft, and has not come to it: it waits again, unless a newer one does."""
+    def postpone(self, part: Part, now: float) -> None:
+        """The step did not verify its part: the draft waits again, unless another one came meanwhile."""
         self.budget.give_back(len(part.verified.tokens), now)
         if self.offer is None and part is not NO_PART:
             self.offer = part.offer

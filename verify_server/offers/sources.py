@@ -7,7 +7,6 @@ from typing import NamedTuple
 from opensled.messages import Draft, DraftBlock
 from opensled.protocol import agreed
 from scheduler.plan import Slice
-from verify_server.offers.budget import TakesDrafts
 from verify_server.offers.device import DeviceDrafts
 from verify_server.offers.offer import NO_DRAFT, NO_PART, DraftLimits, Part, Room, Text
 from verify_server.offers.server import ServerDrafts
@@ -40,12 +39,6 @@ class DraftSources:
         """`limits`: of its drafts, whoever makes them; `server`: None = no drafter of the server drafts for it."""
         self.limits, self.device, self.server = limits, device or DeviceDrafts(), server
 
-    def follow(self, riders: tuple[TakesDrafts, ...]) -> None:
-        """Drafts are verified as far as these riders take any."""
-        self.device.budget.riders = riders
-        if self.server is not None:
-            self.server.budget.riders = riders
-
     def cut(self, piece: Slice, text: Text, now: float) -> Parts:
         """What of the waiting drafts a slice verifies. Changes nothing."""
         device = server = NO_PART
@@ -75,11 +68,11 @@ class DraftSources:
             return 0, ()
         return wanted, server.blocks(len(text) + drafted + wanted, text.memory)
 
-    def take_back(self, parts: Parts, now: float) -> None:
-        """A step took these parts, and has decided nothing: the drafts wait again."""
-        self.device.take_back(parts.device, now)
+    def postpone(self, parts: Parts, now: float) -> None:
+        """The step verified nothing: its drafts wait again."""
+        self.device.postpone(parts.device, now)
         if self.server is not None:
-            self.server.take_back(parts.server, now)
+            self.server.postpone(parts.server, now)
 
     def judge(self, parts: Parts, ids: tuple[int, ...], known: int, committed: int) -> int:
         """See `DraftSource.judge`; `known`: of the device's draft. Returns how many tokens of the server's stand."""
