@@ -159,7 +159,9 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
         decide = tokens == session.uncomputed
         draft = min(_draft(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
-        hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
+        hint, ask = state.told.get(session.id), asks.get(session.id, 0) if decide else 0
+        if hint and hint > session.device.longest:
+            hint = session.device.longest
         mine = 0 if session.server.tokens else None
         slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, mine, ask))
     return slices
@@ -172,20 +174,14 @@ def _decided(
     asks: Mapping[int, int],
 ) -> list[Slice]:
     """The slices of sessions that decide; `verified`: see `_cut`."""
-    return [
-        Slice(
-            session.id,
-            1,
-            True,
-            False,
-            0,
-            draft,
-            _hint(session, told),
-            mine,
-            asks.get(session.id, 0),
-        )
-        for session, draft, mine in zip(chosen, *verified)
-    ]
+    slices = []
+    for session, draft, mine in zip(chosen, *verified):
+        id = session.id
+        hint = told.get(id)
+        if hint and hint > session.device.longest:
+            hint = session.device.longest
+        slices.append(Slice(id, 1, True, False, 0, draft, hint, mine, asks.get(id, 0)))
+    return slices
 
 
 def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
@@ -242,12 +238,6 @@ def _draft(offer: OfferView) -> int:
     """How much of a draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
     draft, longest = offer.tokens or 0, offer.longest
     return draft if draft <= longest or (offer.depth and longest) else longest
-
-
-def _hint(session: SessionView, told: Mapping[int, int]) -> int | None:
-    """The hint that goes with its verdict; None for a device that never drafted."""
-    hint, longest = told.get(session.id), session.device.longest
-    return hint if hint is None or hint <= longest else longest
 
 
 def _price(
