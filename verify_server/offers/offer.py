@@ -62,9 +62,9 @@ class Offer(NamedTuple):
             if beside.parents or 0 < limits.tree_reads < 2 * length:
                 return NO_DRAFT
             most = min(most, min(limits.max_tree, text.free) - len(beside.tokens))
-        cut = no_deeper(block, text.useful).first(max(0, most))
         if not is_tree:
-            return cut
+            return block.first(max(0, min(most, text.useful)))
+        cut = no_deeper(block, text.useful).first(max(0, most))
         if limits.tree_reads:
             cut = no_wider(cut, max(1, limits.tree_reads // length))
         return depth_first(cut)
