@@ -5,12 +5,12 @@ from __future__ import annotations
 from benchmarks.house import ROOT, block_counts
 from benchmarks.house_source import checkout
 
-# With engine llamacpp, which starts in a second; with engine torch it is about the same.
+# With engine llamacpp, which starts in a second; with engine torch it is about the same. Runs differ by one or two.
 LIMITS = {
-    "a block: classes entered": 94,
-    "a block: files entered": 69,
-    "a block: classes entered or named": 141,
-    "a block: files entered or named": 87,
+    "a block: classes entered": 96,
+    "a block: files entered": 70,
+    "a block: classes entered or named": 142,
+    "a block: files entered or named": 88,
     "a block: numeric constants named": 41,
 }
 
