@@ -55,7 +55,7 @@ def bare(environment, tmp_path_factory):
     )
     words = list(map(json.dumps, commands))
     with Process(words, module="tests.many_commands", environment=environment, log=folder / "log") as process:
-        process.wait_ready()
+        process.wait_ready(600)
         yield process, folder
     assert process.lines[-1] == "ended with 0"
 

@@ -294,7 +294,7 @@ def test_sigterm_drains(server):
         second.process.terminate()
         for chunks in streams:
             assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
-        assert second.process.wait(60) == 0
+        assert second.process.wait(180) == 0
         assert json.loads(second.lines[-1])["steps"] > 0
 
 
