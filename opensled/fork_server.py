@@ -184,6 +184,9 @@ class _Process:
             if frame is not None and frame.kind == CANCEL:
                 self._write(ticket, CANCEL)
         except BrokenPipeError:
+            self.ended = (
+                True  # its reader may not have noticed yet, and the next question must find another process
+            )
             return None
         return frame
 

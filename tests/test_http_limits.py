@@ -195,7 +195,7 @@ def test_bodies_that_no_answer_follows(content, status):
 
 def test_requests_beyond_the_rate_wait_their_turn():
     async def scenario():
-        limits = ClientLimits(calls=Rate(20, 4))
+        limits = ClientLimits(calls=Rate(5, 4))
         async with http_serving(client_limits=limits) as (manager, _, address), asking(address) as client:
             began = time.monotonic()
             for _ in range(10):
