@@ -32,7 +32,10 @@ ABSENT = (
     ),
     *("ray", "spake2", "starlette", "uvicorn", "zeroconf"),
 )
-SERVE = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0", "--threads", "1")
+# They wait for every draft: whether one is accepted does not hang on the speed of the machine.
+WAITS = ("--policy", "fcfs", "--draft-wait", "inf")
+PLAIN = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0", "--threads", "1")
+SERVE = (*PLAIN, *WAITS)
 QUESTION = ("Write a short story about a rabbit.", "--temperature", "0.8", "--seed", "5")
 LONG = Open((3, 1, 4), SamplingParams(temperature=0.8, seed=7, max_tokens=200))
 GUIDED = Open((3, 1, 4), SamplingParams(), guide=Guide(json_schema='{"type": "boolean"}'))

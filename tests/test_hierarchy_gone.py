@@ -31,7 +31,7 @@ BRIEF = replace(QUICK, give_up=0.05)
 
 
 @asynccontextmanager
-async def device(network, mode=STALL, takes_unverified=False, **offline):
+async def device(network, mode=STALL, takes_unverified=False, patience=QUICK, **offline):
     made = Device(
         network,
         INFO,
@@ -39,7 +39,7 @@ async def device(network, mode=STALL, takes_unverified=False, **offline):
         OracleFactory(),
         FixedLength(4),
         8,
-        QUICK,
+        patience,
         offline=Offline(mode, look=0.01, **offline),
         memory=SimpleNamespace(recall=lambda: None) if takes_unverified else None,
     )
