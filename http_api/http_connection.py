@@ -52,6 +52,7 @@ class PatientProtocol(H11Protocol):
         self._arriving: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._host = ""
+        self._leaving = False  # nothing is read of it any more
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,7 +67,7 @@ class PatientProtocol(H11Protocol):
         self._time()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._leaving or self.transport.is_closing():
             return
         super().data_received(data)
         self._time()
@@ -105,7 +106,7 @@ class PatientProtocol(H11Protocol):
         """Let the timer run as long as a request is arriving; more bytes do not prolong it."""
         if self.cycle and not self.cycle.response_complete and not self.cycle.more_body:
             self._stop_timer()
-        elif self._arriving is None and not self.transport.is_closing():
+        elif self._arriving is None and not self._leaving and not self.transport.is_closing():
             self._arriving = self.loop.call_later(self._limits.patience, self._give_up)
 
     def _stop_timer(self) -> None:
@@ -119,8 +120,20 @@ class PatientProtocol(H11Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Close once the client has read everything, but soon."""
-        self.transport.close()
+        """Close once the client has read everything, but soon.
+
+        What it still sends is taken and thrown away: a socket that is closed on unread bytes resets the connection,
+        and the client may lose its answer (RFC 9112, section 9.6).
+        """
+        self._leaving = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.flow.resume_reading()
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+        else:  # TLS has its own farewell
+            self.transport.close()
         self.loop.call_later(FAREWELL, self.transport.abort)
 
 

@@ -40,13 +40,18 @@ class ChatRenderer:
         setup = json.dumps(about).encode()
         self._forks = ForkServer(HANDLER, setup, LIMITS)
 
+    def start(self) -> None:
+        """Start its process, which on a busy or small machine takes longer than many chats. Raises OverLimit, and
+        EngineError if the template cannot be compiled."""
+        self._forks.start()
+
     def require(self, origin: object) -> tuple[str, ...]:
         """Names that the template reads and that it is not given by itself, sorted.
 
         Raises UnsupportedModel, naming `origin`, if the template cannot be compiled or renders no short chat.
         """
         try:
-            self._forks.start()
+            self.start()
             with suppress(TemplateRefused):  # it wants another chat
                 self.render(SHORT_CHAT, None)
             return tuple(json.loads(self._forks.ask(NO_CHAT)))

@@ -184,6 +184,8 @@ class _Process:
             if frame is not None and frame.kind == CANCEL:
                 self._write(ticket, CANCEL)
         except BrokenPipeError:
+            # Its reader may not have noticed yet, and the next question must find another process.
+            self.ended = True
             return None
         return frame
 

@@ -32,7 +32,10 @@ ABSENT = (
     ),
     *("ray", "spake2", "starlette", "uvicorn", "zeroconf"),
 )
-SERVE = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0", "--threads", "1")
+# They wait for every draft: whether one is accepted does not hang on the speed of the machine.
+WAITS = ("--policy", "fcfs", "--draft-wait", "inf")
+PLAIN = ("serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0", "--threads", "1")
+SERVE = (*PLAIN, *WAITS)
 QUESTION = ("Write a short story about a rabbit.", "--temperature", "0.8", "--seed", "5")
 LONG = Open((3, 1, 4), SamplingParams(temperature=0.8, seed=7, max_tokens=200))
 GUIDED = Open((3, 1, 4), SamplingParams(), guide=Guide(json_schema='{"type": "boolean"}'))
@@ -55,7 +58,7 @@ def bare(environment, tmp_path_factory):
     )
     words = list(map(json.dumps, commands))
     with Process(words, module="tests.many_commands", environment=environment, log=folder / "log") as process:
-        process.wait_ready()
+        process.wait_ready(600)
         yield process, folder
     assert process.lines[-1] == "ended with 0"
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gguf
 import pytest
@@ -16,6 +17,7 @@ from edge_client.offline import local_only
 from opensled import chat_forms
 from opensled.chat_render import TemplateRefused
 from opensled.errors import InvalidRequest
+from opensled.fork_server import ForkServer
 from opensled.hub_listing import MORE_TEMPLATES as MORE
 from opensled.messages import ChatMessage, Tool, ToolCall
 from opensled.store import model_path
@@ -90,6 +92,31 @@ def test_a_device_alone_reads_it_the_same_way(template, spelled, expected, monke
     local_only._renderer.cache_clear()
     ids = local_only.render(chat(spelled), template, None, tokenizer)
     assert ids == tokenizer.encode_rendered(expected.replace("+", "\n\n"))
+
+
+def test_a_device_that_starts_slowly_still_tries_every_form(monkeypatch):
+    """The start of the process that renders, minutes here, is no part of the time that forms may take."""
+    clock, running = [0.0], ForkServer._running
+
+    def slow(server):
+        clock[0] += 100 * (server._process is None)
+        return running(server)
+
+    tokenizer = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
+    monkeypatch.setattr(ForkServer, "_running", slow)
+    monkeypatch.setattr(chat_forms, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(local_only, "_special", lambda info, tokenizer: {})
+    local_only._renderer.cache_clear()
+    ids = local_only.render(chat("u:A a:B s:C u:D"), strict.QWEN, None, tokenizer)
+    assert clock[0] == 100
+    assert ids == tokenizer.encode_rendered("<system>C</><user>A</><assistant>B</><user>D</><assistant>")
+
+
+def test_a_device_says_that_a_template_takes_too_much_to_compile(monkeypatch):
+    tokenizer = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
+    monkeypatch.setattr(local_only, "_special", lambda info, tokenizer: {})
+    with pytest.raises(InvalidRequest, match="to compile the chat template here takes more than"):
+        local_only.render(chat("u:A"), "{{ 3 ** (10 ** 9) % 2 }}", None, tokenizer)
 
 
 def test_what_no_form_suits_is_refused_with_the_first_reason():

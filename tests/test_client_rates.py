@@ -118,7 +118,7 @@ def test_handing_the_drive_back_meets_no_limit():
 
 def test_large_messages_wait_before_they_are_parsed():
     async def scenario():
-        limits = ClientLimits(bytes=Rate(1e5, 1e5), small_bytes=1000)
+        limits = ClientLimits(bytes=Rate(3e4, 1e5), small_bytes=1000)
         async with serving(client_limits=limits) as (manager, address), linked(address) as link:
             started = time.monotonic()
             huge = Open("a" * 12_000, LONG)  # 64 characters for each position of the context, nearly
@@ -193,7 +193,7 @@ def _bytes_ahead(peer, most):
 
 def test_calls_wait_for_their_turn():
     async def scenario():
-        limits = ClientLimits(calls=Rate(50.0, 5.0))
+        limits = ClientLimits(calls=Rate(10.0, 5.0))
         async with serving(client_limits=limits) as (manager, address), linked(address) as link:
             started = time.monotonic()
             await asyncio.gather(*(link.describe() for _ in range(20)))

@@ -77,7 +77,7 @@ async def no_further_step(manager, engine):
 def test_past_its_deadline_a_session_leaves_within_one_step():
     async def scenario():
         async with stepped() as (manager, engine, address):
-            channel, call = await opened(address, timeout=0.5)
+            channel, call = await opened(address, timeout=3.0)
             await in_its_second_step(engine, call)
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call.read()
@@ -131,7 +131,7 @@ def test_a_deadline_that_passes_while_the_prompt_is_read():
         async with stepped() as (manager, engine, address):
             manager.inputs.text = text = SlowText()
             channel = grpc.aio.insecure_channel(address)
-            call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=0.3)
+            call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=2.0)
             await call.write(codec.encode_client(Open("words", LONG)))
             await until(lambda: text.waiting == 1)
             await until(lambda: not manager._admission.taken)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from opensled import fork_server
 from opensled.errors import EngineError
 from opensled.fork_frames import ForkLimits
 from opensled.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
@@ -148,6 +149,24 @@ def test_a_process_that_is_killed_is_replaced(server):
     os.kill(first, signal.SIGKILL)
     require_end(first)
     assert int(server.ask(b"parent")) != first
+
+
+def test_the_next_question_replaces_it_though_nobody_else_has_noticed(server, monkeypatch):
+    noticed, read = threading.Event(), fork_server.read_frame
+
+    def late(number):
+        frame = read(number)
+        assert frame is not None or noticed.wait(60)
+        return frame
+
+    monkeypatch.setattr(fork_server, "read_frame", late)
+    first = int(server.ask(b"parent"))
+    os.kill(first, signal.SIGKILL)
+    require_end(first)
+    try:
+        assert int(server.ask(b"parent")) != first
+    finally:
+        noticed.set()
 
 
 def test_the_signals_of_its_server_do_not_end_it(server):

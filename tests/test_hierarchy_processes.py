@@ -154,5 +154,5 @@ def test_a_relay_of_another_vocabulary_is_refused(above, tmp_path, capfd):
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with Process(["relay", "--upstream", above, "--model", str(folder)]) as hub:
-        assert hub.process.wait(60) == 1
+        assert hub.process.wait(180) == 1
     assert "error: 'other' and 'tiny', the target above, do not share a vocabulary" in capfd.readouterr().err

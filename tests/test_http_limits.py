@@ -89,6 +89,21 @@ def test_connections_of_one_address_are_counted():
     asyncio.run(scenario())
 
 
+def test_what_is_sent_to_a_closing_connection_costs_nobody_the_answer():
+    """A socket that is closed on bytes which nobody has read resets the connection."""
+
+    async def scenario():
+        async with http_serving(client_limits=ClientLimits(streams=1)) as (_, _, address), raw(address):
+            host, port = address.split(":")
+            own = socket.create_connection((host, int(port)), timeout=20)
+            own.sendall(posted(HI))  # before the server, in this very thread, has seen the connection
+            reader, writer = await asyncio.open_connection(sock=own)
+            assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 429 ")
+            writer.close()
+
+    asyncio.run(scenario())
+
+
 async def until_served(client):
     """The connections before are gone soon."""
     deadline = time.monotonic() + 20
@@ -180,7 +195,7 @@ def test_bodies_that_no_answer_follows(content, status):
 
 def test_requests_beyond_the_rate_wait_their_turn():
     async def scenario():
-        limits = ClientLimits(calls=Rate(20, 4))
+        limits = ClientLimits(calls=Rate(5, 4))
         async with http_serving(client_limits=limits) as (manager, _, address), asking(address) as client:
             began = time.monotonic()
             for _ in range(10):

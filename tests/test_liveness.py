@@ -205,7 +205,7 @@ def test_a_prompt_is_not_read_for_someone_who_left():
 
 def test_a_resumed_session_is_not_forgotten_under_its_reader():
     async def scenario():
-        async with running(FakeEngine(), limits=SessionLimits(linger=0.05)) as network:
+        async with running(FakeEngine(), limits=SessionLimits(linger=0.5)) as network:
             stream, opened = await open_stream(network)
             await stream.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
             await until(lambda: not _only(network).sources.device.turn.server_drives)
@@ -215,7 +215,7 @@ def test_a_resumed_session_is_not_forgotten_under_its_reader():
             await again.send(Open(PROMPT, LONG, resume_token=opened.resume_token))
             await again.receive()
             await again.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.7)
             assert len(network.manager.remembered) == 1
 
     asyncio.run(scenario())

@@ -178,8 +178,7 @@ def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
         async def next_verdict(self):
             if len(self.truth) > 7:
                 heard.set()
-            if len(self.truth) > 3:
-                await until(lambda: len(self.truth) == 7 or len(self.drafts) == 2)
+            await until(lambda: len(self.drafts) == (1 if len(self.truth) <= 7 else 2))
             return await super().next_verdict()
 
     async def scenario():
@@ -319,14 +318,16 @@ def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft()
                 await until(lambda: self.drafts)
             if len(self.truth) == 4:
                 self.turn.reopened(None)
+            if len(self.truth) == 5:  # the first draft is under way
+                await until(lambda: drafter.passes)
             return await super().next_verdict()
 
-    heard = threading.Event()
+    heard, drafter = threading.Event(), Late()
 
     async def scenario():
         unasked = [Verdict(3, (5,), hint=0), Verdict(4, (6,)), Verdict(5, (7,))]
         script = Moving([*unasked, Verdict(6, (8,), finish_reason="eos")], hint=0)
-        thread = DraftThread(Late(), FixedLength(3))
+        thread = DraftThread(drafter, FixedLength(3))
         async with aclosing(generate(script, thread, GREEDY)) as commits:
             assert len([commit async for commit in commits]) == 4
         thread.close()

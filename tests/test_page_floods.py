@@ -84,6 +84,7 @@ async def statuses(ends):
     return Counter(int(line.split()[1]) for line in first)
 
 
+@pytest.mark.timed
 def test_more_pages_than_may_watch_leave_an_answer_alone():
     async def scenario():
         view, backend = CountingView(), FakeBackend()
@@ -142,6 +143,7 @@ async def _looks_of_a_reader(address, looks):
                         break
 
 
+@pytest.mark.timed
 def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
     """The page of a real server, with as many devices as it remembers; half of the readers take nothing."""
 

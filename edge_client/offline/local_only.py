@@ -18,6 +18,7 @@ from opensled.chat_render import ChatRenderer
 from opensled.control_spellings import Variables
 from opensled.control_tokens import ControlTokens
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
+from opensled.fork_server import OverLimit
 from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
@@ -134,7 +135,12 @@ def render(
 
     given = read_variables(variables)
     try:
+        renderer.start()  # before the clock of `first_taken` runs
         return _control(tokenizer, template).encode(messages, (), text, tokenizer.encode_rendered, given)
+    except OverLimit as error:
+        raise InvalidRequest(
+            f"to compile the chat template here takes more than {error}", "messages"
+        ) from error
     except EngineError as error:
         raise InvalidRequest(f"the chat template cannot be compiled here: {error}", "messages") from error
 
