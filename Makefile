@@ -75,7 +75,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt requirements-vllm.lock
 	@touch $@
 
 vllm-test: $(VLLM_STAMP) ## the tests of engine vllm, on vLLM itself (minutes)
-	@$(VLLM_BIN)/python -m pytest -m '' tests/vllm
+	@$(VLLM_BIN)/python -m pytest -m '' -rs tests/vllm
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
 	@$(BIN)/python -m benchmarks.suite

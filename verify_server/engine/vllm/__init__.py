@@ -1,1 +1,0 @@
-"""vLLM as the target's engine: it computes the steps that devices' drafts enter."""
