@@ -12,6 +12,7 @@ STAMP := .venv/.installed
 VLLM_BIN := .venv-vllm/bin
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM_STAMP := .venv-vllm/.installed
+GUIDED := tests/test_guide.py tests/test_guide_limits.py tests/test_held_schema.py tests/test_tool_calls.py
 PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles opensled_training opensled_testbed benchmarks
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
@@ -68,14 +69,14 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt requirements-vllm.lock
 	@test -x $(VLLM_BIN)/python || $(PYTHON) -m venv .venv-vllm
 	@$(VLLM_PIP) --no-deps --require-hashes -r requirements-vllm.lock
 	@$(VLLM_PIP) --no-deps torch==2.13.0+cpu || { \
-		echo "vLLM for CPUs wants PyTorch's build for CPUs, which pip does not find: name PyTorch's index for CPUs" \
-		"(pytorch.org) in PIP_EXTRA_INDEX_URL, or a folder with the wheel in PIP_FIND_LINKS" >&2; exit 1; }
+		echo "vLLM for CPUs wants PyTorch's build for CPUs. Where pip does not find it, name PyTorch's index for CPUs" \
+		"(see pytorch.org) in PIP_EXTRA_INDEX_URL, or a folder with the wheel in PIP_FIND_LINKS" >&2; exit 1; }
 	@$(VLLM_PIP) --no-deps --no-build-isolation -e .
 	@! $(VLLM_BIN)/python -m pip check | grep -v -e 'requires torch[acv]' -e '^No broken'
 	@touch $@
 
-vllm-test: $(VLLM_STAMP) ## the tests of engine vllm, on vLLM itself (minutes)
-	@$(VLLM_BIN)/python -m pytest -m '' -rs tests/vllm
+vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with its llguidance (minutes; SmolLM2 if it is here)
+	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs tests/vllm $(GUIDED)
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
 	@$(BIN)/python -m benchmarks.suite
@@ -146,7 +147,7 @@ compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restart
 observability-check: $(STAMP) ## dashboard, rules and alerts against a real Prometheus and a real fleet (Debian: prometheus; minutes)
 	@$(BIN)/python -m tests.observability
 
-lock: ## the lock files anew, after a change of pyproject.toml or constraints.txt (needs uv)
+lock: ## the lock files anew, after a change of pyproject.toml or of constraints (needs uv)
 	@deploy/lock.sh
 
 audit: $(STAMP) ## known vulnerabilities of the locked packages (needs the network)
