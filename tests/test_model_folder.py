@@ -96,6 +96,23 @@ def test_a_damaged_folder_is_written_again(source: Path) -> None:
     assert (folder_of(str(source)) / "model.safetensors").read_bytes() == whole
 
 
+def test_two_servers_that_start_at_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = model_folder._write_text
+    first: list[Path] = []
+
+    def overtaken(path: Path, folder: Path) -> None:
+        write(path, folder)
+        monkeypatch.setattr(model_folder, "_write_text", write)
+        part = folder.rename(folder.with_name(".mine"))  # of another process, so by another name
+        first.append(folder_of(str(source)))
+        os.utime(first[0] / "config.json", ns=(7, 7))
+        part.rename(folder)
+
+    monkeypatch.setattr(model_folder, "_write_text", overtaken)
+    assert [folder_of(str(source))] == first
+    assert (first[0] / "config.json").stat().st_mtime_ns == 7, "a folder in use was replaced"
+
+
 def test_it_goes_with_its_source(source: Path, stored: Path, cache: Path) -> None:
     first = folder_of(str(source))
     (cache / ".other-7.part").mkdir()  # of a server that works on it

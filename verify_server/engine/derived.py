@@ -62,8 +62,10 @@ class DerivedModels:
             _remove(part)
 
     def keep(self, part: Path, source: Path, size: int) -> None:
-        """Move a written model to its place. Raises ModelError."""
+        """Move a written model to its place, unless another process was faster. Raises ModelError."""
         place = self.place(source)
+        if self.is_whole(place):
+            return
         record = {"source": str(source.resolve()), "seen": asdict(seen(part / self._weights))}
         with keeping(self.folder, size):
             write_whole(self._record_of(place), json.dumps(record).encode())

@@ -37,12 +37,12 @@ def folder_of(model: str) -> Path:
 
     Raises NotFound, Unauthorized, Unreachable, UnsupportedModel, and ModelError where there is no room for it.
     """
+    FOLDERS.sweep()
     weights = loading.find_weights(model if is_hub_id(model) else str(model_path(model)))
     return _folder_of_gguf(weights) if weights.gguf else weights.folder
 
 
 def _folder_of_gguf(weights: Weights) -> Path:
-    FOLDERS.sweep()
     path, place = weights.path, FOLDERS.place(weights.path)
     if FOLDERS.is_whole(place):
         return place
