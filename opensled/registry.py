@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from opensled import distribution
@@ -61,6 +62,7 @@ _EXTRAS = {
         ("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich", "gguf", "PIL"), "server"
     ),
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
+    "vllm": "vllm",
     "ray": "cluster",
     "accelerate": "shards",
     **dict.fromkeys(("cryptography", "spake2", "zeroconf", "ifaddr"), "home"),
@@ -68,7 +70,7 @@ _EXTRAS = {
 }
 # Modules that every server needs, for any engine.
 _SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
-_NEWER_PYTHON = ("server", "train", "cluster", "shards", "mtls", "bench")
+_NEWER_PYTHON = ("server", "serving", "vllm", "train", "cluster", "shards", "mtls", "bench")
 
 
 def remedy(module: str | None) -> str:
@@ -77,6 +79,8 @@ def remedy(module: str | None) -> str:
     extra = "server" if name in _SERVING else _EXTRAS.get(name)
     if extra is None:
         return ""
+    if extra == "server" and find_spec("vllm"):  # it has a torch of its own, which that extra would replace
+        extra = "serving"
     command = f"; run: {distribution.command(extra)}"
     if extra in _NEWER_PYTHON and sys.version_info < (3, 11):
         return f"{command} (Python >= 3.11)"

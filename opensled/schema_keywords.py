@@ -47,7 +47,8 @@ WITHOUT_EFFECT = {"uniqueItems": (False,), "minContains": (0,), "unevaluatedProp
 
 # What the compiler's regular expressions lack.
 FOREIGN_ESCAPE = re.compile(r"\\(?![dDwWsSnrtfvxupPa]|[^A-Za-z0-9<>])|\\u[dD][89a-fA-F]")
-FOREIGN_PLACE = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|(?<=[^(|:])\^|\$(?=[^)|])")
+FOREIGN_GROUP = re.compile(r"\(\?(?:[=!>(]|<[=!]|P=)|\([^()]*[\^$][^()]*\)[*+?{]")
+GROUP_START = re.compile(r"\(\?(?::|P?<[^>]*>)")
 EMPTY_CLASS = re.compile(r"\[\^?\]")
 # Behind that: a class without an end, a brace that is no repetition, a repetition of nothing.
 BROKEN = re.compile(r"\[|\{(?!\d+(?:,\d*)?\})|(?:^|\|)[*+?{]|\([*+{]")
@@ -93,9 +94,27 @@ def is_pattern(value: object) -> bool:
     if EMPTY_CLASS.search(plain):
         return False
     plain = CLASS.sub("c", plain)
-    return (
-        plain.count("(") == plain.count(")") and not FOREIGN_PLACE.search(plain) and not BROKEN.search(plain)
-    )
+    if plain.count("(") != plain.count(")") or FOREIGN_GROUP.search(plain) or BROKEN.search(plain):
+        return False
+    plain = GROUP_START.sub("(", plain)
+    return _begins(plain, "^", "(") and _begins(plain[::-1], "$", ")")
+
+
+def _begins(plain: str, anchor: str, opening: str) -> bool:
+    """Whether nothing stands before any `anchor`, read from its end of the text; another anchor is something, too."""
+    first, outer = True, [True]  # whether nothing stands before this place, and before the groups around it
+    for sign in plain:
+        if sign == opening:
+            outer.append(first)
+        elif sign == "|":
+            first = outer[-1]
+        elif sign == anchor and not first:
+            return False
+        else:
+            if sign in "()" and len(outer) > 1:
+                outer.pop()
+            first = False
+    return True
 
 
 # Keywords that are kept as they are, if their value is one of those.

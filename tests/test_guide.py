@@ -29,8 +29,9 @@ from tests.guiding import (
     unpack,
     walk,
 )
+from verify_server.text import tool_grammar
 from verify_server.text.guide import Constraint, GuideCompiler
-from verify_server.text.tool_grammar import WHITESPACE
+from verify_server.text.tool_grammar import BESIDE_SIGNS, EVERYWHERE, WHITESPACE, blanks
 
 SCHEMAS = {
     "any object": {},
@@ -100,10 +101,21 @@ def test_masks_are_those_of_a_brute_force_over_a_finite_language():
         assert may_follow(constraint) == expected | ended, prefix
 
 
-def test_masks_are_those_of_a_regular_expression_for_an_object():
+# Those that the llguidance at hand can hold an answer to.
+SPACINGS = [BESIDE_SIGNS] if blanks() is BESIDE_SIGNS else [EVERYWHERE, BESIDE_SIGNS]
+
+
+@pytest.fixture(params=SPACINGS, ids=lambda it: "everywhere" if it is EVERYWHERE else "beside signs")
+def spacing(request, monkeypatch):
+    monkeypatch.setattr(tool_grammar, "blanks", lambda: request.param)
+    return request.param
+
+
+def test_masks_are_those_of_a_regular_expression_for_an_object(spacing):
     space = f"(?:{WHITESPACE})?"
+    inside = space if spacing is EVERYWHERE else ""
     pattern = regex.compile(
-        rf'\{{{space}"a"{space}:{space}(?:true|false){space}\}}'.replace(r"\n", "\n").encode()
+        rf'\{{{inside}"a"{space}:{space}(?:true|false){inside}\}}'.replace(r"\n", "\n").encode()
     )
     rng = random.Random(1)
     for _ in range(6):
@@ -321,10 +333,11 @@ def test_a_matcher_that_gives_up_is_an_error_and_not_an_end():
         Constraint(_GivenUp(), 10, frozenset([0])).allowed(())
 
 
-def test_whitespace_is_bounded():
-    assert follows(tiny(), schema_guide(BOOL), '{\n        "a": true\n}')
+def test_whitespace_is_bounded(spacing):
+    assert follows(tiny(), schema_guide(BOOL), '{\n        "a": true\n}') is (spacing is EVERYWHERE)
+    assert follows(tiny(), schema_guide(BOOL), '{"a" :\n        true}')
     assert not follows(tiny(), schema_guide(BOOL), '{\n\n"a"')
-    assert not follows(tiny(), schema_guide(BOOL), '{\n"a":' + " " * 60 + "true")
+    assert not follows(tiny(), schema_guide(BOOL), '{"a":' + " " * 60 + "true")
 
 
 def _pieces() -> dict[int, bytes]:

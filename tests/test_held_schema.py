@@ -160,8 +160,10 @@ def test_an_endless_property_is_left_away():
         (r"^(?!x).*$", False), (r"(?<=a)b", False), (r"\bfoo\b", False), (r"^(a)\1$", False), (r"\uD83D", False),
         ("[^]", False), ("a^b", False), ("a$b", False), (r"\cA", False), (r"\Z", False), (r"\j", False), ("[", False),
         ("(a", False), ("{foo}", False), ("*a", False), (r"\p{L}+", True), (r"\u0041", True), (r"\/path", True),
-        (r"[\w-]+", True), (r"a\$b", True), ("[$^]x", True), (r"^\\b$", True), ("^(?:a|^b)c$", True), ("a{2,}", True),
+        (r"[\w-]+", True), (r"a\$b", True), ("[$^]x", True), (r"^\\b$", True), ("^(?:a|^b)c$", False), ("a{2,}", True),
         (r"^\d{1,3}(\.\d+)?$", True), (r"^[^\s@]+@[^\s@]+$", True), ("^$|^a", True),
+        ("(^a$)|(?:^b$)", True), ("^(?:a|b$)", True), ("(?<n>^a)", True), ("a(^b)?", False), ("(a$)b", False),
+        ("(^a)?b", False),
     ],
 )  # fmt: skip
 def test_patterns_that_the_compiler_lacks_are_known_without_it(pattern, good):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from opensled import registry
 from opensled.errors import UsageError
 from opensled.registry import Registry, remedy
 
@@ -39,11 +40,21 @@ def modules() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "home", "train"])
 def test_a_missing_module_comes_with_what_asks_for_it(extra: str) -> None:
-    asked = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    extras = PROJECT["optional-dependencies"]
+    asked = extras[extra] if extra else PROJECT["dependencies"]
+    if extra == "server":
+        asked = asked + extras["serving"]
     for name in distributions(asked) & modules().keys() - {"opensled"}:
         advice = "".join(map(remedy, modules()[name]))
         named = f"[{extra}]" in advice or f"extra {extra} " in advice
         assert named if extra else advice.endswith((" .", str(ROOT))), f"{name}: {advice}"
+
+
+def test_beside_vllm_nothing_replaces_its_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "[server]" in remedy("httpx") and "[server]" in remedy("jinja2")
+    monkeypatch.setattr(registry, "find_spec", lambda name: name == "vllm" or None)
+    assert "[serving]" in remedy("httpx") and "[serving]" in remedy("jinja2.sandbox")
+    assert "[vllm]" in remedy("vllm.engine")
 
 
 def test_modules_of_strangers_have_no_remedy() -> None:

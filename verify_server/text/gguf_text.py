@@ -56,8 +56,8 @@ class GgufText:
         beside = files.templates()
         templates = beside if any(beside) else template_files.in_metadata(metadata)
         self.chat_template, self.tool_template = templates
-        special = files.special() or _special(metadata)
-        self._chats = Chats(templates, special, path, undefined=templates is not beside)
+        self.special_tokens = files.special() or _special(metadata)  # by the names in SPECIAL
+        self._chats = Chats(templates, self.special_tokens, path, undefined=templates is not beside)
         self.template_variables = self._chats.variables
         self._control = ControlTokens(self._tokenizer, templates)
         self.vocab_size = len(self._pieces)

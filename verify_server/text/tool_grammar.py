@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from opensled.answer_text import CALL_TAGS
@@ -44,6 +46,14 @@ ANNOTATIONS = {
 }
 # Models write JSON on one line with single spaces, or indented. Without a bound a model can pad for ever.
 WHITESPACE = r" |\n[ \t]{0,40}"
+EVERYWHERE = {"whitespace_pattern": WHITESPACE}
+BESIDE_SIGNS = {
+    "whitespace_flexible": False,
+    **{
+        f"{name}_separator": f"({WHITESPACE})?{sign}({WHITESPACE})?"
+        for name, sign in (("item", ","), ("key", ":"))
+    },
+}
 # Marks of tool calls that are not JSON (Qwen3-Coder, GLM).
 FOREIGN_CALLS = ("<function=", "<arg_key>")
 
@@ -219,7 +229,18 @@ def _schema_text(schema: dict[str, Any], field: str) -> str:
     if key_patterns > MAX_KEY_PATTERNS or (patterns > MAX_JOINED_PATTERNS and any(map(_joins, nodes))):
         raise Unsupported("too many patterns to compile; use fewer of them, or no allOf beside them", field)
     _check_multiples(nodes, field)
-    return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}})
+    return json.dumps({**schema, "x-guidance": blanks()})
+
+
+@cache
+def blanks() -> dict[str, Any]:
+    """Where a JSON answer may have blanks. An llguidance before 1.9, such as vLLM's, takes a whitespace pattern any
+    number of times, so with it they stand beside commas and colons alone: such an answer is never indented."""
+    try:
+        older = tuple(map(int, version("llguidance").split(".")[:2])) < (1, 9)
+    except PackageNotFoundError:  # nothing is compiled then
+        older = False
+    return BESIDE_SIGNS if older else EVERYWHERE
 
 
 def _joins(node: dict[str, Any]) -> bool:
