@@ -58,6 +58,7 @@ def test_looks_while_sequences_come_and_go():
     asyncio.run(scenario())
 
 
+@pytest.mark.timed
 def test_a_look_at_a_full_server_takes_milliseconds():
     async def scenario():
         limits = SessionLimits(max_sessions=256, linger=30)

@@ -170,6 +170,7 @@ def test_whatever_the_clock_says_costs_stay_finite_and_monotone(observed, seed):
     assert math.isfinite(model.error)
 
 
+@pytest.mark.timed
 def test_learning_and_asking_are_cheap():
     """CPU time, the best of several runs: a step costs 12 us here, a question 0.5 us."""
     rng = random.Random(1)

@@ -19,7 +19,7 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
-from tests.test_edge_loop import PROMPT, Script
+from tests.test_edge_loop import PROMPT, Script, Watched
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 
@@ -254,8 +254,9 @@ def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_accounte
     async def scenario():
         drafter = Model()
         right = continuation(PROMPT, 4)
-        script = Script([Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")])
-        thread = DraftThread(drafter, FixedLength(2))
+        thread = Watched(drafter, FixedLength(2))
+        verdicts = [Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")]
+        script = Script(verdicts, thread=thread)
         params = SamplingParams(temperature=0, max_tokens=4)
         async with aclosing(generate(script, thread, params)) as commits:
             assert sum([len(commit.tokens) async for commit in commits]) == 4

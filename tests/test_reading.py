@@ -12,13 +12,12 @@ from edge_client.draft_job import BlockBudget, DraftJob
 from edge_client.drafters.base import NEAR, ModelDrafter
 from edge_client.drafters.chain import ChainDrafter
 from edge_client.drafters.window import ENOUGH, LEAST, READING_S, Window, seen_of
-from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftBlock, SamplingParams, Verdict
 from opensled.sampling import Sampler
 from tests.test_chain import Speaker
-from tests.test_edge_loop import Script
+from tests.test_edge_loop import Script, Watched
 
 GREEDY = Sampler(SamplingParams(temperature=0), bytes(16))
 PROMPT = list(range(100, 200))
@@ -99,13 +98,13 @@ def test_a_server_that_waits_is_not_kept_waiting() -> None:
 def test_it_gives_the_drive_back_and_reads_on() -> None:
     """The hint ends a rest, so the server waits; the device has not read the prompt."""
 
-    script = Script([], hint=0)
+    thread = Watched(Reader(), FixedLength(2))
+    script = Script([], hint=0, thread=thread)
     script.truth.extend(Verdict(len(script.truth), tuple(PROMPT[:60])))
     base = len(script.truth)
     script.verdicts = iter(
         [Verdict(base, (LIKELY,), hint=2), Verdict(base + 1, (LIKELY,), finish_reason="eos")]
     )
-    thread = DraftThread(Reader(), FixedLength(2))
 
     async def answer():
         async with aclosing(
