@@ -192,7 +192,7 @@ class SimulatedWaits:
         self.trace, self.reader = reader.script.trace, reader
         later = lambda seconds, call: self.events.at(self.events.now + seconds, lambda _: call())  # noqa: E731
         self.server = Waits(reader.script.text, self.step_s, later, self._tell)
-        reader.opened(SimpleNamespace(turn=Turn()))
+        reader.opened(SimpleNamespace(sources=SimpleNamespace(device=SimpleNamespace(turn=Turn()))))
         self.server.start()
 
     def limits_of(self, script) -> Limits:
