@@ -164,7 +164,7 @@ class Patient(Fcfs):
     """Decides nothing without a draft but the very last token, which needs none: a lost device comes back."""
 
     def _may_decide(self, session, now):
-        return session.draft is not None or (session.left <= 1 and super()._may_decide(session, now))
+        return session.device.tokens is not None or (session.left <= 1 and super()._may_decide(session, now))
 
 
 async def answers_of(engine, make, params, *, weather=Weather()):

@@ -19,7 +19,7 @@ def vetted(count, agreed=True, full=False, confirmed=3):
     sequence = Sequence((1, 2, 3)[:confirmed], confirmed, ENDS, BlockTable(BlockPool(0, 1)))
     sequence.ahead = count if full else 100
     sequence.truth.decide(((1, 2, 3)[confirmed:] + tuple(range(10, 10 + count))), "", final=False)
-    vetting = Vetting(SimpleNamespace(sequence=sequence), Survival())
+    vetting = Vetting(SimpleNamespace(sequence=sequence, riders=()), Survival())
     vetting.agreed = [agreed] * len(sequence.truth.vetted)
     return vetting
 
