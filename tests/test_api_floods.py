@@ -23,6 +23,7 @@ FLOOD_SECONDS, ATTACKERS = 120.0, 4
 MOST_STALLED = 10.0  # seconds between two tokens of the bystander, on two cores shared with the attackers
 
 
+@pytest.mark.timed
 def test_each_is_read_or_refused_soon():
     for each in hostile():
         started = time.process_time()
