@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,11 +78,7 @@ def running(drafter: str = "none", longest: int = 8, **arguments: Any) -> Iterat
         "kv_cache_memory_bytes": 64 << 20,
         "speculative_config": speculative_config(drafter, longest),
     }
-    # An object of numba's answers to every name, `__dict__` too; vLLM's second start in a process stumbles over it.
-    stumbling = sys.modules.pop("llvmlite.binding.ffi", None)
     core = start({**found, **arguments, **FIXED})
-    if stumbling is not None:
-        sys.modules["llvmlite.binding.ffi"] = stumbling
     try:
         yield core
     finally:

@@ -8,9 +8,11 @@ in a step. The one whose return fails is the cause, and ends.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -238,4 +240,17 @@ def start(arguments: Mapping[str, Any]) -> VllmCore:
     from vllm.v1.executor import Executor
 
     config = EngineArgs(**arguments).create_engine_config()
-    return VllmCore(EngineCore(config, Executor.get_class(config), log_stats=False))
+    with _hidden("llvmlite.binding.ffi"):
+        return VllmCore(EngineCore(config, Executor.get_class(config), log_stats=False))
+
+
+@contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """While inside, nobody finds a loaded module. vLLM's start on a processor looks at every object of all modules, and
+    stumbles over one of numba's, which answers to every name."""
+    module = sys.modules.pop(name, None)
+    try:
+        yield
+    finally:
+        if module is not None:
+            sys.modules[name] = module
