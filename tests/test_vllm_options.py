@@ -10,7 +10,7 @@ import pytest
 from opensled.errors import UsageError
 from verify_server.engine.vllm import arguments, drafters, versions
 
-KNOWN = ("max_num_seqs", "enforce_eager", "kv_cache_dtype", "hf_overrides", "tensor_parallel_size")
+KNOWN = ("max_num_batched_tokens", "enforce_eager", "kv_cache_dtype", "hf_overrides", "tensor_parallel_size")
 
 
 def installed(monkeypatch, **versions: str) -> None:
@@ -56,9 +56,14 @@ def test_what_the_operator_set_stays_and_what_the_engine_needs_is_set(monkeypatc
 
 
 def test_arguments_are_passed_through_by_name():
-    given = ["max_num_seqs=64", "--enforce-eager=true", "kv_cache_dtype=fp8", 'hf_overrides={"a": 1}']
+    given = [
+        "max_num_batched_tokens=64",
+        "--enforce-eager=true",
+        "kv_cache_dtype=fp8",
+        'hf_overrides={"a": 1}',
+    ]
     assert arguments.read(given, KNOWN) == {
-        "max_num_seqs": 64,
+        "max_num_batched_tokens": 64,
         "enforce_eager": True,
         "kv_cache_dtype": "fp8",
         "hf_overrides": {"a": 1},
@@ -70,13 +75,14 @@ def test_arguments_are_passed_through_by_name():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("max_num_seqs", "write KEY=VALUE"),
-        ("max_num_seq=3", "no such engine argument; did you mean max_num_seqs"),
+        ("enforce_eager", "write KEY=VALUE"),
+        ("max_num_batched_token=3", "no such engine argument; did you mean max_num_batched_tokens"),
+        ("max_num_seqs=3", "use --max-sessions instead"),
         ("zzz=3", "no such engine argument$"),
         ("async_scheduling=true", "OpenSLED sets it itself"),
         ("scheduler-cls=a.B", "OpenSLED sets it itself"),
         ("max_model_len=5", "use --context instead"),
-        ("speculative_config={}", "use --server-drafter instead"),
+        ("speculative_config={}", "use --drafter and --draft-model instead"),
         ("pipeline_parallel_size=2", "use tensor_parallel_size"),
         ("data_parallel_size=2", "opensled gateway"),
     ],
@@ -87,29 +93,38 @@ def test_other_arguments_are_refused_with_the_way(given, says):
 
 
 def test_drafters_have_names():
-    assert drafters.speculative_config("none", 8) == {
+    assert drafters.speculative_config("none", "", 8) == {
         "method": "custom_class",
         "model": "verify_server.engine.vllm.drafters.NoProposals",
         "num_speculative_tokens": 8,
     }
     assert drafters.NoProposals(None).propose([[1], [2, 3]]) == [[], []]
-    assert drafters.speculative_config("ngram", 4)["method"] == "ngram"
-    assert drafters.speculative_config("suffix", 4) == {"method": "suffix", "num_speculative_tokens": 4}
-    assert drafters.speculative_config("mtp", 2) == {"method": "mtp", "num_speculative_tokens": 2}
-    assert drafters.speculative_config("eagle3:org/head", 3) == {
+    assert drafters.speculative_config("ngram", "", 4)["method"] == "ngram"
+    assert drafters.speculative_config("suffix", "", 4) == {"method": "suffix", "num_speculative_tokens": 4}
+    assert drafters.speculative_config("mtp", "", 2) == {"method": "mtp", "num_speculative_tokens": 2}
+    assert drafters.speculative_config("eagle3", "org/head", 3) == {
         "method": "eagle3",
         "model": "org/head",
         "num_speculative_tokens": 3,
     }
 
 
-@pytest.mark.parametrize("name", ["", "none:x", "eagle3", "draft_model:", "medusa", "ngram:4", "cacheback"])
-def test_other_drafters_are_refused_with_the_names(name):
-    with pytest.raises(UsageError, match=r"choose from none, ngram, suffix, mtp, draft_model:MODEL"):
-        drafters.speculative_config(name, 8)
+@pytest.mark.parametrize(
+    ("name", "model", "says"),
+    [
+        ("", "", "choose from vllm:ngram, vllm:suffix, vllm:mtp, vllm:draft_model, vllm:eagle3"),
+        ("medusa", "", "no drafter 'medusa'; choose from vllm:ngram"),
+        ("eagle3:org/head", "", "choose from"),
+        ("eagle3", "", "needs a model of its own: --draft-model"),
+        ("ngram", "org/head", "no model of its own; leave out --draft-model"),
+    ],
+)
+def test_other_drafters_are_refused_with_the_way(name, model, says):
+    with pytest.raises(UsageError, match=says):
+        drafters.speculative_config(name, model, 8)
 
 
 @pytest.mark.parametrize("longest", [0, 129])
 def test_drafts_have_a_bound(longest):
     with pytest.raises(UsageError, match="1 to 128 tokens"):
-        drafters.speculative_config("none", longest)
+        drafters.speculative_config("none", "", longest)

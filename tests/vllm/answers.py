@@ -66,7 +66,9 @@ def _torch() -> torch_engine.TorchEngine:
 
 
 @contextmanager
-def running(drafter: str = "none", longest: int = 8, **arguments: Any) -> Iterator[VllmCore]:
+def running(
+    drafter: str = "none", longest: int = 8, draft_model: str = "", **arguments: Any
+) -> Iterator[VllmCore]:
     """`tiny` in vLLM, with further engine arguments."""
     found = {
         "model": str(TINY),
@@ -76,7 +78,7 @@ def running(drafter: str = "none", longest: int = 8, **arguments: Any) -> Iterat
         "enforce_eager": True,
         "block_size": 32,  # the least that vLLM's attention takes on a processor
         "kv_cache_memory_bytes": 64 << 20,
-        "speculative_config": speculative_config(drafter, longest),
+        "speculative_config": speculative_config(drafter, draft_model, longest),
     }
     core = start({**found, **arguments, **FIXED})
     try:

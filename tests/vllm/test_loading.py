@@ -23,7 +23,7 @@ from verify_server.text.hf_text import HFText
 
 
 def test_a_target_is_loaded_tested_and_told():
-    given = ["max_num_seqs=4", "enforce_eager=true"]
+    given = ["enforce_eager=true"]
     core, info = loading.load(
         str(TINY),
         HFText(TINY),
@@ -31,6 +31,7 @@ def test_a_target_is_loaded_tested_and_told():
         context=CONTEXT,
         kv_tokens=4000,
         longest_draft=6,
+        sequences=4,
         given=given,
     )
     try:
@@ -118,7 +119,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_loaded(monkeypatch):
         loading.load(str(TINY), text, numerics="exact")
     with pytest.raises(UsageError, match="unknown numerics"):
         loading.load(str(TINY), text, numerics="perfect")
-    with pytest.raises(UsageError, match="did you mean max_num_seqs"):
-        loading.load(str(TINY), text, given=["max_num_seq=4"])
+    with pytest.raises(UsageError, match="did you mean max_num_batched_tokens"):
+        loading.load(str(TINY), text, given=["max_num_batched_token=4"])
     with pytest.raises(UnsupportedModel, match="vLLM does not start"):
         loading.load(str(TINY), text, given=["tensor_parallel_size=two"])

@@ -23,7 +23,11 @@ OURS: Mapping[str, str] = {
     "model": "--model",
     "dtype": "--dtype",
     "max_model_len": "--context",
-    "speculative_config": "--server-drafter",
+    "speculative_config": "--drafter and --draft-model",
+    "enable_prefix_caching": "--no-prefix-cache",
+    "max_num_seqs": "--max-sessions",
+    "max_num_scheduled_tokens": "--max-step-tokens",
+    "num_gpu_blocks_override": "--kv-tokens",
 }
 NOT_SERVED: Mapping[str, str] = {
     "pipeline_parallel_size": "a step is one call here; use tensor_parallel_size",
@@ -42,7 +46,7 @@ def read(given: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any]:
         key, equals, value = one.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals:
-            raise UsageError(f"--vllm {one}: write KEY=VALUE, for example --vllm max_num_seqs=64")
+            raise UsageError(f"--vllm {one}: write KEY=VALUE, for example --vllm gpu_memory_utilization=0.8")
         _check(key, known)
         found[key] = _value(value.strip())
     return found

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 from vllm import SamplingParams
@@ -50,6 +51,7 @@ class VllmCore:
         self._lost: deque[str] = deque()  # those that a failed step took, and that vLLM does not have now
         self.preempted = 0  # times that sequences lost their memory to others
         self._on_trial: str | None = None  # the one that came back last, until its text is computed
+        self.block_size = int(core.vllm_config.cache_config.block_size)  # tokens
         self.vocab_size = int(core.vllm_config.model_config.get_vocab_size())
         self.context_length = int(core.vllm_config.model_config.max_model_len)
         self.longest_draft = self._scheduler.num_spec_tokens
@@ -68,6 +70,18 @@ class VllmCore:
         """Forget sequences; those that have ended are gone already."""
         gone = [id for id in ids if self._sequences.pop(id, None) is not None]
         self._core.abort_requests(gone)
+
+    def text(self, id: str) -> Sequence[int]:
+        """All tokens of a sequence, prompt included; () = it is none, or has ended."""
+        sequence = self._sequences.get(id)
+        return sequence.tokens if sequence is not None else ()
+
+    def proposal(self, id: str) -> list[int]:
+        """What vLLM's drafter proposes to follow the text of a sequence."""
+        request = self._scheduler.requests.get(id)
+        return (
+            list(takewhile(lambda token: token >= 0, request.spec_token_ids)) if request is not None else []
+        )
 
     def step(self, plan: Mapping[str, Decode]) -> dict[str, Progress]:
         """Compute a step: prompts that wait, and those decodes of `plan` for which vLLM has memory and room.
@@ -96,17 +110,34 @@ class VllmCore:
             numerics="fast",
             dtype=str(config.model_config.dtype).removeprefix("torch."),
             device=str(config.device_config.device),
-            num_blocks=int(config.cache_config.num_gpu_blocks),
-            block_size=int(config.cache_config.block_size),
+            num_blocks=int(config.cache_config.num_gpu_blocks) - 1,  # vLLM keeps one for itself
+            block_size=self.block_size,
             shares_blocks=bool(config.cache_config.enable_prefix_caching),
             runtime="vllm",
             shards=int(config.parallel_config.world_size),
+            scores_prompts=False,
         )
 
     @property
     def idle(self) -> bool:
         """Whether vLLM has no sequence."""
         return not self._sequences
+
+    # -- memory; read from any thread ---------------------------------------------------------------------
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that no sequence holds."""
+        return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def blocks(self, id: str) -> list[int]:
+        """KV blocks of a sequence, in an order of their own; [] = it has none."""
+        return [block for group in self._scheduler.kv_cache_manager.get_block_ids(id) for block in group]
+
+    def without_memory(self) -> list[str]:
+        """Sequences that have lost their memory, or wait for their first."""
+        running = {request.request_id for request in self._scheduler.running}
+        return [id for id in self._sequences if id not in running]
 
     def close(self) -> None:
         """End its processes, and free its memory."""
@@ -141,6 +172,8 @@ class VllmCore:
             log.warning("a step with a draft failed, and is taken again without it: %s", outcome)
             outcome = None
         request = scheduler.requests.get(id)  # None: it has ended, or waits to come back
+        if request is not None and request.prefill_stats is not None:  # until its first token
+            sequence.cached = request.prefill_stats.num_cached_tokens
         return Progress(
             outcome,
             check,

@@ -36,29 +36,40 @@ def load(
     kv_tokens: int = 0,
     longest_draft: int = 16,
     drafter: str = "none",
+    draft_model: str = "",
     numerics: str = "auto",
+    device: str = "auto",
+    sequences: int = 0,
+    step_tokens: int = 0,
+    prefix_cache: bool = True,
+    graphs: bool = True,
     given: Sequence[str] = (),
 ) -> tuple[VllmCore, EngineInfo]:
     """A tested target: a folder or a hub id, whatever vLLM reads.
 
     `context`: positions to serve, 0 = all the model has; `kv_tokens`: KV memory in tokens, 0 = vLLM's choice;
-    `longest_draft`: draft tokens of a sequence in a step; `drafter`: see `drafters.speculative_config`; `numerics`:
-    "exact" insists on it, which takes vLLM's batch-invariant kernels; `given`: arguments of vLLM, as KEY=VALUE. Raises
-    UsageError, UnsupportedModel, SelfTestFailed.
+    `longest_draft`: draft tokens of a sequence in a step; `drafter`, `draft_model`: see `drafters.speculative_config`;
+    `numerics`: "exact" insists on it, which takes vLLM's batch-invariant kernels; `device`: "auto", "cpu" or "cuda";
+    `sequences`: that vLLM has at once, `step_tokens`: of a step, both 0 = vLLM's choice; `graphs`: CUDA graphs, where
+    vLLM has any; `given`: arguments of vLLM, as KEY=VALUE, above all others. Raises UsageError, UnsupportedModel,
+    SelfTestFailed.
     """
     if numerics not in NUMERICS:
         raise UsageError(f"unknown numerics {numerics!r}; choose from {', '.join(NUMERICS)}")
-    speculative = drafters.speculative_config(drafter, longest_draft)
+    speculative = drafters.speculative_config(drafter, draft_model, longest_draft)
     versions.require()
     versions.prepare()
     if numerics == "exact":
         _require_exact()
+    _require_device(device)
     with told_long("still starting vLLM"):
         passed = arguments.read(given)
         ours: dict[str, Any] = {"model": model, "dtype": dtype, "speculative_config": speculative}
         if context:
             ours["max_model_len"] = context
-        core = _started({**_memory(passed, kv_tokens), **passed, **ours, **arguments.FIXED})
+        sizes = {**_memory(passed, kv_tokens), **_sizes(sequences, step_tokens)}
+        sizes |= {"enable_prefix_caching": prefix_cache, "enforce_eager": not graphs}
+        core = _started({**sizes, **passed, **ours, **arguments.FIXED})
     try:
         return core, _tested(core, model, text, numerics)
     except BaseException:
@@ -76,6 +87,24 @@ def _require_exact() -> None:
             "the flag out, or use --engine torch"
         )
     os.environ[BATCH_INVARIANT] = "1"
+
+
+def _require_device(device: str) -> None:
+    """Raises UsageError where vLLM computes elsewhere: what it computes on is a matter of its build."""
+    from vllm.platforms import current_platform
+
+    found = str(current_platform.device_type)
+    if device not in ("auto", found):
+        raise UsageError(
+            f"--device {device}: the vLLM that is installed computes on {found}; leave the flag out, and choose among "
+            "GPUs with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _sizes(sequences: int, step_tokens: int) -> dict[str, int]:
+    """Sequences that rest keep their place in vLLM, so it has as many as the server."""
+    found = {"max_num_seqs": sequences, "max_num_scheduled_tokens": max(sequences, step_tokens)}
+    return {name: value for name, value in found.items() if value}
 
 
 def _started(wanted: Mapping[str, Any]) -> VllmCore:
@@ -102,7 +131,7 @@ def _memory(given: Mapping[str, Any], kv_tokens: int) -> dict[str, Any]:
         size = found.get("block_size", given.get("block_size"))
         if size is None:
             raise UsageError("--kv-tokens needs the size of a KV block on a GPU: add --vllm block_size=16")
-        found["num_gpu_blocks_override"] = -(-kv_tokens // size)
+        found["num_gpu_blocks_override"] = -(-kv_tokens // size) + 1  # vLLM keeps one for itself
     return found
 
 

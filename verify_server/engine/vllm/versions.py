@@ -29,9 +29,14 @@ def require() -> str:
     return found
 
 
-def prepare() -> None:
-    """Set the environment of vLLM; before its first import, and for the processes that it starts."""
+def prepare(threads: int = 0) -> None:
+    """Set the environment of vLLM; before its first import, and for the processes that it starts.
+
+    `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores.
+    """
     os.environ.update(ENVIRONMENT)
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
 
