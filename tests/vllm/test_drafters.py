@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from opensled.messages import SamplingParams
@@ -17,14 +19,16 @@ from tests.vllm.answers import (
     without,
     write,
 )
+from verify_server.engine.vllm.core import VllmCore
 from verify_server.engine.vllm.decoding import Decode
 
 LONGEST = 6
 
 
-@pytest.fixture(scope="module", params=["ngram", f"draft_model:{TINY.parent / 'tiny-draft'}"])
+@pytest.fixture(scope="module", params=["ngram", "draft_model"])
 def core(request):
-    with running(request.param, LONGEST) as core:
+    model = str(TINY.parent / "tiny-draft") if request.param == "draft_model" else ""
+    with running(request.param, LONGEST, model) as core:
         yield core
 
 
@@ -33,9 +37,9 @@ def answers() -> list[Answer]:
     return [Answer(prompt_of(question), params, 48) for question in QUESTIONS]
 
 
-def own(answer: Answer) -> Decode:
-    """The proposal of vLLM's drafter, all of it."""
-    return answer.decode(own=LONGEST, ask=LONGEST)
+def own(core: VllmCore, answer: Answer, most: int = LONGEST, ask: int = LONGEST) -> Decode:
+    """The proposal of vLLM's drafter, or the beginning of it."""
+    return answer.decode(core.proposal(answer.name)[:most], ask=ask)
 
 
 def test_proposals_of_vllm_and_drafts_of_devices_change_no_text(core):
@@ -43,13 +47,20 @@ def test_proposals_of_vllm_and_drafts_of_devices_change_no_text(core):
     device, turn = Drafts(wanted, right=0.6, late=0.2), iter(range(10_000))
 
     def both(answer: Answer) -> Decode | None:
-        return device(answer) if next(turn) % 2 else own(answer)
+        return device(answer) if next(turn) % 2 else own(core, answer)
 
     def undecided(answer: Answer) -> Decode:
-        return own(answer)._replace(question=lambda check: answer.question(check) if next(turn) % 3 else None)
+        return own(core, answer)._replace(
+            question=lambda check: answer.question(check) if next(turn) % 3 else None
+        )
 
     tokens, seen = sum(len(answer.text) for answer in wanted), {}
-    for name, drafting in {"unused": without, "own": own, "both": both, "undecided": undecided}.items():
+    for name, drafting in {
+        "unused": without,
+        "own": partial(own, core),
+        "both": both,
+        "undecided": undecided,
+    }.items():
         written = answers()
         write(core, written, drafting)
         seen[name] = sum(answer.decisions for answer in written)
@@ -68,10 +79,10 @@ def test_a_proposal_is_verified_as_far_as_the_plan_wants(core):
     proposed, verified = dict.fromkeys(live, 0), []
     for step in range(100):
         wanted = step % 4
-        progress = one_step(core, live, lambda answer, wanted=wanted: answer.decode(own=wanted, ask=5))
+        progress = one_step(core, live, lambda answer, wanted=wanted: own(core, answer, wanted, 5))
         for name in live:
             verified.append((min(wanted, proposed[name]), len(progress[name].check.draft)))
-            proposed[name] = progress[name].proposed
+            proposed[name] = len(core.proposal(name))
             assert proposed[name] <= 5
         live = {name: answer for name, answer in live.items() if not answer.finish_reason}
     assert not live

@@ -90,7 +90,7 @@ def test_a_vllm_whose_texts_depend_on_drafts_is_refused(core, prompts, monkeypat
 
 
 def test_a_vllm_that_verifies_no_drafts_is_refused(core, prompts, monkeypatch):
-    monkeypatch.setattr(decoding.Decode, "draft", lambda self, proposal, longest: [])
+    monkeypatch.setattr(decoding.Decode, "draft", lambda self, longest: [])
     with pytest.raises(
         SelfTestFailed, match="16 steps with right drafts and 16 without: it verifies no drafts"
     ):

@@ -103,6 +103,12 @@ def assert_equal(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> N
             assert [value, *[each for _, each in top]] == pytest.approx(values, abs=1e-3)
 
 
+def value(exposed: str, name: str) -> float:
+    """Of a metric on a page of them."""
+    [line] = [line for line in exposed.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
 @pytest.fixture(scope="module")
 def wanted():
     """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
@@ -152,8 +158,10 @@ def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp
     listen = f"127.0.0.1:{free_port()}"
     options = ("--kv-tokens", "768", "--context", "512", "--tokens", str(tokens), "--drafter", drafter)
 
+    metrics = f"127.0.0.1:{free_port()}"
+
     def start() -> Process:
-        process = serve("vllm", *options, "--json", listen=listen)
+        process = serve("vllm", *options, "--metrics", metrics, listen=listen)
         process.wait_ready(300)
         return process
 
@@ -177,7 +185,10 @@ def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp
                 target.kill()
                 target = start()
             found = [each.result() for each in asked]
+        with urlopen(f"http://{metrics}/metrics") as reply:
+            counted = reply.read().decode()
     finally:
         target.stop()
     assert found == [each for each in wanted[1] for _ in tenants]
-    assert json.loads(target.lines[-1])["preempted"] > 0
+    assert value(counted, "opensled_preemptions_total") > 0
+    assert (value(counted, "opensled_server_drafts_total") > 0) == (drafter != "none")

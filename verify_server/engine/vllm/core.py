@@ -179,7 +179,6 @@ class VllmCore:
             check,
             request.num_computed_tokens if request is not None else 0,
             sequence.cached,
-            len(request.spec_token_ids) if request is not None else 0,
         )
 
     def _bounded(self, decode: Decode) -> Decode:

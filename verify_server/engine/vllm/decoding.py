@@ -7,7 +7,6 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from opensled.errors import OpenSledError
-from opensled.messages import DraftToken
 from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.decide import Outcome, Question
 from verify_server.acceptance.match import Match
@@ -24,21 +23,18 @@ def plain(check: DraftCheck) -> Question:
 class Decode(NamedTuple):
     """One sequence decodes in a step. Without one it is held back, or its prompt is computed."""
 
-    check: DraftCheck  # with its device's draft, or with none
-    own: int = 0  # tokens that are verified of what vLLM's drafter proposed, where its device drafted nothing
+    check: DraftCheck  # with the draft that is verified, whoever made it
     ask: int = 0  # tokens that vLLM's drafter is to propose after the step
     question: Callable[[DraftCheck], Asked] = plain  # called when it is known which draft the step holds
 
-    def draft(self, proposal: Sequence[int], longest: int) -> list[int]:
-        """Ids to verify; `proposal`: those of vLLM's drafter."""
-        device = self.check.ids
-        return list(device[:longest] if device else proposal[: min(self.own, longest)])
+    def draft(self, longest: int) -> list[int]:
+        """Ids to verify."""
+        return list(self.check.ids[:longest])
 
     def fitted(self, drafted: Sequence[int]) -> DraftCheck:
         """The check with those draft ids that vLLM put into the step; -1 = padding."""
-        ids = list(takewhile(lambda id: id >= 0, drafted))
-        draft = self.check.draft or tuple(map(DraftToken, ids))
-        return self.check._replace(draft=draft[: len(ids)])
+        count = sum(1 for _ in takewhile(lambda id: id >= 0, drafted))
+        return self.check._replace(draft=self.check.draft[:count])
 
 
 class Progress(NamedTuple):
@@ -48,4 +44,3 @@ class Progress(NamedTuple):
     check: DraftCheck | None = None  # that the outcome is of, with the draft that the step held
     computed: int = 0  # tokens whose KV is in memory now; 0 = none: it waits for memory
     cached: int = 0  # of them, those that were found in the prefix cache
-    proposed: int = 0  # tokens that vLLM's drafter proposes for the next step

@@ -50,7 +50,7 @@ class FleetScheduler(Scheduler):
             # `schedule` counts the step first, then skips each request that is eligible in a later one only.
             request.next_decode_eligible_step = self.current_step + 2
         else:
-            request.spec_token_ids = decode.draft(request.spec_token_ids, self.num_spec_tokens)
+            request.spec_token_ids = decode.draft(self.num_spec_tokens)
 
     def _decode_of(self, request: Request) -> Decode | None:
         """What the plan has for a sequence, if that was made for its text as it is now."""

@@ -1,8 +1,11 @@
 """vLLM as the target of the machine: it keeps the KV, and schedules by itself (`Target`).
 
 vLLM computes what it is given, whether a step wants it or not, and never takes memory from one sequence for another
-that waits. So it has the sequences that steps want: one that loses its memory while it rests leaves vLLM, and where no
-sequence of a step gets on, all others leave. Each comes back with the next step that wants it.
+that waits. So sequences that rest leave vLLM, and come back with the next step that wants them:
+
+- one that has lost its memory;
+- one after the other, until some sequence of the step gets on;
+- one in a step where a sequence waits for memory, if it has been resting for longer than a round.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import decoding
 from verify_server.engine.vllm.decoding import Asked, Decode
 from verify_server.kv.memory import SequenceMemory, TargetMemory
+from verify_server.kv.preemption import ROUND_SECONDS
 from verify_server.round.target import FittedStep, Progress, Target, whole
 from verify_server.session import Session
 from verify_server.step import question_of
@@ -108,10 +112,12 @@ class VllmTarget(Target):
         self._fresh: set[str] = set()  # those in vLLM of which nothing is computed yet
         self._errors: dict[str, OpenSledError] = {}  # of those that failed outside of their steps
         self._preempted = 0  # that left since the latest plan
+        self._now = 0.0  # of that plan
+        self._used: dict[str, float] = {}  # when each was last in one
 
     def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
         """See `Target`; vLLM may leave some of it out."""
-        lost, self._preempted = self._preempted, 0
+        lost, self._preempted, self._now = self._preempted, 0, now
         return super().fit(whole(slices, sessions), sessions, now)._replace(preempted=lost)
 
     def forget(self, session: Session) -> None:
@@ -157,6 +163,7 @@ class VllmTarget(Target):
             self.memory.tenants.pop(name, None)
             self._away.pop(name, None)
             self._errors.pop(name, None)
+            self._used.pop(name, None)
             self._fresh.discard(name)
 
     def _enter(self, name: str, item: StepItem) -> None:
@@ -184,13 +191,12 @@ class VllmTarget(Target):
             session.sequence.memory.name = name
         self._fresh.add(name)
 
-    def _leave(self, names: Iterable[str]) -> bool:
-        """Sequences that no step computes now leave vLLM; whether there are any."""
+    def _leave(self, names: Iterable[str]) -> None:
+        """Sequences that no step computes now leave vLLM."""
         gone = {name: list(self._core.text(name)) for name in names}
         self._core.abort(gone)
         self._away.update(gone)
         self._preempted += len(gone)
-        return bool(gone)
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -200,9 +206,29 @@ class VllmTarget(Target):
         """What became of the sequences of a plan; `before`: tokens that vLLM had of each."""
         self._leave([name for name in self._core.without_memory() if name not in plan])
         found = self._step(plan)
-        stuck = plan and not any(_got_on(found[name], before[name]) for name in plan)
-        others = [name for name in found if name not in plan and self._core.text(name)]
-        return self._step(plan) if stuck and self._leave(others) else found
+        resting = self._resting(found, plan)
+        while plan and resting and not any(_got_on(found[name], before[name]) for name in plan):
+            self._leave([resting.pop(0)])
+            found = self._step(plan)
+        if (
+            resting
+            and self._rests_long(resting[0])
+            and any(name in plan for name in self._core.without_memory())
+        ):
+            self._leave([resting[0]])
+        return found
+
+    def _resting(self, known: Iterable[str], plan: Mapping[str, Decode]) -> list[str]:
+        """Sequences in vLLM outside of a plan, in the order in which they give way."""
+        for name in plan:
+            self._used[name] = self._now
+        found = [name for name in known if name not in plan and self._core.text(name)]
+        return sorted(
+            found, key=lambda name: (0, self._used[name]) if self._rests_long(name) else (1, -int(name))
+        )
+
+    def _rests_long(self, name: str) -> bool:
+        return self._now - self._used[name] > ROUND_SECONDS
 
     def _step(self, plan: Mapping[str, Decode]) -> Mapping[str, decoding.Progress]:
         found = self._core.step(plan)

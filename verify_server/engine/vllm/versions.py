@@ -1,6 +1,8 @@
 """The releases of vLLM whose plug-in points this package is written for, and how vLLM is to start in a server."""
 
+import logging
 import os
+import warnings
 from importlib import metadata
 
 from opensled.errors import UsageError
@@ -39,6 +41,9 @@ def prepare(threads: int = 0) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # What vLLM says at its import before it reads that level, and of what it calls itself
+    logging.getLogger("vllm.triton_utils").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\.")
 
 
 def installed() -> str:
