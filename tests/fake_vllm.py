@@ -66,6 +66,9 @@ class FakeCore:
     def without_memory(self) -> list[str]:
         return list(self.waiting)
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def step(self, plan: Mapping[str, Decode]) -> dict[str, Progress]:
         if self.fails:
             self.fails -= 1

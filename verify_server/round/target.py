@@ -93,6 +93,9 @@ class Target(ABC):
         if self.drafting is not None:
             self.drafting.run(())  # forgets the sessions that are over
 
+    def close(self) -> None:  # noqa: B027
+        """No step follows: end the processes that compute it."""
+
     def forget(self, session: Session) -> None:
         """The session is over, and no step computes it. A step over others may be under way."""
         if self.drafting is not None:

@@ -61,6 +61,12 @@ def load(config: ServeConfig) -> VllmModel:
     versions.prepare(config.threads)
     tell(f"loading {config.model}")
     folder = folder_of(config.model)
+    own = config.drafter.removeprefix(OWN) if config.drafter.startswith(OWN) else "none"
+    draft = (
+        str(folder_of(config.draft_model))
+        if own == "draft_model" and config.draft_model
+        else config.draft_model
+    )
     text = HFText(folder)
     core, info = in_thread_that_ends(
         loading.load,
@@ -70,8 +76,8 @@ def load(config: ServeConfig) -> VllmModel:
         context=config.context,
         kv_tokens=config.kv_tokens,
         longest_draft=config.max_draft,
-        drafter=config.drafter.removeprefix(OWN) if config.drafter.startswith(OWN) else "none",
-        draft_model=config.draft_model,
+        drafter=own,
+        draft_model=draft,
         numerics=config.numerics,
         device=config.device,
         sequences=config.max_sessions,

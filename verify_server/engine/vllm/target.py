@@ -51,6 +51,8 @@ class Core(Protocol):
 
     def step(self, plan: Mapping[str, Decode]) -> dict[str, decoding.Progress]: ...
 
+    def close(self) -> None: ...
+
 
 class VllmSequence(SequenceMemory):
     """The KV of one sequence is vLLM's; this names it."""
@@ -152,6 +154,10 @@ class VllmTarget(Target):
         """See `Target`."""
         super().settle()
         self._collect()
+
+    def close(self) -> None:
+        """See `Target`."""
+        self._core.close()
 
     # -- what vLLM has ------------------------------------------------------------------------------------
 
