@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def assert_equal(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> N
 
 def value(exposed: str, name: str) -> float:
     """Of a metric on a page of them."""
-    [line] = [line for line in exposed.splitlines() if line.startswith(f"{name} ")]
+    [line] = [line for line in exposed.splitlines() if line.startswith(f"opensled:{name} ")]
     return float(line.split()[1])
 
 
@@ -161,7 +162,7 @@ def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp
     metrics = f"127.0.0.1:{free_port()}"
 
     def start() -> Process:
-        process = serve("vllm", *options, "--metrics", metrics, listen=listen)
+        process = ends.enter_context(serve("vllm", *options, "--metrics", metrics, listen=listen))
         process.wait_ready(300)
         return process
 
@@ -171,24 +172,20 @@ def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp
         path.chmod(0o600)
         return edge(listen, "lookup", "--token-file", str(path), "--give-up", "400")
 
-    target = start()
-    try:
-        with device("one") as first, device("two") as second, ThreadPoolExecutor(8) as threads:
-            tenants = [first.wait_ready(), second.wait_ready()]
-            asked = [
-                threads.submit(ask, address, LONG, question)
-                for question in QUESTIONS[:4]
-                for address in tenants
-            ]
-            for _ in range(2):
-                wait(asked, 3, FIRST_COMPLETED)
-                target.kill()
-                target = start()
-            found = [each.result() for each in asked]
+    with ExitStack() as ends:
+        target = start()
+        tenants = [ends.enter_context(device(name)).wait_ready() for name in ("one", "two")]
+        threads = ends.enter_context(ThreadPoolExecutor(8))
+        asked = [
+            threads.submit(ask, address, LONG, question) for question in QUESTIONS[:4] for address in tenants
+        ]
+        for _ in range(2):
+            wait(asked, 3, FIRST_COMPLETED)
+            target.kill()
+            target = start()
+        found = [each.result() for each in asked]
         with urlopen(f"http://{metrics}/metrics") as reply:
             counted = reply.read().decode()
-    finally:
-        target.stop()
     assert found == [each for each in wanted[1] for _ in tenants]
-    assert value(counted, "opensled_preemptions_total") > 0
-    assert (value(counted, "opensled_server_drafts_total") > 0) == (drafter != "none")
+    assert value(counted, "preemptions_total") > 0
+    assert (value(counted, "server_drafts_total") > 0) == (drafter != "none")

@@ -59,10 +59,10 @@ def load(
     speculative = drafters.speculative_config(drafter, draft_model, longest_draft)
     versions.require()
     versions.prepare()
-    if numerics == "exact":
-        _require_exact()
-    _require_device(device)
     with told_long("still starting vLLM"):
+        if numerics == "exact":
+            _require_exact()
+        _require_device(device)
         passed = arguments.read(given)
         ours: dict[str, Any] = {"model": model, "dtype": dtype, "speculative_config": speculative}
         if context:
