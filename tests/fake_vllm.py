@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from opensled.protocol import EndRules, cut
 from tests.fakes import FakeScores, next_token
 from verify_server.acceptance.base import AcceptanceResult, decided
-from verify_server.acceptance.decide import Outcome, Question, decide
+from verify_server.acceptance.decide import Outcome, Question, decide, step_failed
 from verify_server.engine.vllm.decoding import Decode, Progress
 
 
@@ -39,6 +39,7 @@ class FakeCore:
         self.running: list[str] = []
         self.waiting: list[str] = []
         self.fails = 0  # so many steps from now on
+        self.poisoned = ""  # a sequence that fails with the next step
         self.preempted = 0
 
     @property
@@ -92,6 +93,10 @@ class FakeCore:
         }
         for id, progress in found.items():
             self._commit(id, progress)
+        if self.poisoned in self.sequences:
+            self.abort([self.poisoned])
+            told[self.poisoned] = Progress(step_failed())
+            self.poisoned = ""
         return told
 
     def _compute(self, id: str, plan: Mapping[str, Decode], found: dict[str, Progress]) -> None:

@@ -9,7 +9,7 @@ from opensled.errors import Unsupported, UsageError
 from opensled.messages import SamplingParams
 from tests.fake_vllm import FakeCore
 from tests.fakes import FakeEngine, FakeText
-from tests.test_target_contract import PROMPTS, Room, continuation, over_vllm
+from tests.test_target_contract import over_vllm
 from verify_server.command import session_limits
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
@@ -82,32 +82,3 @@ def test_proposals_of_vllm_are_drafts_of_the_server():
     asks = [Ask(number, "t", (1, 2), 2, SamplingParams(), b"") for number in (7, 8)]
     [made, none] = VllmProposals(Core()).propose(asks)
     assert (made.block.base, made.block.ids, none.block.ids) == (2, (3, 4), ())
-
-
-def test_a_failed_step_is_recovered_and_costs_no_sequence():
-    target = over_vllm(400)
-    room = Room(target)
-    sessions = [room.enter(prompt, 20) for prompt in PROMPTS]
-    for _ in range(6):
-        room.end(room.begin())
-        target._core.fails = 1
-    room.finish()
-    assert [room.written(each) for each in sessions] == [continuation(prompt, 20) for prompt in PROMPTS]
-
-
-def test_a_text_that_another_server_changed_is_computed_anew():
-    target = over_vllm(400)
-    room = Room(target)
-    session = room.enter(PROMPTS[2], 20)
-    session.run_ahead(8)
-    for _ in range(4):
-        room.end(room.begin())
-    sequence, length = session.sequence, len(PROMPTS[2])
-    assert len(sequence) == length + 4
-    other = 1 + sequence.tokens[length + 1] % 8
-    changed = [*sequence.tokens[: length + 1], other]
-    sequence.follow(changed[length:], 2)
-    sequence.decide_alone()
-    session.retell(length, room.now)
-    room.finish()
-    assert sequence.tokens == [*changed, *continuation(changed, 18)]
