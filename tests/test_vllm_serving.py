@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from opensled.cli import parse_flags
 from opensled.errors import Unsupported, UsageError
-from opensled.messages import SamplingParams
+from opensled.messages import Limits, Open, SamplingParams
 from tests.fake_vllm import FakeCore
 from tests.fakes import FakeEngine, FakeText
 from tests.test_target_contract import over_vllm
@@ -16,6 +18,7 @@ from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask
 from verify_server.engine.vllm import served
 from verify_server.engine.vllm.proposals import VllmProposals
+from verify_server.input_processor import InputProcessor
 from verify_server.security import TenantLimits, Tenants
 from verify_server.served_model import ServedModel
 
@@ -72,6 +75,14 @@ def test_one_rule_is_served_and_no_budget_of_a_tenant():
         session_limits(ServeConfig(), model(), Tenants(default=TenantLimits(kv_tokens=64)))
     with pytest.raises(Unsupported, match="KV budget"):
         over_vllm(10).memory.place("t", 64, {})
+
+
+def test_a_target_that_scores_no_prompts_says_so():
+    info, limits = replace(model().info, scores_prompts=False), Limits(8, 100, 0)
+    inputs = InputProcessor(FakeText(), info, limits, Tenants())
+    opened = Open((1, 2), SamplingParams(max_tokens=4), prompt_logprobs=0)
+    with pytest.raises(Unsupported, match="engine vllm tells no log-probabilities of a prompt"):
+        inputs.check(opened, (1, 2), inputs.ends(opened, 2, "t"), "t")
 
 
 def test_proposals_of_vllm_are_drafts_of_the_server():

@@ -16,8 +16,12 @@ ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # `worker.py` is written for the first one
     "VLLM_NO_USAGE_STATS": "1",  # a server tells nobody that it runs
 }
-# What an operator may have set otherwise. A bound thread waits for the other programs of its core.
-DEFAULTS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
+# What an operator may have set otherwise
+DEFAULTS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
+}
 
 
 def require() -> str:
