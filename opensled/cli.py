@@ -212,6 +212,20 @@ def _parser(name: str, options: list[Any]) -> _Parser:
     return parser
 
 
+class _OneMoreLine(argparse.Action):
+    """Of a flag that may be given several times."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, "")
+        setattr(namespace, self.dest, f"{before}\n{values}".strip())
+
+
 def _add(parser: _Parser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
     if item.rest:
@@ -222,4 +236,7 @@ def _add(parser: _Parser, item: Any) -> None:
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:
-        parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=item.metavar)
+        action = _OneMoreLine if item.several else "store"
+        parser.add_argument(
+            item.flag, action=action, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
+        )

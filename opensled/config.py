@@ -45,6 +45,7 @@ def option(
     group: str = "",
     often: bool = False,
     apart: bool = False,
+    several: bool = False,
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
@@ -55,7 +56,8 @@ def option(
     option and those that follow it in its class; `often`: used so often that the short help shows it. `apart`: other
     verbs mean another thing by this name, so a key above all tables of a file does not count for it. `optional`: a
     positional argument that may be left out. `typed`: configuration files cannot set it. `paired`: where nothing else
-    sets it, the server counts that this device was paired with (opensled/paired.py).
+    sets it, the server counts that this device was paired with (opensled/paired.py). `several`: a
+    text whose flag may be given several times, each time one more line of it.
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
     facts = {
@@ -66,7 +68,7 @@ def option(
         "sent_to": sent_to,
     }
     facts |= {"group": group, "often": often, "apart": apart}
-    facts |= {"optional": optional, "typed": typed, "paired": paired}
+    facts |= {"optional": optional, "typed": typed, "paired": paired, "several": several}
     return field(default=default, metadata=facts | rules)
 
 
@@ -106,6 +108,10 @@ class Option:
     @property
     def rest(self) -> bool:
         return bool(self.metadata["rest"])
+
+    @property
+    def several(self) -> bool:
+        return bool(self.metadata["several"])
 
     @property
     def optional(self) -> bool:

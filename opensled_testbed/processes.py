@@ -32,13 +32,14 @@ class Process:
         environment: Mapping[str, str] | None = None,
         module: str = "opensled",
         log: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
         """`isolated` from the user's OPENSLED_* variables and configuration files; `environment` comes on top.
 
         `module`: another program with a ready line, such as opensled_testbed.link_relay. `log`: file to which its
-        standard error is appended; None = where ours goes.
+        standard error is appended; None = where ours goes. `python`: the interpreter, with its environment.
         """
-        self.arguments = [sys.executable, "-m", module, *arguments]
+        self.arguments = [python, "-m", module, *arguments]
         self.log = log
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output

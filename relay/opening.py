@@ -17,7 +17,7 @@ from relay.survival import Survival
 from relay.uplink import Uplink, Upstream, go_alone
 from relay.vetting import Vetting
 from verify_server.round.loop import VerifyLoop
-from verify_server.served_model import ServedModel
+from verify_server.served_model import LoadedModel
 from verify_server.session import Session
 from verify_server.session_manager import Create, SessionLimits, SessionManager
 
@@ -29,7 +29,7 @@ class Relay:
     final."""
 
     def __init__(
-        self, loop: VerifyLoop, target: ServedModel, limits: SessionLimits, upstream: Upstream
+        self, loop: VerifyLoop, target: LoadedModel, limits: SessionLimits, upstream: Upstream
     ) -> None:
         # Chains only: a tree would meet tokens taken back.
         limits = replace(limits, max_tree=0)

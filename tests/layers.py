@@ -90,6 +90,7 @@ HOMES = {
         "verify_server/engine/triton_kernels.py",
         "benchmarks/gpu/interpreter_probe.py",
     ),
+    "vllm": ("verify_server/engine/vllm/",),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),

@@ -16,10 +16,12 @@ from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import SchedulingPolicy
 from scheduler.static import Static
+from tests.fake_vllm import FakeCore
 from tests.fakes import FakeEngine, continuation
 from tests.foreign_target import ForeignTarget
 from tests.policy_world import Habits, World
 from tests.sessions import made
+from verify_server.engine.vllm.target import VllmTarget
 from verify_server.offers.budget import DraftBudget, Quota
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.machine import StepMachine, Work
@@ -34,7 +36,17 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "foreign": lambda: ForeignTarget(400),
     "few pages": lambda: ForeignTarget(22),
     "wilful": lambda: ForeignTarget(40, at_once=2, chunk=7, leaves=0.4),
+    "vllm": lambda: over_vllm(400),
+    "vllm, few blocks": lambda: over_vllm(22),
+    "vllm, few seats": lambda: over_vllm(40, seats=2, chunk=7),
 }
+
+
+def over_vllm(blocks: int, **more: int) -> VllmTarget:
+    facts = replace(ForeignTarget.facts, num_blocks=blocks, block_size=FakeCore.block_size, runtime="vllm")
+    return VllmTarget(FakeCore(blocks, **more), facts)
+
+
 DEVICES = {
     "right": Habits(right=1.0),
     "some right": Habits(right=0.6),
@@ -56,6 +68,8 @@ def target(request) -> Target:
 def is_free(target: Target) -> bool:
     if isinstance(target, ForeignTarget):
         target.collect()
+    else:
+        target.settle()
     return target.memory.free == target.memory.tokens
 
 
@@ -74,7 +88,7 @@ def test_every_text_is_the_targets_own(target, policy, device):
     assert is_free(target) and not world.loop.machine.sessions
 
 
-@pytest.mark.parametrize("kind", ["few blocks", "few pages"])
+@pytest.mark.parametrize("kind", ["few blocks", "few pages", "vllm, few blocks"])
 def test_short_memory_preempts_and_changes_no_text(kind):
     world = World(POLICIES["fcfs"], PROFILE, seed=2, target=TARGETS[kind]())
     for number in range(6):
@@ -84,7 +98,7 @@ def test_short_memory_preempts_and_changes_no_text(kind):
     assert world.loop.machine.stats.preempted > 0 and is_free(world.loop.machine.target)
 
 
-@pytest.mark.parametrize("kind", ["foreign", "wilful"])
+@pytest.mark.parametrize("kind", ["foreign", "wilful", "vllm"])
 def test_drafts_save_steps_though_sequences_are_left_out(kind):
     steps = {}
     for device in ("right", "none"):
@@ -199,7 +213,7 @@ def test_a_beginning_is_found_again_by_its_tenant_alone(kind):
     assert cached == [0, 12, 0]
 
 
-@pytest.mark.parametrize("kind", ["blocks", "foreign"])
+@pytest.mark.parametrize("kind", ["blocks", "foreign", "vllm"])
 def test_memory_is_counted_by_tenant(kind):
     room = Room(TARGETS[kind]())
     for tenant, length in (("a", 9), ("b", 5)):

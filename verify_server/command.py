@@ -42,6 +42,7 @@ from verify_server.pairing.upkeep import home_kept
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
+from verify_server.round.target import SchedulingModel, Target
 from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
 from verify_server.served_model import ServedModel
 from verify_server.server_metrics import metrics
@@ -54,6 +55,7 @@ from verify_server.text.grammar_compiler import can_guide
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+AnyModel = ServedModel | SchedulingModel
 
 # Time for sequences to finish after SIGTERM, and for their last messages to be read after that. Chosen;
 # opensled/service/units allows for both.
@@ -92,7 +94,7 @@ class Served(NamedTuple):
 
     manager: SessionManager
     info: ModelInfo  # the answer to `Describe`
-    target: ServedModel
+    target: AnyModel
     metrics: Sequence[Metric] = ()  # beside those of every server
 
 
@@ -153,7 +155,7 @@ def _tenants(config: ServeConfig) -> Tenants:
 
 def make_manager(
     config: ServeConfig,
-    target: ServedModel,
+    target: AnyModel,
     tenants: Tenants,
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
@@ -168,24 +170,35 @@ def make_manager(
     return SessionManager(loop, target, limits, signer, keeper_of(config, target.text.fingerprint))
 
 
-def session_limits(config: ServeConfig, target: ServedModel, tenants: Tenants) -> SessionLimits:
+def session_limits(config: ServeConfig, target: AnyModel, tenants: Tenants) -> SessionLimits:
     """What a server of this target admits; its acceptance rules are loaded."""
-    limits = _limits(config, tenants)
-    limits.rules.load(config.model, config.pivots, target.engine, target.text.fingerprint)
-    return limits
+    if isinstance(target, ServedModel):
+        limits = _limits(config, tenants)
+        limits.rules.load(config.model, config.pivots, target.engine, target.text.fingerprint)
+        return limits
+    if tenants.kv_budgets:
+        raise UsageError(
+            f"engine {target.info.runtime} keeps no KV budget of a tenant; take kv_tokens out of {config.tokens}"
+        )
+    return _limits(replace(config, rules=config.rules or target.rules), tenants)
 
 
-def make_loop(config: ServeConfig, target: ServedModel, prefix_key: bytes = b"") -> VerifyLoop:
+def make_loop(config: ServeConfig, target: AnyModel, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
     `BlockTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
     drafting = drafting_of(config, target)
-    cost = target.cost or measured(target.engine, Roofline())
+    steps: Target
+    if isinstance(target, ServedModel):
+        cost = target.cost or measured(target.engine, Roofline())
+        # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would
+        # hold.
+        shares = config.prefix_cache and config.policy != "static"
+        steps = BlockTarget(target.engine, drafting, shares, prefix_key)
+    else:
+        cost, steps = target.cost(), target.target(drafting)
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
-    # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
-    shares = config.prefix_cache and config.policy != "static"
-    steps = BlockTarget(target.engine, drafting, shares, prefix_key)
     return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)
 
 
@@ -304,24 +317,24 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
 
 
 def describe(
-    manager: SessionManager, target: ServedModel, pads: bool = False, aliases: tuple[str, ...] = ()
+    manager: SessionManager, target: AnyModel, pads: bool = False, aliases: tuple[str, ...] = ()
 ) -> ModelInfo:
     """What this server answers to `Describe`; `pads`: it serves padded streams only; `aliases`: see `ModelInfo`."""
-    engine, text = target.engine, target.text
+    info, text = target.info, target.text
     return ModelInfo(
         model_id=target.model_id,
         vocab_size=text.vocab_size,
         fingerprint=text.fingerprint,
-        eos_ids=engine.info.eos_ids,
+        eos_ids=info.eos_ids,
         limits=manager.sequence_limits,
         rules=manager.rules.facts(),
-        numerics=engine.info.numerics,
+        numerics=info.numerics,
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
         capabilities=_capabilities(pads),
-        images=engine.info.images,
-        engine=engine.info.way,
+        images=info.images,
+        engine=info.way,
         aliases=aliases,
         template_variables=text.template_variables,
         thoughts=thought_tags(text.chat_template) or thought_tags(text.tool_template),

@@ -110,6 +110,12 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     threads: int = option(
         0, "CPU threads of the target; 0 = what is fastest here, timed at the first start", low=0, metavar="N"
     )
+    vllm: str = option(
+        "",
+        "engine argument of vLLM for --engine vllm, such as tensor_parallel_size=2; may be given several times",
+        metavar="KEY=VALUE",
+        several=True,
+    )
     policy: str = option(
         "goodput",
         f"scheduling: {', '.join(POLICIES.names())}, or your own module:Class",
@@ -128,7 +134,7 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     drafter: str = option(
         "none",
         f"drafter beside the target: {', '.join(SERVER_DRAFTERS.names())}, or your own module:callable; devices draft "
-        "as well",
+        "as well. vllm:NAME: vLLM's own (ngram, suffix, mtp, eagle3, dflash, draft_model)",
         often=True,
         apart=True,
     )

@@ -80,6 +80,11 @@ class InputProcessor:
             raise too_long(length, context)
         if length >= ends.last_length + (not answers):
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
+        if message.prompt_logprobs is not None and not self._info.scores_prompts:
+            raise Unsupported(
+                f"engine {self._info.runtime} tells no log-probabilities of a prompt; those of the answer it tells",
+                "prompt_logprobs",
+            )
         told = (1 + (message.prompt_logprobs or 0)) * len(prompt_ids)
         if message.prompt_logprobs is not None and told > MAX_PROMPT_LOGPROBS:
             raise InvalidRequest(

@@ -1,5 +1,6 @@
 """A target ready to serve: an engine and the tokenizer that belongs to it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
 from opensled.store import has_file, is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
-from verify_server.engine.base import TargetEngine
+from verify_server.engine.base import EngineInfo, TargetEngine
 from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
 
@@ -54,14 +55,31 @@ class TextCodec(Protocol):
         """
 
 
+class LoadedModel(ABC):
+    """What `serve` serves, whatever computes it."""
+
+    model_id: str  # its name for users
+    text: TextCodec
+
+    @property
+    @abstractmethod
+    def info(self) -> EngineInfo:
+        """Facts of its engine."""
+
+
 @dataclass(frozen=True)
-class ServedModel:
-    """What `serve` serves; `model_id` is its name for users."""
+class ServedModel(LoadedModel):
+    """A target that one of our engines computes."""
 
     model_id: str
     engine: TargetEngine
     text: TextCodec
     cost: StepCost | None = None  # of its steps, if the target states it
+
+    @property
+    def info(self) -> EngineInfo:
+        """See `LoadedModel`."""
+        return self.engine.info
 
 
 # From the loss of a shard until the process ends if it has not ended by itself; chosen.
@@ -130,9 +148,9 @@ def load_torch(config: ServeConfig) -> ServedModel:
     }
     if config.shards > 1:
         start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)
-        return ServedModel(_model_id(name), in_thread_that_ends(start, **options), text)
+        return ServedModel(model_id_of(name), in_thread_that_ends(start, **options), text)
     engine = in_thread_that_ends(torch_engine.load, threads=config.threads, **options)
-    return ServedModel(_model_id(name), engine, text)
+    return ServedModel(model_id_of(name), engine, text)
 
 
 def _end_soon() -> None:
@@ -169,7 +187,7 @@ def load_llamacpp(config: ServeConfig) -> ServedModel:
         context=config.context,
         eos_ids=text.eos_ids,
     )
-    return ServedModel(_model_id(config.model), engine, text)
+    return ServedModel(model_id_of(config.model), engine, text)
 
 
 def _load_gguf(path: Path, text: "GgufText", dtype: str, **options: Any) -> "LlamaCppEngine":
@@ -200,7 +218,7 @@ def _gguf_file(model: str) -> Path:
     return path if path.is_file() else model_file(model, "*.gguf")
 
 
-def _model_id(model: str) -> str:
+def model_id_of(model: str) -> str:
     """A name as it is; of a path the last part, without the suffix of a file."""
     if is_name(model):
         return model

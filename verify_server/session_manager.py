@@ -33,7 +33,7 @@ from verify_server.riders.registry import riders_of
 from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
-from verify_server.served_model import ServedModel
+from verify_server.served_model import LoadedModel
 from verify_server.session import Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
@@ -80,7 +80,7 @@ class SessionManager:
     def __init__(
         self,
         loop: VerifyLoop,
-        target: ServedModel,
+        target: LoadedModel,
         limits: SessionLimits,
         signer: TokenSigner | None = None,
         keeper: TextKeeper | None = None,
@@ -101,7 +101,7 @@ class SessionManager:
         self.stats = SessionStats()
         info = loop.machine.target.facts
         self.sequence_limits = _sequence_limits(info, loop.machine.target.memory.tokens, limits)
-        self.images = ImageStore(target.engine.see) if info.images else None
+        self.images = ImageStore(loop.machine.target.see) if info.images else None
         self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants, self.images)
         self._draft_limits = DraftLimits(
             self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads

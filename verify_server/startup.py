@@ -10,7 +10,7 @@ from opensled.logs import announce, tell
 from opensled.registry import remedy
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo
-from verify_server.served_model import ServedModel
+from verify_server.served_model import LoadedModel
 
 DEFAULT_ADDRESS = next(item.default for item in options(ServeConfig) if item.name == "listen")
 
@@ -29,9 +29,9 @@ def announce_lacking(*modules: str) -> None:
             announce(f"{OPTIONAL[module]}: no module {module}{remedy(module)}")
 
 
-def tell_ready(target: ServedModel, context: int, config: ServeConfig) -> None:
+def tell_ready(target: LoadedModel, context: int, config: ServeConfig) -> None:
     """The target, and the next command for a server at `config.listen`. `context`: tokens of a sequence."""
-    tell(f"{target.model_id} is ready: {described(target.engine.info, context)}")
+    tell(f"{target.model_id} is ready: {described(target.info, context)}")
     tell(f"next: {next_command(config, config.listen)}")
 
 

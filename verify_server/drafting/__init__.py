@@ -1,6 +1,6 @@
 """Drafters beside the target, by name: a new one is one file and one line here; `their.module:callable` names another.
 
-An entry is called with the `ServeConfig` and the `ServedModel`, and returns a `ServerDrafter`.
+An entry is called with the `ServeConfig` and the `LoadedModel`, and returns a `ServerDrafter`.
 """
 
 from opensled.registry import Registry
@@ -16,5 +16,6 @@ SERVER_DRAFTERS = Registry(
         "specformer": "verify_server.heads.attach:specformer",
         "eagle3": "verify_server.heads.eagle3_attach:eagle3",
         "exit": "verify_server.exits.exit_attach:early_exit",
+        "vllm": "verify_server.engine.vllm.proposals:drafter",
     },
 )

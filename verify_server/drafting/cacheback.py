@@ -42,7 +42,7 @@ class ServerTables(ServerDrafter):
 
     def __init__(self, config: Any, target: Any) -> None:
         """`target`: a `ServedModel`, whose ends nothing follows."""
-        self._ends = frozenset(target.engine.info.eos_ids)
+        self._ends = frozenset(target.info.eos_ids)
         self._tenants: OrderedDict[str, _OfTenant] = OrderedDict()
         self._texts: dict[int, _Text] = {}  # by session
 

@@ -25,7 +25,7 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
 from verify_server.offers.budget import DraftBudget
 from verify_server.offers.server import ServerDrafts
-from verify_server.served_model import ServedModel
+from verify_server.served_model import LoadedModel
 from verify_server.step_item import StepItem
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def asked_of(item: StepItem) -> Ask | None:
     return ask
 
 
-def drafting_of(config: ServeConfig, target: ServedModel) -> DraftStage | None:
+def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
     """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
     drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
     return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)

@@ -1,4 +1,4 @@
-"""Target engines by name: each entry loads a `verify_server.served_model.ServedModel` as `opensled serve` wants it."""
+"""Target engines by name: each entry loads a `verify_server.served_model.LoadedModel` as `opensled serve` wants it."""
 
 from opensled.registry import Registry
 
@@ -13,5 +13,6 @@ ENGINES = Registry(
         "auto": "verify_server.served_model:load",
         "torch": "verify_server.served_model:load_torch",
         "llamacpp": "verify_server.served_model:load_llamacpp",
+        "vllm": "verify_server.engine.vllm.served:load",
     },
 )

@@ -186,6 +186,7 @@ class EngineInfo:
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
     shards: int = 1  # processes that compute it together
     threads: str = ""  # of a step on a processor, in words; "" = a library's choice
+    scores_prompts: bool = True  # it tells log-probabilities of a prompt's tokens as well
 
     @property
     def way(self) -> str:

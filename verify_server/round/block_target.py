@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.plan import Slice
 from verify_server.acceptance.decide import Outcome
@@ -65,6 +69,10 @@ class BlockTarget(Target):
         """See `Target`: at level `exact` once for each branch of a tree."""
         by_branch = segment.parents and self.engine.info.numerics == "exact"
         return len(list(runs(segment.parents))) if by_branch else 1
+
+    def see(self, pixels: NDArray[np.uint8]) -> Any:
+        """See `Target`."""
+        return self.engine.see(pixels)
 
     def settle(self) -> None:
         """See `Target`."""

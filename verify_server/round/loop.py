@@ -72,8 +72,9 @@ class VerifyLoop:
             self._sleeper.set_result(None)
 
     def close(self) -> None:
-        """Wait for the step that is computed."""
+        """Wait for the step that is computed, and end what computes."""
         self._thread.close()
+        self.machine.target.close()
 
     async def _round(self, work: Work) -> None:
         """One step in the engine's thread; then the server's drafts, while the verdicts on it leave."""

@@ -11,8 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hw_profiles.step_cost import StepCost
+from opensled.errors import Unsupported
 from scheduler.plan import Slice
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.decide import Outcome
@@ -20,6 +25,7 @@ from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.kv.memory import TargetMemory
+from verify_server.served_model import LoadedModel
 from verify_server.session import Session
 from verify_server.step_item import StepItem
 
@@ -73,6 +79,10 @@ class Target(ABC):
         """How often a step reads the KV of the text before a segment."""
         return 1
 
+    def see(self, pixels: NDArray[np.uint8]) -> Any:
+        """See `TargetEngine.see`."""
+        raise Unsupported(f"engine {self.facts.runtime} serves text alone here: it takes no images", "images")
+
     def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
         """Drafts for the next step; the step before is committed."""
         assert self.drafting is not None, "who asks has a place for drafts"
@@ -83,10 +93,27 @@ class Target(ABC):
         if self.drafting is not None:
             self.drafting.run(())  # forgets the sessions that are over
 
+    def close(self) -> None:  # noqa: B027
+        """No step follows: end the processes that compute it."""
+
     def forget(self, session: Session) -> None:
         """The session is over, and no step computes it. A step over others may be under way."""
         if self.drafting is not None:
             self.drafting.forget(session.id)
+
+
+class SchedulingModel(LoadedModel):
+    """A model whose engine schedules by itself."""
+
+    rules: str  # that it decides by, as --rules names them
+
+    @abstractmethod
+    def target(self, drafting: DraftStage | None) -> Target:
+        """It as a target, with the drafter beside it."""
+
+    @abstractmethod
+    def cost(self) -> StepCost:
+        """What its steps cost, measured before there are sessions."""
 
 
 def whole(slices: Sequence[Slice], sessions: Mapping[int, Session]) -> list[Slice]:

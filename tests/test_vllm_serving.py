@@ -1,0 +1,95 @@
+"""`opensled serve --engine vllm` before vLLM is imported: what of a server's options it refuses, and what it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from opensled.cli import parse_flags
+from opensled.errors import Unsupported, UsageError
+from opensled.messages import Limits, Open, SamplingParams
+from tests.fake_vllm import FakeCore
+from tests.fakes import FakeEngine, FakeText
+from tests.test_target_contract import over_vllm
+from verify_server.command import session_limits
+from verify_server.config import ServeConfig
+from verify_server.drafting import SERVER_DRAFTERS
+from verify_server.drafting.base import Ask
+from verify_server.engine.vllm import served
+from verify_server.engine.vllm.proposals import VllmProposals
+from verify_server.input_processor import InputProcessor
+from verify_server.security import TenantLimits, Tenants
+from verify_server.served_model import ServedModel
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"shards": 2}, "add --vllm tensor_parallel_size=2"),
+        ({"gpu_layers": 0}, "--gpu-layers is for engine llamacpp"),
+        ({"attention": "sdpa"}, "--attention is for engine torch"),
+        ({"dtype": "float64"}, "float32, bfloat16 or float16"),
+        ({"dtype": "stored"}, "float32, bfloat16 or float16"),
+        ({"tenant_kv_tokens": 100}, "no KV budget of a tenant"),
+        ({"loose_rules": "fly"}, "rule match alone"),
+        ({"rules": "match,ratio"}, "rule match alone, not match,ratio"),
+        ({"trust_device_probabilities": True}, "rule match alone"),
+        ({"drafter": "ctc"}, "--drafter ctc is not served beside it; choose from none, lookup, cacheback"),
+        ({"drafter": "vllm"}, "--drafter vllm is not served"),
+        ({"drafter": "exit:3"}, "--drafter exit:3 is not served"),
+        ({"drafter": "model", "draft_model": "tiny-draft"}, "--drafter model is not served"),
+        ({"draft_model": "tiny-draft"}, "add --drafter vllm:draft_model"),
+    ],
+)
+def test_what_it_does_not_serve_is_refused_with_the_way(options, says):
+    with pytest.raises(UsageError, match=says) as refused:
+        served.load(ServeConfig(engine="vllm", **options))
+    assert str(refused.value).startswith("engine vllm: ")
+
+
+def test_a_drafter_of_vllm_needs_its_engine_and_a_name():
+    other = ServedModel("fake", FakeEngine(10), FakeText())
+    for name in ("vllm:ngram", "vllm"):
+        with pytest.raises(UsageError, match="has a name, such as vllm:ngram, and needs --engine vllm"):
+            SERVER_DRAFTERS.get(name)(ServeConfig(drafter=name), other)
+    assert isinstance(SERVER_DRAFTERS.get("vllm:ngram")(ServeConfig(), model()), VllmProposals)
+
+
+def model() -> served.VllmModel:
+    return served.VllmModel("fake", FakeText(), FakeCore(10), over_vllm(10).facts)
+
+
+def test_arguments_of_vllm_come_one_by_one_or_in_one_text():
+    flags = parse_flags("serve", ["--vllm", 'hf_overrides={"a": 1}', "--vllm", "seed=3"])
+    assert served.given_of(flags["vllm"]) == ['hf_overrides={"a": 1}', "seed=3"]
+    assert served.given_of("seed=3  kv_cache_dtype=fp8 ") == ["seed=3", "kv_cache_dtype=fp8"]
+    assert served.given_of("seed=3\nenforce_eager") == ["seed=3", "enforce_eager"]
+    assert served.given_of("") == []
+
+
+def test_one_rule_is_served_and_no_budget_of_a_tenant():
+    limits = session_limits(ServeConfig(), model(), Tenants())
+    assert [rule.name for rule in limits.rules.facts()] == ["match"]
+    with pytest.raises(UsageError, match="engine vllm keeps no KV budget of a tenant"):
+        session_limits(ServeConfig(), model(), Tenants(default=TenantLimits(kv_tokens=64)))
+    with pytest.raises(Unsupported, match="KV budget"):
+        over_vllm(10).memory.place("t", 64, {})
+
+
+def test_a_target_that_scores_no_prompts_says_so():
+    info, limits = replace(model().info, scores_prompts=False), Limits(8, 100, 0)
+    inputs = InputProcessor(FakeText(), info, limits, Tenants())
+    opened = Open((1, 2), SamplingParams(max_tokens=4), prompt_logprobs=0)
+    with pytest.raises(Unsupported, match="engine vllm tells no log-probabilities of a prompt"):
+        inputs.check(opened, (1, 2), inputs.ends(opened, 2, "t"), "t")
+
+
+def test_proposals_of_vllm_are_drafts_of_the_server():
+    class Core:
+        def proposal(self, id: str) -> list[int]:
+            return {"7": [3, 4, 5]}.get(id, [])
+
+    asks = [Ask(number, "t", (1, 2), 2, SamplingParams(), b"") for number in (7, 8)]
+    [made, none] = VllmProposals(Core()).propose(asks)
+    assert (made.block.base, made.block.ids, none.block.ids) == (2, (3, 4), ())

@@ -1,0 +1,125 @@
+"""Loading: what a target tells of itself, and what refuses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from opensled.errors import SelfTestFailed, UnsupportedModel, UsageError
+from opensled.messages import SamplingParams
+from tests.vllm.answers import (
+    CONTEXT,
+    EOS,
+    QUESTIONS,
+    TINY,
+    Answer,
+    by_torch,
+    prompt_of,
+    running,
+    without,
+    write,
+)
+from verify_server.engine.vllm import decoding, loading, selftest, worker
+from verify_server.text.hf_text import HFText
+
+
+def test_a_target_is_loaded_tested_and_told():
+    given = ["enforce_eager=true"]
+    core, info = loading.load(
+        str(TINY),
+        HFText(TINY),
+        dtype="float32",
+        context=CONTEXT,
+        kv_tokens=4000,
+        longest_draft=6,
+        sequences=4,
+        given=given,
+    )
+    try:
+        assert (info.runtime, info.numerics, info.dtype, info.device, info.shards) == (
+            "vllm", "fast", "float32", "cpu", 1,
+        )  # fmt: skip
+        assert (info.vocab_size, info.context_length, info.eos_ids) == (2048, CONTEXT, (EOS,))
+        assert (info.num_blocks, info.block_size, info.shares_blocks) == (125, 32, True)
+        assert core.longest_draft == 6
+        assert core.idle, "nothing of the self-test stays"
+        answer = Answer(prompt_of(QUESTIONS[0]), SamplingParams(temperature=0.8, seed=1))
+        write(core, [answer], without)
+        assert answer.text == by_torch(answer).text
+    finally:
+        core.close()
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    with running() as core:
+        yield core
+
+
+@pytest.fixture
+def core(loaded):
+    yield loaded
+    loaded.abort([*loaded._sequences])
+
+
+@pytest.fixture
+def prompts():
+    return [prompt_of(question) for question in QUESTIONS[:3]]
+
+
+def test_the_self_test_passes(core, prompts):
+    assert selftest.run(core, prompts, "float32") in (True, False)
+    assert core.idle
+
+
+def test_a_vllm_whose_texts_depend_on_drafts_is_refused(core, prompts, monkeypatch):
+    decide = worker.decide
+
+    def one_position_late(questions, scores):
+        late = {
+            id: question._replace(check=question.check._replace(position=question.check.position + 1))
+            for id, question in questions.items()
+            if question.check.draft
+        }
+        return decide({**questions, **late}, scores)
+
+    monkeypatch.setattr(worker, "decide", one_position_late)
+    with pytest.raises(
+        SelfTestFailed, match=r"writes another text with right drafts than without, at T = 0\.8"
+    ):
+        selftest.run(core, prompts, "float32")
+
+
+def test_a_vllm_that_verifies_no_drafts_is_refused(core, prompts, monkeypatch):
+    monkeypatch.setattr(decoding.Decode, "draft", lambda self, longest: [])
+    with pytest.raises(
+        SelfTestFailed, match="16 steps with right drafts and 16 without: it verifies no drafts"
+    ):
+        selftest.run(core, prompts, "float32")
+
+
+def test_rounding_explains_a_token_whose_score_is_close_and_no_other(core, prompts):
+    plain, other = (
+        selftest._texts(prompts, SamplingParams(temperature=0.8), style) for style in ("", "right")
+    )
+    for texts in (plain, other):
+        selftest._write(core, texts)
+    one, two = plain[0], other[0]
+    ids = sorted(dict(one.logprobs[5]), key=lambda id: one.lead(5, id))
+    assert ids[0] == one.news[5], "the drawn token leads"
+    two.tokens[two.prompt_length + 5] = ids[1]
+    lead = one.lead(5, ids[1])
+    selftest._compare(one, two, 0.8 * lead / 2 * 1.01)
+    with pytest.raises(SelfTestFailed, match="token 6 is"):
+        selftest._compare(one, two, 0.8 * lead / 2 * 0.99)
+
+
+def test_what_cannot_be_served_is_refused_before_it_is_loaded(monkeypatch):
+    text = HFText(TINY)
+    with pytest.raises(UsageError, match=r"compute capability 8\.0"):
+        loading.load(str(TINY), text, numerics="exact")
+    with pytest.raises(UsageError, match="unknown numerics"):
+        loading.load(str(TINY), text, numerics="perfect")
+    with pytest.raises(UsageError, match="did you mean max_num_batched_tokens"):
+        loading.load(str(TINY), text, given=["max_num_batched_token=4"])
+    with pytest.raises(UnsupportedModel, match="vLLM does not start"):
+        loading.load(str(TINY), text, given=["tensor_parallel_size=two"])

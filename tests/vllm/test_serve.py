@@ -1,0 +1,191 @@
+"""`opensled serve --engine vllm` as users meet it: real processes and devices, and the texts of engine torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from opensled_testbed.processes import Process, free_port
+from tests.vllm.answers import QUESTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+# The environment of vLLM has no llama.cpp; that of the checkout has.
+DEVICE = ROOT / ".venv/bin/python"
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+KINDS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.8, "seed": 1, "logprobs": True, "top_logprobs": 3},
+    {"temperature": 1, "top_p": 0.9, "seed": 2},
+    {"temperature": 0.8, "seed": 3, "response_format": SCHEMA_FORMAT},
+    {"temperature": 0, "tools": [TOOL], "tool_choice": "required"},
+    {"temperature": 0.8, "seed": 4, "frequency_penalty": 0.7, "presence_penalty": 0.3},
+    {"temperature": 0, "logprobs": True, "top_logprobs": 2},
+    {"temperature": 0.8, "seed": 5},
+)
+LONG = {"temperature": 0.3, "max_tokens": 300, "seed": 7, "extra_body": {"ignore_eos": True}}
+
+
+def serve(engine: str, *more: str, listen: str = "127.0.0.1:0") -> Process:
+    target = ["serve", "--engine", engine, "--model", "tiny", "--dtype", "float32", "--graphs", "off"]
+    return Process(
+        [*target, "--listen", listen, "--threads", "1", "--max-sessions", "8", *more], isolated=True
+    )
+
+
+def edge(server: str, drafter: str, *more: str) -> Process:
+    options = ["--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"]
+    return Process(["edge", *options, *more], isolated=True, python=device_python())
+
+
+@cache
+def device_python() -> str:
+    return str(DEVICE) if DEVICE.exists() else sys.executable
+
+
+def ask(address: str, kind: dict[str, Any], question: str) -> dict[str, Any]:
+    """What of an answer must not depend on who drafted."""
+    with OpenAI(base_url=f"http://{address}/v1", api_key="none", timeout=300, max_retries=0) as client:
+        messages = [{"role": "user", "content": question}]
+        answer = client.chat.completions.create(
+            model="tiny", messages=messages, **{"max_tokens": 48, **kind}
+        ).choices[0]
+    found = {"text": answer.message.content, "finish_reason": answer.finish_reason}
+    if answer.message.tool_calls:
+        found["calls"] = [(call.function.name, call.function.arguments) for call in answer.message.tool_calls]
+    if answer.logprobs:
+        found["logprobs"] = [
+            (place.token, place.logprob, [(top.token, top.logprob) for top in place.top_logprobs])
+            for place in answer.logprobs.content
+        ]
+    return found
+
+
+def at_once(address: str, kinds=KINDS, questions=QUESTIONS) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(questions)) as threads:
+        return list(threads.map(lambda each: ask(address, *each), zip(kinds, questions)))
+
+
+def assert_equal(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """But for the last bits of log-probabilities."""
+    for one, other in zip(found, wanted, strict=True):
+        mine, theirs = one.pop("logprobs", []), other.get("logprobs", [])
+        assert one == {name: value for name, value in other.items() if name != "logprobs"}
+        for (token, value, top), (its_token, its_value, its_top) in zip(mine, theirs, strict=True):
+            assert (token, [id for id, _ in top]) == (its_token, [id for id, _ in its_top])
+            values = [its_value, *[each for _, each in its_top]]
+            assert [value, *[each for _, each in top]] == pytest.approx(values, abs=1e-3)
+
+
+def value(exposed: str, name: str) -> float:
+    """Of a metric on a page of them."""
+    [line] = [line for line in exposed.splitlines() if line.startswith(f"opensled:{name} ")]
+    return float(line.split()[1])
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
+    address = f"127.0.0.1:{free_port()}"
+    with serve("torch", "--http", address) as process:
+        process.wait_ready()
+        return at_once(address), at_once(address, [LONG] * 4, QUESTIONS[:4])
+
+
+@pytest.fixture(scope="module")
+def api():
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def server(api):
+    with serve("vllm", "--http", api, "--kv-tokens", "8192", "--draft-wait", "1") as process:
+        yield process.wait_ready(300)
+
+
+def test_texts_without_a_device_are_those_of_engine_torch(server, api, wanted):
+    assert_equal(at_once(api), wanted[0])
+
+
+@pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback", "llamacpp"])
+def test_texts_are_those_of_engine_torch_whoever_drafts(server, wanted, drafter):
+    if drafter == "llamacpp" and subprocess.run([device_python(), "-c", "import llama_cpp"]).returncode:
+        pytest.skip("llama.cpp is neither here nor in .venv")
+    with edge(server, drafter) as device:
+        assert_equal(at_once(device.wait_ready()), wanted[0])
+
+
+def test_what_it_says_of_itself(server, api):
+    with urlopen(f"http://{api}/v1/models") as reply:
+        assert json.load(reply)["data"][0]["id"] == "tiny"
+    refused = pytest.raises(BadRequestError, match="engine vllm tells no log-probabilities of a prompt")
+    with OpenAI(base_url=f"http://{api}/v1", api_key="none") as client, refused:
+        client.completions.create(model="tiny", prompt="hello", echo=True, logprobs=1, max_tokens=2)
+
+
+@pytest.mark.parametrize("drafter", ["none", "vllm:ngram"])
+def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp_path):
+    """Memory for two of eight texts; two servers die as they write, and the devices go on with the next one."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("one alice\ntwo bob\n")
+    tokens.chmod(0o600)
+    listen = f"127.0.0.1:{free_port()}"
+    options = ("--kv-tokens", "768", "--context", "512", "--tokens", str(tokens), "--drafter", drafter)
+
+    metrics = f"127.0.0.1:{free_port()}"
+
+    def start() -> Process:
+        process = ends.enter_context(serve("vllm", *options, "--metrics", metrics, listen=listen))
+        process.wait_ready(300)
+        return process
+
+    def device(name: str) -> Process:
+        path = tmp_path / name
+        path.write_text(name)
+        path.chmod(0o600)
+        return edge(listen, "lookup", "--token-file", str(path), "--give-up", "400")
+
+    with ExitStack() as ends:
+        target = start()
+        tenants = [ends.enter_context(device(name)).wait_ready() for name in ("one", "two")]
+        threads = ends.enter_context(ThreadPoolExecutor(8))
+        asked = [
+            threads.submit(ask, address, LONG, question) for question in QUESTIONS[:4] for address in tenants
+        ]
+        for _ in range(2):
+            wait(asked, 3, FIRST_COMPLETED)
+            target.kill()
+            target = start()
+        found = [each.result() for each in asked]
+        with urlopen(f"http://{metrics}/metrics") as reply:
+            counted = reply.read().decode()
+    assert found == [each for each in wanted[1] for _ in tenants]
+    assert value(counted, "preemptions_total") > 0
+    assert (value(counted, "server_drafts_total") > 0) == (drafter != "none")

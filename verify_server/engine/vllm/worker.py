@@ -1,0 +1,68 @@
+"""vLLM's worker, which decides the rows of each sequence as every engine of this server does.
+
+vLLM loads the class by name (`worker_cls`). Where several processes compute a model together, each of them has all
+logits and decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from vllm.platforms import current_platform
+from vllm.v1.outputs import ModelRunnerOutput, SamplerOutput
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from verify_server.acceptance.base import AcceptanceResult, decided
+from verify_server.acceptance.decide import Outcome, Question, decide
+from verify_server.engine.torch_scores import TorchScores
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as Worker
+else:
+    from vllm.v1.worker.gpu_worker import Worker
+
+NO_TOKEN = -1  # vLLM leaves it out
+
+
+class FleetWorker(Worker):
+    """`Worker` that samples with shared noise."""
+
+    def init_device(self) -> None:
+        """See `Worker`."""
+        super().init_device()
+        self.questions: Mapping[str, Question] = {}  # of the step, by request
+        self.outcomes: dict[str, Outcome] = {}
+        self.model_runner._sample = self._sample  # in place of vLLM's samplers, plain and rejecting
+
+    def sample_tokens(self, questions: Mapping[str, Question] | None) -> ModelRunnerOutput:
+        """See `Worker`; questions come in place of vLLM's masks, and outcomes go with its output."""
+        self.questions, self.outcomes = questions or {}, {}
+        output = super().sample_tokens(None)
+        if self.outcomes:
+            output.outcomes = self.outcomes
+        return output
+
+    def _sample(self, logits: torch.Tensor, metadata: SpecDecodeMetadata | None) -> SamplerOutput:
+        """Decide the rows of all requests, in the order of the batch: each has one more than draft tokens."""
+        ids = self.model_runner.input_batch.req_ids
+        drafted = [0] * len(ids) if metadata is None else metadata.num_draft_tokens
+        questions, row = {}, 0
+        for id, count in zip(ids, drafted):
+            if id in self.questions:
+                questions[id] = self.questions[id]._replace(row=row)
+            row += count + 1
+        self.outcomes = decide(questions, TorchScores(logits))
+        return SamplerOutput(self._tokens(ids, max(drafted, default=0)).to(logits.device), None)
+
+    def _tokens(self, ids: list[str], longest: int) -> torch.Tensor:
+        """int32 [requests, longest draft + 1]. At least two columns: in a single one vLLM takes NO_TOKEN for an id."""
+        tokens = torch.full((len(ids), max(2, longest + 1)), NO_TOKEN, dtype=torch.int32)
+        for place, id in enumerate(ids):
+            outcome = self.outcomes.get(id)
+            if isinstance(outcome, AcceptanceResult):
+                check = self.questions[id].check
+                assert check is not None, "what is decided was asked"
+                news = decided(check, outcome)
+                tokens[place, : len(news)] = torch.tensor(news, dtype=torch.int32)
+        return tokens
