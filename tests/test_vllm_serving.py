@@ -20,7 +20,7 @@ from verify_server.engine.vllm import served
 from verify_server.engine.vllm.proposals import VllmProposals
 from verify_server.input_processor import InputProcessor
 from verify_server.security import TenantLimits, Tenants
-from verify_server.served_model import ServedModel
+from verify_server.served_model import ServedModel, load_llamacpp, load_torch
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,12 @@ def test_a_drafter_of_vllm_needs_its_engine_and_a_name():
         with pytest.raises(UsageError, match="has a name, such as vllm:ngram, and needs --engine vllm"):
             SERVER_DRAFTERS.get(name)(ServeConfig(drafter=name), other)
     assert isinstance(SERVER_DRAFTERS.get("vllm:ngram")(ServeConfig(), model()), VllmProposals)
+
+
+@pytest.mark.parametrize("load", [load_torch, load_llamacpp])
+def test_other_engines_refuse_its_arguments(load):
+    with pytest.raises(UsageError, match="only --engine vllm takes it"):
+        load(ServeConfig(model="tiny", vllm="block_size=32"))
 
 
 def model() -> served.VllmModel:

@@ -113,15 +113,17 @@ def _is_gguf(model: str) -> bool:
     return False
 
 
-def _tell_loading(model: str) -> None:
-    """Said before the libraries are imported, which takes seconds. Raises as `_is_gguf` does."""
-    _is_gguf(model)
-    tell(f"loading {model}")
+def _tell_loading(config: ServeConfig) -> None:
+    """Said before the libraries are imported, which takes seconds. Raises UsageError, and as `_is_gguf` does."""
+    if config.vllm:
+        raise UsageError(f"--vllm {config.vllm}: only --engine vllm takes it; leave the flag out")
+    _is_gguf(config.model)
+    tell(f"loading {config.model}")
 
 
 def load_torch(config: ServeConfig) -> ServedModel:
     """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id."""
-    _tell_loading(config.model)
+    _tell_loading(config)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     if config.dtype == "stored":
@@ -169,7 +171,7 @@ def _gguf_text(path: Path) -> TextCodec:
 
 def load_llamacpp(config: ServeConfig) -> ServedModel:
     """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
-    _tell_loading(config.model)
+    _tell_loading(config)
     from verify_server.text.gguf_text import GgufText
 
     _refuse_for_gguf(config)
