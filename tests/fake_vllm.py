@@ -14,7 +14,7 @@ from opensled.protocol import EndRules, cut
 from tests.fakes import FakeScores, next_token
 from verify_server.acceptance.base import AcceptanceResult, decided
 from verify_server.acceptance.decide import Outcome, Question, decide, step_failed
-from verify_server.engine.vllm.decoding import Decode, Progress
+from verify_server.engine.vllm.decoding import Decode, DecodeResult
 
 
 @dataclass
@@ -70,14 +70,14 @@ class FakeCore:
     def close(self) -> None:
         """There is nothing to end."""
 
-    def step(self, plan: Mapping[str, Decode]) -> dict[str, Progress]:
+    def step(self, plan: Mapping[str, Decode]) -> dict[str, DecodeResult]:
         if self.fails:
             self.fails -= 1
             for id in [*self.running]:
                 self._preempt(id)
-            return dict.fromkeys(self.sequences, Progress())
+            return dict.fromkeys(self.sequences, DecodeResult())
         self._left, before = self.chunk, self.preempted
-        found: dict[str, Progress] = {}
+        found: dict[str, DecodeResult] = {}
         for id in [*self.running]:
             if id in self.running:
                 self._compute(id, plan, found)
@@ -88,18 +88,18 @@ class FakeCore:
             self.running.append(self.waiting.pop(0))
             self._compute(id, plan, found)
         told = {
-            id: found.get(id, Progress(computed=one.computed))._replace(computed=one.computed)
+            id: found.get(id, DecodeResult(computed=one.computed))._replace(computed=one.computed)
             for id, one in self.sequences.items()
         }
         for id, progress in found.items():
             self._commit(id, progress)
         if self.poisoned in self.sequences:
             self.abort([self.poisoned])
-            told[self.poisoned] = Progress(step_failed())
+            told[self.poisoned] = DecodeResult(step_failed())
             self.poisoned = ""
         return told
 
-    def _compute(self, id: str, plan: Mapping[str, Decode], found: dict[str, Progress]) -> None:
+    def _compute(self, id: str, plan: Mapping[str, Decode], found: dict[str, DecodeResult]) -> None:
         """One sequence's share of a step."""
         one, decode = self.sequences[id], plan.get(id)
         if decode is not None and decode.check.position != len(one.tokens):
@@ -124,9 +124,9 @@ class FakeCore:
             if isinstance(asked, Question):
                 contexts = [[*one.tokens, *check.ids[:count]] for count in range(drafted + 1)]
                 outcome = decide({0: asked}, FakeScores(contexts, next_token))[0]
-            found[id] = Progress(outcome, check)
+            found[id] = DecodeResult(outcome, check)
 
-    def _commit(self, id: str, progress: Progress) -> None:
+    def _commit(self, id: str, progress: DecodeResult) -> None:
         one = self.sequences[id]
         if isinstance(progress.outcome, AcceptanceResult):
             news, over = cut(decided(progress.check, progress.outcome), len(one.tokens), one.ends)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ import torch
 from opensled.errors import ModelError, NotFound, UnsupportedModel
 from opensled.messages import ChatMessage
 from opensled.store import model_path
-from opensled_training.export_gguf import write_gguf
+from tests.test_widened import source as source
+from tests.test_widened import stored as stored
 from verify_server.engine import loading
 from verify_server.engine.vllm import model_folder
 from verify_server.engine.vllm.model_folder import folder_of
@@ -28,18 +28,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of this user, and empty."""
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "folders"
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("stored") / "tiny-q8_0.gguf"
-    write_gguf(model_path("tiny"), path, "Q8_0")
-    return path
-
-
-@pytest.fixture
-def source(stored: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(stored, tmp_path / "tiny-q8_0.gguf"))
 
 
 def logits(model: Path) -> torch.Tensor:

@@ -27,7 +27,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.vllm import versions
 from verify_server.engine.vllm.arguments import FIXED
 from verify_server.engine.vllm.core import VllmCore, start
-from verify_server.engine.vllm.decoding import Decode, Progress
+from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.engine.vllm.drafters import speculative_config
 from verify_server.riders.answer_logprobs import LogprobsReading
 from verify_server.text.guide import GuideCompiler
@@ -181,7 +181,7 @@ def write(core: VllmCore, answers: Sequence[Answer], drafting: Drafting, most: i
 
 def one_step(
     core: VllmCore, live: Mapping[str, Answer], drafting: Drafting, failed: list[str] | None = None
-) -> dict[str, Progress]:
+) -> dict[str, DecodeResult]:
     """A step of the answers that live; the names of those that fail go to `failed`, which is a failure without it."""
     plan = {name: found for name, answer in live.items() if (found := drafting(answer)) is not None}
     progress = core.step(plan)

@@ -74,7 +74,7 @@ def decide(questions: Mapping[Key, Question], scores: Scores) -> dict[Key, Outco
 
 
 def unforeseen() -> EngineError:
-    """The outcome of a sequence whose error, which is being handled, nobody foresaw."""
+    """The outcome of a sequence after an unexpected error; called where that is handled."""
     log.exception("a sequence's rows cannot be decided")
     return step_failed()
 

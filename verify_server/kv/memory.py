@@ -52,7 +52,7 @@ class SequenceMemory:
         return computed
 
     def withdraw(self) -> None:
-        """The KV of this sequence may be wrong: nobody finds it from now on."""
+        """The KV of this sequence may be wrong: from now on no other sequence finds it."""
 
 
 class TargetMemory:

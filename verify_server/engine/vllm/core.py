@@ -1,7 +1,7 @@
 """Drives vLLM's engine core in this process: sequences come and go, and one call is one step.
 
-A step that fails would leave vLLM with requests that are never computed again, and with KV that nobody computed in its
-prefix cache. So nothing of a failed step stays: all sequences leave vLLM, its cache is emptied, and they come back one
+After a failed step vLLM would hold requests that it never computes again, and its prefix cache KV that was never
+computed. So nothing of a failed step stays: all sequences leave vLLM, its cache is emptied, and they come back one
 in a step. The one whose return fails is the cause, and ends.
 """
 
@@ -25,7 +25,7 @@ from opensled.errors import EngineLost, InvalidRequest, OpenSledError
 from opensled.protocol import EndRules
 from verify_server.acceptance.decide import step_failed
 from verify_server.engine.base import EngineInfo
-from verify_server.engine.vllm.decoding import Decode, Progress
+from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.engine.vllm.scheduler import FleetScheduler
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class VllmCore:
             list(takewhile(lambda token: token >= 0, request.spec_token_ids)) if request is not None else []
         )
 
-    def step(self, plan: Mapping[str, Decode]) -> dict[str, Progress]:
+    def step(self, plan: Mapping[str, Decode]) -> dict[str, DecodeResult]:
         """Compute a step: prompts that wait, and those decodes of `plan` for which vLLM has memory and room.
 
         What became of each sequence; one that has reached its end is forgotten. A step may fail: then nothing is
@@ -150,7 +150,7 @@ class VllmCore:
         self._core.post_step(computed)
         return [output for each in outputs.values() for output in each.outputs]
 
-    def _progress(self, outputs: Sequence[EngineCoreOutput]) -> dict[str, Progress]:
+    def _progress(self, outputs: Sequence[EngineCoreOutput]) -> dict[str, DecodeResult]:
         ended = []
         for output in outputs:
             sequence = self._sequences[output.request_id]
@@ -164,7 +164,7 @@ class VllmCore:
             del self._sequences[id]
         return found
 
-    def _progress_of(self, id: str) -> Progress:
+    def _progress_of(self, id: str) -> DecodeResult:
         scheduler, sequence = self._scheduler, self._sequences[id]
         outcome, check = scheduler.outcomes.get(id), scheduler.checks.get(id)
         if isinstance(outcome, OpenSledError) and check is not None and check.draft:
@@ -174,7 +174,7 @@ class VllmCore:
         request = scheduler.requests.get(id)  # None: it has ended, or waits to come back
         if request is not None and request.prefill_stats is not None:  # until its first token
             sequence.cached = request.prefill_stats.num_cached_tokens
-        return Progress(
+        return DecodeResult(
             outcome,
             check,
             request.num_computed_tokens if request is not None else 0,
@@ -225,12 +225,12 @@ class VllmCore:
         )
         self._core.add_request(*self._core.preprocess_add_request(request))
 
-    def _recovered(self, error: Exception) -> dict[str, Progress]:
+    def _recovered(self, error: Exception) -> dict[str, DecodeResult]:
         """Take all sequences out of vLLM after a failed step; what becomes of them. Raises EngineLost."""
         log.error("a step of vLLM failed", exc_info=error)
-        found = dict.fromkeys(self._sequences, Progress())
+        found = dict.fromkeys(self._sequences, DecodeResult())
         if (blamed := self._on_trial) is not None and blamed in self._sequences:
-            found[blamed] = Progress(step_failed())
+            found[blamed] = DecodeResult(step_failed())
         try:
             self._leave()
         except Exception as worse:
@@ -278,8 +278,8 @@ def start(arguments: Mapping[str, Any]) -> VllmCore:
 
 @contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """While inside, nobody finds a loaded module. vLLM's start on a processor looks at every object of all modules, and
-    stumbles over one of numba's, which answers to every name."""
+    """Hide a loaded module for a while. At its start on a CPU, vLLM looks at every object of all modules, and fails at
+    one of numba's, which answers to every name."""
     module = sys.modules.pop(name, None)
     try:
         yield

@@ -23,7 +23,7 @@ def plain(check: DraftCheck) -> Question:
 class Decode(NamedTuple):
     """One sequence decodes in a step. Without one it is held back, or its prompt is computed."""
 
-    check: DraftCheck  # with the draft that is verified, whoever made it
+    check: DraftCheck  # with the draft that is verified, a device's or the server's
     ask: int = 0  # tokens that vLLM's drafter is to propose after the step
     question: Callable[[DraftCheck], Asked] = plain  # called when it is known which draft the step holds
 
@@ -37,7 +37,7 @@ class Decode(NamedTuple):
         return self.check._replace(draft=self.check.draft[:count])
 
 
-class Progress(NamedTuple):
+class DecodeResult(NamedTuple):
     """What a step did for one sequence."""
 
     outcome: Outcome = None  # None: nothing is decided

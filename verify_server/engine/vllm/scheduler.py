@@ -38,7 +38,7 @@ class FleetScheduler(Scheduler):
                 self._place(request)
         step = super().schedule(*args, **kwargs)
         self.preempted = frozenset(step.preempted_req_ids or ())
-        # At least one: a draft model keeps up with the text by it, and a proposal that nobody wants is not verified.
+        # At least one: so a draft model reads the text in every step. What was not asked for is not verified.
         asked = max((decode.ask for decode in self.plan.values()), default=0)
         step.num_spec_tokens_to_schedule = min(max(1, asked), self.num_spec_tokens)
         return step

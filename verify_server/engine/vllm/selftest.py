@@ -20,7 +20,7 @@ from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
 from verify_server.acceptance.decide import Question
 from verify_server.acceptance.match import Match
 from verify_server.engine.vllm.core import VllmCore
-from verify_server.engine.vllm.decoding import Decode, Progress
+from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.riders.answer_logprobs import LogprobsReading
 
 TEMPERATURES = (0.0, 0.8)
@@ -76,7 +76,7 @@ class _Text:
     def _key(self) -> bytes:
         return noise_key(self.prompt_length)
 
-    def commit(self, progress: Progress) -> None:
+    def commit(self, progress: DecodeResult) -> None:
         outcome, check = progress.outcome, progress.check
         if isinstance(outcome, EngineError):
             raise SelfTestFailed(f"vLLM cannot write a plain answer: {outcome}")

@@ -49,7 +49,7 @@ class Core(Protocol):
 
     def without_memory(self) -> list[str]: ...
 
-    def step(self, plan: Mapping[str, Decode]) -> dict[str, decoding.Progress]: ...
+    def step(self, plan: Mapping[str, Decode]) -> dict[str, decoding.DecodeResult]: ...
 
     def close(self) -> None: ...
 
@@ -109,7 +109,7 @@ class VllmTarget(Target):
     def __init__(self, core: Core, facts: EngineInfo, drafting: DraftStage | None = None) -> None:
         self._core, self.facts, self.drafting = core, facts, drafting
         self.memory = VllmMemory(core, facts.num_blocks)
-        self._over: deque[str] = deque()  # sequences that nobody reads any more
+        self._over: deque[str] = deque()  # sequences without a reader, which have ended
         self._away: dict[str, list[int]] = {}  # the texts of those that had to leave vLLM
         self._fresh: set[str] = set()  # those in vLLM of which nothing is computed yet
         self._errors: dict[str, OpenSledError] = {}  # of those that failed outside of their steps
@@ -208,7 +208,7 @@ class VllmTarget(Target):
 
     def _computed(
         self, plan: Mapping[str, Decode], before: Mapping[str, int]
-    ) -> Mapping[str, decoding.Progress]:
+    ) -> Mapping[str, decoding.DecodeResult]:
         """What became of the sequences of a plan; `before`: tokens that vLLM had of each."""
         self._leave([name for name in self._core.without_memory() if name not in plan])
         found = self._step(plan)
@@ -236,14 +236,14 @@ class VllmTarget(Target):
     def _rests_long(self, name: str) -> bool:
         return self._now - self._used[name] > ROUND_SECONDS
 
-    def _step(self, plan: Mapping[str, Decode]) -> Mapping[str, decoding.Progress]:
+    def _step(self, plan: Mapping[str, Decode]) -> Mapping[str, decoding.DecodeResult]:
         found = self._core.step(plan)
         for name, progress in found.items():
             if name not in plan and isinstance(progress.outcome, OpenSledError):
                 self._errors[name] = progress.outcome
         return found
 
-    def _told(self, name: str, item: StepItem, progress: decoding.Progress) -> Outcome | Progress:
+    def _told(self, name: str, item: StepItem, progress: decoding.DecodeResult) -> Outcome | Progress:
         """What the machine hears of an item."""
         length, outcome = item.segment.start + len(item.segment.tokens), progress.outcome
         assert item.check is not None
@@ -277,6 +277,6 @@ def _decode_of(item: StepItem) -> Decode:
     return Decode(item.check, ask=item.ask, question=question)
 
 
-def _got_on(progress: decoding.Progress, before: int) -> bool:
+def _got_on(progress: decoding.DecodeResult, before: int) -> bool:
     """Whether anything was computed or decided of a sequence that had so many tokens computed."""
     return progress.outcome is not None or progress.check is not None or progress.computed > before

