@@ -18,7 +18,6 @@ from scheduler.goodput.state import PROBE_READS, GoodputState, Wait
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
-from verify_server.offers.offer import Part
 from verify_server.offers.server import ServerDrafts
 from verify_server.trees import confidences, likeliest_first, together, tried
 
@@ -156,7 +155,7 @@ def test_what_was_not_verified_tells_as_much_as_was_written() -> None:
     before = draft.estimate.forecast
     draft.take(proposal(0.9, 0.9), 2, 5)
     assert draft.offer is not None
-    draft.judge(Part(draft.offer, DraftBlock(5)), (1,))
+    draft.judge(draft.offer, (1,))
     assert draft.estimate.forecast.first > before.first
     assert draft.estimate.forecast.later == before.later
 

@@ -20,7 +20,7 @@ from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
-from verify_server.offers.offer import NO_DRAFT, DraftLimits, Room
+from verify_server.offers.offer import NO_DRAFT, DraftLimits
 from verify_server.offers.server import ServerDrafts
 from verify_server.trees import path_to, together
 
@@ -144,7 +144,7 @@ def own_tree(*parents: int) -> ServerDrafts:
 def verified(
     text: Text, most: int | None = None, device: DraftBlock = NO_DRAFT, limits: DraftLimits = LIMITS
 ) -> set[int]:
-    return set(own_tree(*BUSHY).cut(limits, Room(text, most, device), 0.0).verified.ids)
+    return set(own_tree(*BUSHY).cut(limits, text, most, 0.0, device).verified.ids)
 
 
 def test_how_much_of_a_tree_is_verified() -> None:
@@ -167,7 +167,7 @@ def test_beside_a_device_a_tree_takes_what_its_draft_leaves() -> None:
 def test_what_stands_of_a_tree_is_learned_by_its_depth() -> None:
     draft = own_tree(-1, -1, 0, 1)
     before = draft.estimate.forecast
-    whole = draft.cut(LIMITS, Room(Text()), 0.0)
+    whole = draft.cut(LIMITS, Text(), None, 0.0)
     assert draft.judge(whole, (11, 13, 7)) == 2
     assert draft.estimate.forecast.first > before.first and draft.estimate.forecast.later > before.later
 

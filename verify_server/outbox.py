@@ -1,7 +1,8 @@
-"""The messages to one reader: a queue whose `put` never blocks, and that tells producers when to pause."""
+"""The reader's end of a session: a queue whose `put` never blocks, and that tells producers when to pause."""
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, field
 
 from opensled.messages import Prefill, ServerMessage
 
@@ -80,6 +81,21 @@ class Outbox:
     def _release(self) -> None:
         self._congested = False
         _settle(self._space)
+
+
+@dataclass(eq=False, slots=True)
+class Reader:
+    """One reader after another; between two of them nobody reads."""
+
+    outbox: Outbox = field(default_factory=Outbox)
+    present: bool = False
+    listens: bool = False  # its device sends nothing more, and reads on
+    leaving: bool = False  # it goes on elsewhere
+
+    def attach(self) -> None:
+        """A new one takes over: the older stream ends."""
+        self.outbox.put(None)
+        self.outbox, self.present, self.listens = Outbox(), True, False
 
 
 def _settle(waiter: asyncio.Future[None] | None) -> None:

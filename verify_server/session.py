@@ -1,6 +1,6 @@
 """The server's side of one sequence: the drafts that wait for it, and the verdicts.
 
-Tokens and KV are in sequence.py, drafts and whose turn it is in offers/, the reader's end in reader.py, times in
+Tokens and KV are in sequence.py, drafts and whose turn it is in offers/, the reader's end in outbox.py, times in
 session_timing.py, optional traits in riders/. Lives on the server's event loop; only a `StepItem`, what one step
 computes for the session, travels to the engine's thread. Every `now` is in seconds on the loop's clock.
 """
@@ -19,9 +19,8 @@ from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
 from verify_server.observer import NOBODY, Observer
 from verify_server.offers.checks import check_draft
-from verify_server.offers.sources import NO_PARTS, DraftSources
-from verify_server.outbox import Outbox
-from verify_server.reader import Reader
+from verify_server.offers.sources import NO_DRAFTS, DraftSources
+from verify_server.outbox import Outbox, Reader
 from verify_server.riders.base import Message, Rider
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
@@ -126,7 +125,7 @@ class Session:
             unverified=min(news, sequence.unverified),
             revision=truth.rewinds,
         )
-        self.outbox.put(self.complete(verdict))
+        self.reader.outbox.put(self.complete(verdict) if self.riders else verdict)
 
     def complete(self, message: Message) -> Message:
         """A message that leaves, with what its riders have to say by it."""
@@ -181,11 +180,12 @@ class Session:
     def rests(self) -> bool:
         """Whether nothing can be done for it right now: no reader, a slow one, or a device at work."""
         offer = self.sources.device.offer
-        return not self.has_reader or self.awaits_draft or (offer is None and self.outbox.full)
+        reader = self.reader
+        return not reader.present or self.awaits_draft or (offer is None and reader.outbox.full)
 
     def view(self, now: float) -> SessionView:
         """What a policy sees of it; made anew only when something has changed, for most sessions of a plan rest."""
-        if (view := self._view) is None or view.paused != self.outbox.full:
+        if (view := self._view) is None or view.paused != self.reader.outbox.full:
             view = view_of(self, now)
             quota = self.sources.device.budget.quota
             self._view = view if quota is None else None  # what is left of it changes with time
@@ -225,8 +225,8 @@ class Session:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
         self._view = None
         length, sources, terms = len(self.sequence), self.sources, self.terms
-        parts = sources.cut(piece, self.sequence, now) if piece.decide else NO_PARTS
-        block = parts.block
+        drafts = sources.cut(piece, self.sequence, now) if piece.decide else NO_DRAFTS
+        block = drafts.block
         segment, reads = self._segment(piece, block)
         check = hint = None
         ask: tuple[int, tuple[int, ...]] = (0, ())
@@ -235,12 +235,12 @@ class Session:
             check = DraftCheck(
                 block.tokens, length, terms.params, terms.key, parents=block.parents, ends=ends
             )
-            hint = sources.spend(parts, piece.hint, length, now)
+            hint = sources.spend(drafts, piece.hint, length, now)
             ask = sources.ask(piece.ask, self.sequence, len(block.tokens), now)
         elif not self.sequence.computed:  # what is found, and what a chunk brings, is told by itself
             self.tell_prefill()
         self.in_step = True
-        return StepItem(self, segment, check, parts, hint, *ask, reads)
+        return StepItem(self, segment, check, drafts, hint, *ask, reads)
 
     def _segment(self, piece: Slice, block: DraftBlock) -> tuple[Segment, tuple[Reading, ...]]:
         """What a step computes, with all that riders want of it."""
@@ -274,7 +274,7 @@ class Session:
 
     def _apply(self, item: StepItem, check: DraftCheck, result: AcceptanceResult, now: float) -> int:
         """A decision; returns how many tokens are committed by it."""
-        base, draft, ids = len(self.sequence), item.parts.draft, decided(check, result)
+        base, draft, ids = len(self.sequence), item.drafts.device.draft, decided(check, result)
         before = self.sequence.prefill if self.riders else None
         news = self.sequence.commit(ids, result.num_accepted)
         if before is not None:
@@ -282,7 +282,7 @@ class Session:
                 rider.committed(base, news, result)
             self.tell_prefill(before)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        stands, own = self.sources.judge(item.parts, ids, known, len(news)), item.parts.server.verified
+        stands, own = self.sources.judge(item.drafts, ids, known, len(news)), item.drafts.server.verified
         if own.tokens:
             self.stats.own.add(len(own.tokens), stands)
         self.timing.left(len(self.sequence), now)
@@ -300,12 +300,12 @@ class Session:
     def postpone(self, item: StepItem, now: float) -> None:
         """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""
         self.in_step, self._view = False, None
-        self.sources.postpone(item.parts, now)
+        self.sources.postpone(item.drafts, now)
 
     def _decide_again(self, item: StepItem, now: float) -> None:
         """Nothing was decided: all that the step computed is computed again, without a draft."""
         self.sequence.rewind(item.segment.start)
-        self.sources.device.hold_again(item.parts.device, len(self.sequence), now)
+        self.sources.device.hold_again(item.drafts.device, len(self.sequence), now)
 
     def _rebase_waiting(self, known: int, now: float) -> bool:
         """A draft that arrived before the end of the step meets the new truth, of which its reader knows the first

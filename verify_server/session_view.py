@@ -6,7 +6,7 @@ from typing import Protocol
 
 from scheduler.plan import NO_OFFER, SessionView
 from verify_server.offers.sources import DraftSources
-from verify_server.outbox import Outbox
+from verify_server.outbox import Reader
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.terms import Terms
@@ -22,12 +22,7 @@ class _Viewed(Protocol):
     sources: DraftSources
     timing: SessionTiming
     terms: Terms
-
-    @property
-    def outbox(self) -> Outbox: ...
-
-    @property
-    def has_reader(self) -> bool: ...
+    reader: Reader
 
     @property
     def server_drives(self) -> bool: ...
@@ -35,7 +30,7 @@ class _Viewed(Protocol):
 
 def view_of(session: _Viewed, now: float) -> SessionView:
     """The view at this moment; by position, for many are made for each step."""
-    sequence, timing, sources = session.sequence, session.timing, session.sources
+    sequence, timing, sources, reader = session.sequence, session.timing, session.sources, session.reader
     length, offer = len(sequence), sources.device.offer
     return SessionView(
         session.id,
@@ -44,8 +39,8 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         timing.waiting_since,
         sources.device.view(sources.limits, length, now),
         NO_OFFER if sources.server is None else sources.server.view(sources.limits, length, now),
-        session.outbox.full,
-        not session.has_reader or sequence.waits,
+        reader.outbox.full,
+        not reader.present or sequence.waits,
         sequence.computed,
         offer.since if offer else timing.waiting_since,
         timing.pace,

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from verify_server.acceptance.base import DraftCheck, Reading
 from verify_server.engine.base import Segment
-from verify_server.offers.sources import NO_PARTS, Parts
+from verify_server.offers.sources import NO_DRAFTS, StepDrafts
 
 SessionT = TypeVar("SessionT")  # `Session`, or what a simulation or a test has in its place
 
@@ -17,7 +17,7 @@ class StepItem(NamedTuple, Generic[SessionT]):
     session: SessionT
     segment: Segment
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
-    parts: Parts = NO_PARTS  # what of the drafts that waited is verified
+    drafts: StepDrafts = NO_DRAFTS  # that waited, with what of them is verified
     hint: int | None = None  # goes with the verdict
     ask: int = 0  # tokens that the server's drafter is to draft after the step
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them

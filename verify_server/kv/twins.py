@@ -15,7 +15,7 @@ from verify_server.session import Session
 
 def adopts(session: Session, block_size: int) -> bool:
     """Whether a session takes over what others computed: it has more than a block to compute, for a reader."""
-    return session.has_reader and session.sequence.uncomputed > block_size
+    return session.sequence.uncomputed > block_size and session.has_reader
 
 
 class StepBlocks:

@@ -145,7 +145,7 @@ class DraftBudget:
 
     def longest(self, wanted: int, length: int, now: float) -> int:
         """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
-        if not self.record.drafting or not self._are_of_use:
+        if not self.record.drafting or (self.riders and not self._are_of_use):
             return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0
@@ -178,4 +178,4 @@ class DraftBudget:
 
     @property
     def _are_of_use(self) -> bool:
-        return not self.riders or all(rider.takes_drafts for rider in self.riders)
+        return all(rider.takes_drafts for rider in self.riders)

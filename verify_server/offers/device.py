@@ -9,7 +9,7 @@ from opensled.turns import Turn
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import OfferView
 from verify_server.offers.budget import DraftBudget
-from verify_server.offers.offer import DraftLimits, Offer, Part
+from verify_server.offers.offer import DraftLimits, Offer
 from verify_server.offers.source import DraftSource
 from verify_server.trees import depth
 
@@ -67,10 +67,10 @@ class DeviceDrafts(DraftSource):
         if hint is not None:
             self.estimate.device.hint = hint
 
-    def hold_again(self, part: Part, length: int, now: float) -> None:
+    def hold_again(self, taken: Offer, length: int, now: float) -> None:
         """Nothing was decided of a step: its draft is still to be answered, and not verified any more."""
-        if self.offer is None and part.offer.draft is not None:
-            self.offer = Offer(DraftBlock(length), now, (), part.offer.draft)
+        if self.offer is None and taken.draft is not None:
+            self.offer = Offer(DraftBlock(length), now, (), taken.draft)
 
     def hint(self, advice: int | None, limits: DraftLimits, length: int, now: float) -> int | None:
         """The hint that goes with the next verdict; `advice`: the policy's."""

@@ -32,29 +32,22 @@ class Text(Protocol):
     def free(self) -> int: ...
 
 
-class Room(NamedTuple):
-    """What a step leaves for one draft."""
-
-    text: Text
-    most: int | None = None  # tokens that the plan has for it; None = all
-    beside: DraftBlock = NO_DRAFT  # the draft of another source that is verified, too
-
-
 class Offer(NamedTuple):
-    """A draft not yet planned."""
+    """A draft that waits, or one of which a step verifies a part."""
 
     block: DraftBlock  # what of it follows the text; of a tree the likeliest tokens come first
     since: float = 0.0  # when it came, in seconds
     # For each token of `block` the chance that it stands with all before it; () = its drafter does not say
     reach: tuple[float, ...] = ()
     draft: Draft | None = None  # as a device sent it; None = the server's own
+    verified: DraftBlock = NO_DRAFT  # by a step: some of `block`
 
-    def cut(self, limits: DraftLimits, budget: int, room: Room) -> DraftBlock:
-        """What of it is verified: a chain, or a tree in the engine's order. `budget`: tokens at most."""
-        text, block, beside = room.text, self.block, room.beside
+    def cut(self, limits: DraftLimits, budget: int, text: Text, beside: DraftBlock) -> DraftBlock:
+        """What of it is verified behind a text: a chain, or a tree in the engine's order. `budget`: tokens at most;
+        `beside`: the draft of another source that is verified, too."""
+        block = self.block
         is_tree, length = bool(block.parents), len(text)
-        most = min(budget, len(block.tokens) if room.most is None else room.most)
-        most = min(most, limits.max_tree if is_tree else limits.max_draft)
+        most = min(budget, limits.max_tree if is_tree else limits.max_draft)
         if is_tree:
             # What a tree needs beyond the longest chain it takes of free memory: no other session loses KV for it.
             most = min(most, max(limits.max_draft, text.free))
@@ -70,11 +63,4 @@ class Offer(NamedTuple):
         return depth_first(cut)
 
 
-class Part(NamedTuple):
-    """Of one source what a step verifies."""
-
-    offer: Offer = Offer(NO_DRAFT)
-    verified: DraftBlock = NO_DRAFT
-
-
-NO_PART = Part()
+NOTHING = Offer(NO_DRAFT)

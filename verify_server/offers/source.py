@@ -6,7 +6,7 @@ from opensled.messages import Draft, DraftBlock
 from opensled.protocol import agreed
 from scheduler.estimates import DraftEstimate
 from verify_server.offers.budget import DraftBudget
-from verify_server.offers.offer import NO_PART, DraftLimits, Offer, Part, Room
+from verify_server.offers.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
 from verify_server.trees import confidences, depth, likeliest_first, seen_of, tried, without_twins
 
 
@@ -29,28 +29,33 @@ class DraftSource:
         """From now on `block` waits; see `Offer`."""
         self.offer = Offer(block, since, self._reach(block), draft)
 
-    def cut(self, limits: DraftLimits, room: Room, now: float) -> Part:
-        """What is verified of the draft that waits; there is one. Changes nothing."""
+    def cut(
+        self, limits: DraftLimits, text: Text, most: int | None, now: float, beside: DraftBlock = NO_DRAFT
+    ) -> Offer:
+        """The draft that waits, with what of it is verified; there is one. Changes nothing. `most`: tokens that the
+        plan has for it, None = all; `beside`: see `Offer.cut`."""
         offer = self.offer
         assert offer is not None
-        budget = self.budget.longest(len(offer.block.tokens), len(room.text), now)
-        return Part(offer, offer.cut(limits, budget, room))
+        longest = len(offer.block.tokens)
+        budget = self.budget.longest(longest if most is None else min(most, longest), len(text), now)
+        block, since, reach, draft, _ = offer
+        return Offer(block, since, reach, draft, offer.cut(limits, budget, text, beside))
 
-    def spend(self, part: Part, length: int, now: float) -> None:
+    def spend(self, taken: Offer, length: int, now: float) -> None:
         """A step takes the draft that waited, behind a text of `length` tokens."""
         self.offer = None
-        self.budget.take(len(part.verified.tokens), length, now)
+        self.budget.take(len(taken.verified.tokens), length, now)
 
-    def postpone(self, part: Part, now: float) -> None:
-        """The step did not verify its part: the draft waits again, unless another one came meanwhile."""
-        self.budget.give_back(len(part.verified.tokens), now)
-        if self.offer is None and part is not NO_PART:
-            self.offer = part.offer
+    def postpone(self, taken: Offer, now: float) -> None:
+        """The step did not verify it: the draft waits again, unless another one came meanwhile."""
+        self.budget.give_back(len(taken.verified.tokens), now)
+        if self.offer is None and taken is not NOTHING:
+            self.offer = taken._replace(verified=NO_DRAFT)
 
-    def judge(self, part: Part, ids: tuple[int, ...], known: int = 0, committed: int = 0) -> int:
-        """The text goes on with `ids`, of which `committed` count, where a part of its draft, or nothing, was verified;
-        `known`: tokens of the draft that had proved right before. Returns how many tokens of the part stand."""
-        verified, whole, stands = part.verified, part.offer.block, 0
+    def judge(self, taken: Offer, ids: tuple[int, ...], known: int = 0, committed: int = 0) -> int:
+        """The text goes on with `ids`, of which `committed` count, where some of its draft, or nothing, was verified;
+        `known`: tokens of the draft that had proved right before. Returns how many of the verified tokens stand."""
+        verified, whole, stands = taken.verified, taken.block, 0
         if known or whole.tokens:
             seen = seen_of(verified, whole)
             path = agreed(seen, ids)

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from opensled.messages import Draft, DraftBlock
+from opensled.messages import DraftBlock
 from opensled.protocol import agreed
 from scheduler.plan import Slice
 from verify_server.offers.device import DeviceDrafts
-from verify_server.offers.offer import NO_DRAFT, NO_PART, DraftLimits, Part, Room, Text
+from verify_server.offers.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
 from verify_server.offers.server import ServerDrafts
 from verify_server.sequence import Sequence
 from verify_server.trees import together
 
 
-class Parts(NamedTuple):
-    """What of the drafts that waited a step verifies."""
+class StepDrafts(NamedTuple):
+    """The drafts that a step takes, with what of them it verifies."""
 
-    device: Part = NO_PART
-    server: Part = NO_PART
-    block: DraftBlock = NO_DRAFT  # both as one draft, a chain or a tree
-
-    @property
-    def draft(self) -> Draft | None:
-        """The draft of the device that the step answers; None = there is none."""
-        return self.device.offer.draft
+    device: Offer = NOTHING
+    server: Offer = NOTHING
+    block: DraftBlock = NO_DRAFT  # what is verified of both as one draft, a chain or a tree
 
 
-NO_PARTS = Parts()
+NO_DRAFTS = StepDrafts()
 
 
 class DraftSources:
@@ -39,24 +34,24 @@ class DraftSources:
         """`limits`: of its drafts, whoever makes them; `server`: None = no drafter of the server drafts for it."""
         self.limits, self.device, self.server = limits, device or DeviceDrafts(), server
 
-    def cut(self, piece: Slice, text: Text, now: float) -> Parts:
-        """What of the waiting drafts a slice verifies. Changes nothing."""
-        device = server = NO_PART
+    def cut(self, piece: Slice, text: Text, now: float) -> StepDrafts:
+        """The waiting drafts, with what of them a slice verifies. Changes nothing."""
+        device = server = NOTHING
         if self.device.offer is not None:
-            device = self.device.cut(self.limits, Room(text, piece.draft), now)
+            device = self.device.cut(self.limits, text, piece.draft, now)
         if self.server is not None and self.server.offer is not None:
-            server = self.server.cut(self.limits, Room(text, piece.own, device.verified), now)
+            server = self.server.cut(self.limits, text, piece.own, now, device.verified)
         if device is server:
-            return NO_PARTS
-        return Parts(device, server, together(device.verified, server.verified))
+            return NO_DRAFTS
+        return StepDrafts(device, server, together(device.verified, server.verified))
 
-    def spend(self, parts: Parts, advice: int | None, length: int, now: float) -> int | None:
-        """A step takes these parts, behind a text of `length` tokens. Returns the hint that goes with its verdict, by
+    def spend(self, drafts: StepDrafts, advice: int | None, length: int, now: float) -> int | None:
+        """A step takes these drafts, behind a text of `length` tokens. Returns the hint that goes with its verdict, by
         the policy's `advice`."""
         hint = self.device.hint(advice, self.limits, length, now)
-        self.device.spend(parts.device, length, now)
+        self.device.spend(drafts.device, length, now)
         if self.server is not None:
-            self.server.spend(parts.server, length, now)
+            self.server.spend(drafts.server, length, now)
         return hint
 
     def ask(self, most: int, text: Sequence, drafted: int, now: float) -> tuple[int, tuple[int, ...]]:
@@ -68,27 +63,27 @@ class DraftSources:
             return 0, ()
         return wanted, server.blocks(len(text) + drafted + wanted, text.memory)
 
-    def postpone(self, parts: Parts, now: float) -> None:
+    def postpone(self, drafts: StepDrafts, now: float) -> None:
         """The step verified nothing: its drafts wait again."""
-        self.device.postpone(parts.device, now)
+        self.device.postpone(drafts.device, now)
         if self.server is not None:
-            self.server.postpone(parts.server, now)
+            self.server.postpone(drafts.server, now)
 
-    def judge(self, parts: Parts, ids: tuple[int, ...], known: int, committed: int) -> int:
+    def judge(self, drafts: StepDrafts, ids: tuple[int, ...], known: int, committed: int) -> int:
         """See `DraftSource.judge`; `known`: of the device's draft. Returns how many tokens of the server's stand."""
         stands = 0
         if self.server is not None:
-            stands = self.server.judge(parts.server, ids)
-            if parts.server.verified.tokens:
-                self._compare(self.server, parts, ids, stands)
-        self.device.judge(parts.device, ids, known, committed)
+            stands = self.server.judge(drafts.server, ids)
+            if drafts.server.verified.tokens:
+                self._compare(self.server, drafts, ids, stands)
+        self.device.judge(drafts.device, ids, known, committed)
         return stands
 
-    def _compare(self, server: ServerDrafts, parts: Parts, ids: tuple[int, ...], stands: int) -> None:
+    def _compare(self, server: ServerDrafts, drafts: StepDrafts, ids: tuple[int, ...], stands: int) -> None:
         """A step verified a draft of the server, of which so much `stands`: alone, or beside one of the device."""
-        device, verified = self.device, parts.device.verified
+        device, verified = self.device, drafts.device.verified
         server.compare(
-            parts.server.verified, stands - len(agreed(verified, ids)), verified, device.estimate.forecast
+            drafts.server.verified, stands - len(agreed(verified, ids)), verified, device.estimate.forecast
         )
         if device.turn.hint == 0:
             device.estimate.follow(server.estimate)
