@@ -17,7 +17,6 @@ from relay.config import RelayConfig
 from relay.opening import Relay
 from relay.uplink import Upstream
 from verify_server.command import (
-    AnyModel,
     Served,
     clients,
     describe,
@@ -29,6 +28,7 @@ from verify_server.command import (
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import store_of
 from verify_server.security import Tenants, Tls
+from verify_server.served_model import LoadedModel
 from verify_server.session_manager import SessionManager
 
 
@@ -72,7 +72,7 @@ def _load(config: RelayConfig, tenants: Tenants, link: Link, info: ModelInfo) ->
     return Served(relay.manager, seen, target, relay.metrics), relay
 
 
-def seen_from_below(manager: SessionManager, target: AnyModel, above: ModelInfo) -> ModelInfo:
+def seen_from_below(manager: SessionManager, target: LoadedModel, above: ModelInfo) -> ModelInfo:
     """What a relay answers to `Describe`: `above` is what the server above does."""
     own = describe(manager, target)
     context = min(own.limits.context_length, above.limits.context_length)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import opensled
-from hw_profiles.step_cost import HardwareProfile, Roofline
+from hw_profiles.step_cost import HardwareProfile
 from opensled import discovery, notify
 from opensled.address import host_port, web_address
 from opensled.errors import UsageError
@@ -29,22 +29,20 @@ from opensled.thinking import thought_tags
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
-from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig, model_names
-from verify_server.costs import measured
-from verify_server.drafting.stage import drafting_of
+from verify_server.drafting import SERVER_DRAFTERS
+from verify_server.drafting.none import NoDrafter
+from verify_server.drafting.stage import DraftStage
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
 from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.pairing.command import with_home
 from verify_server.pairing.upkeep import home_kept
-from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
-from verify_server.round.target import SchedulingModel, Target
 from verify_server.security import TenantLimits, Tenants, Tls, read_tls, require_safe_listen, watched_tenants
-from verify_server.served_model import ServedModel
+from verify_server.served_model import LoadedModel
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
@@ -55,7 +53,6 @@ from verify_server.text.grammar_compiler import can_guide
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-AnyModel = ServedModel | SchedulingModel
 
 # Time for sequences to finish after SIGTERM, and for their last messages to be read after that. Chosen;
 # opensled/service/units allows for both.
@@ -94,7 +91,7 @@ class Served(NamedTuple):
 
     manager: SessionManager
     info: ModelInfo  # the answer to `Describe`
-    target: AnyModel
+    target: LoadedModel
     metrics: Sequence[Metric] = ()  # beside those of every server
 
 
@@ -155,7 +152,7 @@ def _tenants(config: ServeConfig) -> Tenants:
 
 def make_manager(
     config: ServeConfig,
-    target: AnyModel,
+    target: LoadedModel,
     tenants: Tenants,
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
@@ -170,36 +167,38 @@ def make_manager(
     return SessionManager(loop, target, limits, signer, keeper_of(config, target.text.fingerprint))
 
 
-def session_limits(config: ServeConfig, target: AnyModel, tenants: Tenants) -> SessionLimits:
-    """What a server of this target admits; its acceptance rules are loaded."""
-    if isinstance(target, ServedModel):
-        limits = _limits(config, tenants)
-        limits.rules.load(config.model, config.pivots, target.engine, target.text.fingerprint)
-        return limits
-    if tenants.kv_budgets:
+def session_limits(config: ServeConfig, target: LoadedModel, tenants: Tenants) -> SessionLimits:
+    """What a server of this target admits; its acceptance rules are loaded. Raises UsageError."""
+    if tenants.kv_budgets and not target.keeps_budgets:
         raise UsageError(
             f"engine {target.info.runtime} keeps no KV budget of a tenant; take kv_tokens out of {config.tokens}"
         )
-    return _limits(replace(config, rules=config.rules or target.rules), tenants)
+    return SessionLimits(
+        max_sessions=config.max_sessions,
+        max_draft=config.max_draft,
+        max_tree=config.max_tree,
+        rules=target.rules(config),
+        tenants=tenants,
+        min_pace=config.min_pace,
+        max_pace=max(config.max_pace, config.min_pace) or None,
+    )
 
 
-def make_loop(config: ServeConfig, target: AnyModel, prefix_key: bytes = b"") -> VerifyLoop:
+def make_loop(config: ServeConfig, target: LoadedModel, prefix_key: bytes = b"") -> VerifyLoop:
     """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
     `BlockTarget`."""
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft)
     policy = make_policy(config.policy, options)
-    drafting = drafting_of(config, target)
-    steps: Target
-    if isinstance(target, ServedModel):
-        cost = target.cost or measured(target.engine, Roofline())
-        # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would
-        # hold.
-        shares = config.prefix_cache and config.policy != "static"
-        steps = BlockTarget(target.engine, drafting, shares, prefix_key)
-    else:
-        cost, steps = target.cost(), target.target(drafting)
+    drafting, cost = drafting_of(config, target), target.cost()
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
+    steps = target.target(config, drafting, prefix_key)
     return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)
+
+
+def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
+    """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
+    drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
+    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)
 
 
 async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None, load: Load) -> int:
@@ -265,18 +264,6 @@ def announcing(config: ServeConfig) -> AbstractAsyncContextManager[None]:
     return discovery.announced(discovery.SERVING, config.listen, host_port(config.listen)[1])
 
 
-def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
-    return SessionLimits(
-        max_sessions=config.max_sessions,
-        max_draft=config.max_draft,
-        max_tree=config.max_tree,
-        rules=ServedRules(config.rules, config.trust_device_probabilities, config.loose_rules),
-        tenants=tenants,
-        min_pace=config.min_pace,
-        max_pace=max(config.max_pace, config.min_pace) or None,
-    )
-
-
 def client_limits(config: ServeConfig, manager: SessionManager | None = None) -> ClientLimits:
     """What one client may send to this server; without a `manager`, to a gateway, which does not know the context."""
     limits = ClientLimits(
@@ -317,7 +304,7 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
 
 
 def describe(
-    manager: SessionManager, target: AnyModel, pads: bool = False, aliases: tuple[str, ...] = ()
+    manager: SessionManager, target: LoadedModel, pads: bool = False, aliases: tuple[str, ...] = ()
 ) -> ModelInfo:
     """What this server answers to `Describe`; `pads`: it serves padded streams only; `aliases`: see `ModelInfo`."""
     info, text = target.info, target.text

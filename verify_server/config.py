@@ -299,3 +299,9 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     log_json: bool = option(False, "log one JSON object per line")
     json: bool = option(False, "print the totals of the run as JSON at the end")
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether sequences share KV. SLED as published (policy static) shares none, and pads its batches with positions
+        that shared blocks would hold."""
+        return self.prefix_cache and self.policy != "static"

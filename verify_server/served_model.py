@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hw_profiles.detect import usable_cores
-from hw_profiles.step_cost import StepCost
+from hw_profiles.step_cost import Roofline, StepCost
 from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
 from opensled.exit_watch import ExitWatch
@@ -17,9 +17,14 @@ from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
 from opensled.store import has_file, is_hub_id, is_name, missing, model_file, model_path
+from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
+from verify_server.costs import measured
+from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo, TargetEngine
 from verify_server.model_kind import is_gguf
+from verify_server.round.block_target import BlockTarget
+from verify_server.round.target import Target
 from verify_server.text.hf_text import HFText
 
 if TYPE_CHECKING:
@@ -60,11 +65,24 @@ class LoadedModel(ABC):
 
     model_id: str  # its name for users
     text: TextCodec
+    keeps_budgets: bool = True  # of KV, for each tenant
 
     @property
     @abstractmethod
     def info(self) -> EngineInfo:
         """Facts of its engine."""
+
+    @abstractmethod
+    def rules(self, config: ServeConfig) -> ServedRules:
+        """The acceptance rules that `config` names, ready to decide. Raises UsageError."""
+
+    @abstractmethod
+    def cost(self) -> StepCost:
+        """What its steps cost, as measured before there are sessions, or as it states it."""
+
+    @abstractmethod
+    def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
+        """What computes the steps of a server, with the drafter beside it; `prefix_key`: see `BlockTarget`."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +92,26 @@ class ServedModel(LoadedModel):
     model_id: str
     engine: TargetEngine
     text: TextCodec
-    cost: StepCost | None = None  # of its steps, if the target states it
+    stated_cost: StepCost | None = None  # of its steps; None = they are measured
 
     @property
     def info(self) -> EngineInfo:
         """See `LoadedModel`."""
         return self.engine.info
+
+    def rules(self, config: ServeConfig) -> ServedRules:
+        """See `LoadedModel`."""
+        found = ServedRules(config.rules, config.trust_device_probabilities, config.loose_rules)
+        found.load(config.model, config.pivots, self.engine, self.text.fingerprint)
+        return found
+
+    def cost(self) -> StepCost:
+        """See `LoadedModel`."""
+        return self.stated_cost or measured(self.engine, Roofline())
+
+    def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
+        """See `LoadedModel`."""
+        return BlockTarget(self.engine, drafting, config.shares_prefixes, prefix_key)
 
 
 # From the loss of a shard until the process ends if it has not ended by itself; chosen.

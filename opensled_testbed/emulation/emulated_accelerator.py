@@ -45,7 +45,7 @@ def load(config: ServeConfig) -> ServedModel:
     target: ServedModel = ENGINES.get(server.engine)(config)
     engine = EmulatedEngine(target.engine, law, dilation)
     atexit.register(lambda: print(TOTALS + json.dumps(asdict(engine.totals)), flush=True))
-    return replace(target, engine=engine, cost=DilatedCost(law.cost, dilation))
+    return replace(target, engine=engine, stated_cost=DilatedCost(law.cost, dilation))
 
 
 def settings() -> tuple[Server, float, str]:

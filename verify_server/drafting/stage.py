@@ -19,13 +19,9 @@ from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.messages import DraftBlock, DraftToken
 from scheduler.estimates import DraftEstimate, Forecast
-from verify_server.config import ServeConfig
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
-from verify_server.drafting.none import NoDrafter
 from verify_server.offers.budget import DraftBudget
 from verify_server.offers.server import ServerDrafts
-from verify_server.served_model import LoadedModel
 from verify_server.step_item import StepItem
 
 log = logging.getLogger(__name__)
@@ -60,12 +56,6 @@ def asked_of(item: StepItem) -> Ask | None:
     for rider in session.riders:
         ask = rider.ask(ask)
     return ask
-
-
-def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
-    """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
-    drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
-    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)
 
 
 class OwnDrafts(NamedTuple):

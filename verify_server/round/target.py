@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.step_cost import StepCost
 from opensled.errors import Unsupported
 from scheduler.plan import Slice
 from verify_server.acceptance.base import AcceptanceResult
@@ -25,7 +24,6 @@ from verify_server.drafting.base import Ask
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.kv.memory import TargetMemory
-from verify_server.served_model import LoadedModel
 from verify_server.session import Session
 from verify_server.step_item import StepItem
 
@@ -100,20 +98,6 @@ class Target(ABC):
         """The session is over, and no step computes it. A step over others may be under way."""
         if self.drafting is not None:
             self.drafting.forget(session.id)
-
-
-class SchedulingModel(LoadedModel):
-    """A model whose engine schedules by itself."""
-
-    rules: str  # that it decides by, as --rules names them
-
-    @abstractmethod
-    def target(self, drafting: DraftStage | None) -> Target:
-        """It as a target, with the drafter beside it."""
-
-    @abstractmethod
-    def cost(self) -> StepCost:
-        """What its steps cost, measured before there are sessions."""
 
 
 def whole(slices: Sequence[Slice], sessions: Mapping[int, Session]) -> list[Slice]:

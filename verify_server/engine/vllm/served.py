@@ -11,14 +11,14 @@ from hw_profiles.step_cost import StepCost
 from opensled.errors import UsageError
 from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell
+from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import costs, loading, versions
 from verify_server.engine.vllm.model_folder import folder_of
 from verify_server.engine.vllm.target import VllmTarget
-from verify_server.round.target import SchedulingModel
-from verify_server.served_model import TextCodec, model_id_of
+from verify_server.served_model import LoadedModel, TextCodec, model_id_of
 from verify_server.text.hf_text import HFText
 
 if TYPE_CHECKING:
@@ -27,30 +27,37 @@ if TYPE_CHECKING:
 # Drafters of the server that need neither KV nor hidden states of the target
 BESIDE = ("none", "lookup", "cacheback")
 OWN = "vllm:"  # vLLM's own
+RULE = "match"  # vLLM's worker decides by it
 
 
 @dataclass(frozen=True)
-class VllmModel(SchedulingModel):
-    """See `SchedulingModel`."""
+class VllmModel(LoadedModel):
+    """A target that vLLM computes."""
 
     model_id: str
     text: TextCodec
     core: VllmCore
     facts: EngineInfo
-    rules: str = "match"  # vLLM's worker decides by it
+    keeps_budgets = False
 
     @property
     def info(self) -> EngineInfo:
         """See `LoadedModel`."""
         return self.facts
 
-    def target(self, drafting: DraftStage | None) -> VllmTarget:
-        """See `SchedulingModel`."""
-        return VllmTarget(self.core, self.facts, drafting)
+    def rules(self, config: ServeConfig) -> ServedRules:
+        """See `LoadedModel`."""
+        return ServedRules(RULE)
 
     def cost(self) -> StepCost:
-        """See `SchedulingModel`."""
+        """See `LoadedModel`."""
         return costs.measured(self.core)
+
+    def target(
+        self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b""
+    ) -> VllmTarget:
+        """See `LoadedModel`; vLLM has keys of its own."""
+        return VllmTarget(self.core, self.facts, drafting)
 
 
 def load(config: ServeConfig) -> VllmModel:
@@ -82,7 +89,7 @@ def load(config: ServeConfig) -> VllmModel:
         device=config.device,
         sequences=config.max_sessions,
         step_tokens=config.max_step_tokens,
-        prefix_cache=config.prefix_cache and config.policy != "static",
+        prefix_cache=config.shares_prefixes,
         graphs=config.graphs != "off",
         given=given_of(config.vllm),
     )
@@ -108,7 +115,7 @@ def _problems(config: ServeConfig) -> Iterator[str]:
         yield "--tenant-kv-tokens: vLLM keeps no KV budget of a tenant; limit --tenant-sessions, or use --engine torch"
     if config.loose_rules or config.trust_device_probabilities:
         yield "it decides by the rule match alone; leave out --loose-rules and --trust-device-probabilities"
-    if config.rules not in ("", VllmModel.rules):
+    if config.rules not in ("", RULE):
         yield f"it decides by the rule match alone, not {config.rules}; leave out --rules"
     yield from _drafter_problems(config)
 
