@@ -302,6 +302,8 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether sequences share KV. SLED as published (policy static) shares none, and pads its batches with positions
-        that shared blocks would hold."""
+        """Whether sequences share KV.
+
+        SLED as published (policy static) shares none, and pads its batches with positions that shared blocks would hold.
+        """
         return self.prefix_cache and self.policy != "static"

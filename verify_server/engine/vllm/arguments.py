@@ -18,6 +18,8 @@ FIXED: Mapping[str, Any] = {
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
 }
+# In vLLM's `additional_config`: full contexts that KV is for on a processor, where nothing else says how much it gets
+KV_CONTEXTS = "opensled_kv_contexts"
 # Options of the server that rule an argument of vLLM
 OURS: Mapping[str, str] = {
     "model": "--model",

@@ -13,7 +13,9 @@ from opensled.messages import ChatMessage
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.load_progress import told_tested
+from verify_server.engine.memory_plan import CONTEXTS, MEMORY_SHARE
 from verify_server.engine.vllm import arguments, drafters, versions
+from verify_server.engine.vllm.arguments import KV_CONTEXTS
 
 if TYPE_CHECKING:
     from verify_server.engine.vllm.core import VllmCore
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # chooses kernels of which no row depends on the batch
 NUMERICS = ("auto", "exact", "fast")
 CPU_BLOCK = 32  # tokens: vLLM's attention on a processor takes multiples of it
-# Of the memory that could become free: vLLM's own rule is 0.92 of all, and refuses to start where less is free
-CPU_SHARE = 0.5
 QUESTIONS = ("What is the capital of Italy?", "Name three animals.", "Write one sentence about the moon.")
 
 
@@ -47,7 +47,8 @@ def load(
 ) -> tuple[VllmCore, EngineInfo]:
     """A tested target: a folder or a hub id, whatever vLLM reads.
 
-    `context`: positions to serve, 0 = all the model has; `kv_tokens`: KV memory in tokens, 0 = vLLM's choice;
+    `context`: positions to serve, 0 = all the model has; `kv_tokens`: KV memory in tokens, 0 = vLLM's choice on a GPU, on
+    a processor as engine torch chooses;
     `longest_draft`: draft tokens of a sequence in a step; `drafter`, `draft_model`: see `drafters.speculative_config`;
     `numerics`: "exact" insists on it, which takes vLLM's batch-invariant kernels; `device`: "auto", "cpu" or "cuda";
     `sequences`: that vLLM has at once, `step_tokens`: of a step, both 0 = vLLM's choice; `graphs`: CUDA graphs, where
@@ -67,9 +68,9 @@ def load(
         ours: dict[str, Any] = {"model": model, "dtype": dtype, "speculative_config": speculative}
         if context:
             ours["max_model_len"] = context
-        sizes = {**_memory(passed, kv_tokens), **_sizes(sequences, step_tokens)}
+        sizes = _sizes(sequences, step_tokens)
         sizes |= {"enable_prefix_caching": prefix_cache, "enforce_eager": not graphs}
-        core = _started({**sizes, **passed, **ours, **arguments.FIXED})
+        core = _started({**sizes, **passed, **_memory(passed, kv_tokens), **ours, **arguments.FIXED})
     try:
         return core, _tested(core, model, text, numerics)
     except BaseException:
@@ -123,15 +124,21 @@ def _memory(given: Mapping[str, Any], kv_tokens: int) -> dict[str, Any]:
     """Arguments for KV memory; on a processor vLLM's own choices fit a machine that does nothing else."""
     from vllm.platforms import current_platform
 
-    found: dict[str, Any] = {}
-    if current_platform.is_cpu():
-        found["block_size"] = given.get("block_size", CPU_BLOCK)
-        found["gpu_memory_utilization"] = CPU_SHARE * available_host_bytes() / _all_host_bytes()
+    found: dict[str, Any] = _cpu_memory(given) if current_platform.is_cpu() else {}
     if kv_tokens:
         size = found.get("block_size", given.get("block_size"))
         if size is None:
             raise UsageError("--kv-tokens needs the size of a KV block on a GPU: add --vllm block_size=16")
         found["num_gpu_blocks_override"] = -(-kv_tokens // size) + 1  # vLLM keeps one for itself
+    return found
+
+
+def _cpu_memory(given: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"block_size": given.get("block_size", CPU_BLOCK)}
+    if not given.keys() & {"gpu_memory_utilization", "kv_cache_memory_bytes"}:
+        # vLLM starts only where this part of all memory is free; how much KV gets, `FleetWorker` decides
+        found["gpu_memory_utilization"] = MEMORY_SHARE["cpu"] * available_host_bytes() / _all_host_bytes()
+        found["additional_config"] = {**given.get("additional_config", {}), KV_CONTEXTS: CONTEXTS}
     return found
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from hw_profiles.step_cost import StepCost
 from opensled.errors import UsageError
 from opensled.load_thread import in_thread_that_ends
-from opensled.logs import tell
+from opensled.logs import tell, told_long
 from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import costs, loading, versions
-from verify_server.engine.vllm.model_folder import folder_of
 from verify_server.engine.vllm.target import VllmTarget
 from verify_server.served_model import LoadedModel, TextCodec, model_id_of
 from verify_server.text.hf_text import HFText
@@ -53,9 +52,7 @@ class VllmModel(LoadedModel):
         """See `LoadedModel`."""
         return costs.measured(self.core)
 
-    def target(
-        self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b""
-    ) -> VllmTarget:
+    def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> VllmTarget:
         """See `LoadedModel`; vLLM has keys of its own."""
         return VllmTarget(self.core, self.facts, drafting)
 
@@ -66,7 +63,10 @@ def load(config: ServeConfig) -> VllmModel:
         raise UsageError(f"engine vllm: {problem}")
     versions.require()
     versions.prepare(config.threads)
-    tell(f"loading {config.model}")
+    tell(f"loading {config.model}")  # before torch is imported, which takes seconds
+    with told_long("still starting torch and transformers"):
+        from verify_server.engine.vllm.model_folder import folder_of
+
     folder = folder_of(config.model)
     own = config.drafter.removeprefix(OWN) if config.drafter.startswith(OWN) else "none"
     draft = (

@@ -15,7 +15,10 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from verify_server.acceptance.base import AcceptanceResult, decided
 from verify_server.acceptance.decide import Outcome, Question, decide
+from verify_server.engine.host_memory import available_host_bytes
+from verify_server.engine.memory_plan import MEMORY_SHARE
 from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.vllm.arguments import KV_CONTEXTS
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -34,6 +37,21 @@ class FleetWorker(Worker):
         self.questions: Mapping[str, Question] = {}  # of the step, by request
         self.outcomes: dict[str, Outcome] = {}
         self.model_runner._sample = self._sample  # in place of vLLM's samplers, plain and rejecting
+
+    def determine_available_memory(self) -> int:
+        """Bytes for KV: see `Worker`, and `KV_CONTEXTS`."""
+        contexts = self.vllm_config.additional_config.get(KV_CONTEXTS)
+        if contexts and self.cache_config.kv_cache_memory_bytes is None:
+            self.cache_config.kv_cache_memory_bytes = self._suiting(contexts)
+        return super().determine_available_memory()
+
+    def _suiting(self, contexts: int) -> int:
+        """Bytes for so many full contexts within a share of the memory that is left, or for one within half of it."""
+        specs = self.get_kv_cache_spec().values()
+        each = sum(spec.max_memory_usage_bytes(self.vllm_config) for spec in specs)
+        left = available_host_bytes() // self.parallel_config.world_size
+        own_block = sum(spec.page_size_bytes for spec in specs)  # that vLLM keeps for itself
+        return min(contexts * each, max(int(MEMORY_SHARE["cpu"] * left), min(each, left // 2))) + own_block
 
     def sample_tokens(self, questions: Mapping[str, Question] | None) -> ModelRunnerOutput:
         """See `Worker`; questions come in place of vLLM's masks, and outcomes go with its output."""
