@@ -65,6 +65,7 @@ def load(
             _require_exact()
         _require_device(device)
         passed = arguments.read(given)
+        _require_ray(passed)
         ours: dict[str, Any] = {"model": model, "dtype": dtype, "speculative_config": speculative}
         if context:
             ours["max_model_len"] = context
@@ -102,6 +103,17 @@ def _require_device(device: str) -> None:
         )
 
 
+def _require_ray(given: Mapping[str, Any]) -> None:
+    """Raises UsageError where vLLM is to compute by Ray, and cannot: it would start a Ray first."""
+    from vllm.platforms import current_platform
+
+    if given.get("distributed_executor_backend") == "ray" and not current_platform.ray_device_key:
+        raise UsageError(
+            "--vllm distributed_executor_backend=ray: vLLM computes on GPUs by Ray, here on "
+            f"{current_platform.device_type}; leave it out"
+        )
+
+
 def _sizes(sequences: int, step_tokens: int) -> dict[str, int]:
     """Sequences that rest keep their place in vLLM, so it has as many as the server."""
     found = {"max_num_seqs": sequences, "max_num_scheduled_tokens": max(sequences, step_tokens)}
@@ -117,7 +129,7 @@ def _started(wanted: Mapping[str, Any]) -> VllmCore:
     except OpenSledError:
         raise
     except Exception as error:
-        raise UnsupportedModel(f"vLLM does not start: {first_line(error)}; its log says more") from error
+        raise UnsupportedModel(f"vLLM does not start: {first_line(error)}; --log-level debug shows its log") from error
 
 
 def _memory(given: Mapping[str, Any], kv_tokens: int) -> dict[str, Any]:

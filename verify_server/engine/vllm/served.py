@@ -62,7 +62,7 @@ def load(config: ServeConfig) -> VllmModel:
     for problem in _problems(config):
         raise UsageError(f"engine vllm: {problem}")
     versions.require()
-    versions.prepare(config.threads)
+    versions.prepare(config.threads, config.log_level)
     tell(f"loading {config.model}")  # before torch is imported, which takes seconds
     with told_long("still starting torch and transformers"):
         from verify_server.engine.vllm.model_folder import folder_of

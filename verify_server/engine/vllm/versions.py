@@ -19,7 +19,6 @@ ENVIRONMENT = {
 # What an operator may have set otherwise
 DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
-    "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # how its memory is bound to the processors' is a warning of vLLM's own
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
 }
@@ -36,12 +35,14 @@ def require() -> str:
     return found
 
 
-def prepare(threads: int = 0) -> None:
+def prepare(threads: int = 0, log_level: str = "warning") -> None:
     """Set the environment of vLLM; before its first import, and for the processes that it starts.
 
-    `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores.
+    `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores; `log_level`: of this
+    server. vLLM logs its errors, at "debug" all that it does, unless the environment says otherwise.
     """
     os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log_level == "debug" else "ERROR")
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     for name, value in DEFAULTS.items():
