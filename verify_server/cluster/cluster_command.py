@@ -70,9 +70,7 @@ def _ray(config: ServeConfig) -> Iterator[None]:
         with ray_runtime.joined_ray(config.ray_address, ray_guard.networks(config.ray_network)):
             yield
     else:
-        with ray_runtime.own_ray(
-            max(len(allowed_cpus()), config.replicas * max(1, config.threads))
-        ):
+        with ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * max(1, config.threads))):
             yield
 
 

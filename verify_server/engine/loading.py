@@ -176,17 +176,17 @@ def read_config(weights: Weights) -> Any:
 
 
 def _refuse_quantized(folder: Path, config: Any) -> None:
-    """Raises UnsupportedModel where the config says that the safetensors are quantized, of the whole or of a part."""
-    for part in (config, config.get_text_config(decoder=True)):
-        for key in ("quantization_config", "compression_config"):
-            stated = getattr(part, key, None)
-            if stated is not None:
-                method = stated.get("quant_method") if isinstance(stated, dict) else ""
-                raise UnsupportedModel(
-                    f"{folder} holds quantized weights ({method or 'by a method that its config.json does not name'}), "
-                    "which engine torch does not compute; use --engine vllm, or a GGUF file of this model with --engine "
-                    "llamacpp"
-                )
+    """Raises UnsupportedModel where the config of the whole or of its text says that the weights are quantized."""
+    parts = (config, config.get_text_config(decoder=True))
+    stated = [
+        getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config")
+    ]
+    if (found := next((each for each in stated if each is not None), None)) is not None:
+        method = found.get("quant_method") if isinstance(found, dict) else None
+        raise UnsupportedModel(
+            f"{folder} holds quantized weights ({method or 'by a method that its config.json does not name'}), which "
+            "engine torch does not compute; use --engine vllm, or a GGUF file of this model with --engine llamacpp"
+        )
 
 
 def pick_dtype(name: str, device: torch.device, weights: Weights) -> torch.dtype:

@@ -120,7 +120,7 @@ def _steps(demand: Demand, supply: Supply, wish: Wish) -> list[str]:
         )
     return [
         *steps,
-        "serve quantized weights (a GGUF file with --engine llamacpp, safetensors with --engine vllm) or a smaller model",
+        "serve quantized weights (GGUF with --engine llamacpp, safetensors with --engine vllm), or a smaller model",
     ]
 
 

@@ -155,7 +155,8 @@ def load(
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
     which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
-    `eos_ids`: ends of a turn, () = those of the network's configs. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    `eos_ids`: ends of a turn, () = those of the network's configs. Raises UsageError, NotFound, UnsupportedModel,
+    SelfTestFailed.
     """
     _check_options(numerics, graphs, kv_tokens)
     place = loading.pick_device(device)
