@@ -140,8 +140,8 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     draft_model: str = option(
         "",
-        "draft model of --drafter model, named like the target, or the folder of a draft head or an early exit; default: the "
-        "one that belongs to the target",
+        "draft model of --drafter model, named like the target, or the folder of a draft head or early exit; default: "
+        "the one that belongs to the target",
         metavar="MODEL",
         apart=True,
     )
