@@ -93,7 +93,7 @@ class TorchEngine(TargetEngine):
 
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
-        self.check(segments)
+        self._check(segments)
         logits, batch = self._run(segments)
         if self._reader is not None and self._tap is not None:
             rows = batch.live
@@ -127,7 +127,7 @@ class TorchEngine(TargetEngine):
         """See `verify_server.engine.base.TargetEngine`."""
         self._model.erase(blocks, start)
 
-    def check(self, segments: Sequence[Segment]) -> None:
+    def _check(self, segments: Sequence[Segment]) -> None:
         """On a GPU an id out of range would end the process, not the step. Raises EngineError."""
         for segment in segments:
             if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
