@@ -31,9 +31,7 @@ from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig, model_names
-from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.drafting.none import NoDrafter
-from verify_server.drafting.stage import DraftStage
+from verify_server.drafting.choice import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.handout.hand_out import hand_out_of, store_of
 from verify_server.kept.command import keeper_of, require_keepable
@@ -193,12 +191,6 @@ def make_loop(config: ServeConfig, target: LoadedModel, prefix_key: bytes = b"")
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     steps = target.target(config, drafting, prefix_key)
     return VerifyLoop(StepMachine(steps, policy, profile), time.monotonic)
-
-
-def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
-    """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
-    drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
-    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)
 
 
 async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None, load: Load) -> int:

@@ -70,40 +70,49 @@ def _ray(config: ServeConfig) -> Iterator[None]:
         with ray_runtime.joined_ray(config.ray_address, ray_guard.networks(config.ray_network)):
             yield
     else:
-        with ray_runtime.own_ray(
-            max(len(allowed_cpus()), config.replicas * config.shards * max(1, config.threads))
-        ):
+        threads = processes(config) * max(1, config.threads)
+        with ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * threads)):
             yield
 
 
 def _spec(config: ServeConfig) -> ClusterSpec:
-    """The configured replicas; each shard of each gets as many threads as CPUs. Raises UsageError if they do not fit.
+    """The configured replicas; each process of each gets as many threads as CPUs. Raises UsageError if they do not fit.
 
-    A replica with all its shards is one actor: so Ray gives it CPUs and GPUs of one machine, all of them or none. The
-    shards are its children, and end with it.
+    A replica with all its processes is one actor: so Ray gives it CPUs and GPUs of one machine, all of them or none.
     """
-    share = 1 if config.ray_address else max(1, len(allowed_cpus()) // (config.replicas * config.shards))
+    each = processes(config)
+    share = 1 if config.ray_address else max(1, len(allowed_cpus()) // (config.replicas * each))
     return ClusterSpec(
         count=config.replicas,
         start=REPLICA,
         config=asdict(_replica_config(config)),
-        cpus=(config.threads or share) * config.shards,
+        cpus=(config.threads or share) * each,
         gpus=_gpus(config),
         networks=config.ray_network,
     )
+
+
+def processes(config: ServeConfig) -> int:
+    """How many processes compute one replica together. Raises UsageError."""
+    if config.engine != "vllm":
+        return 1
+    from verify_server.engine.vllm.served import processes_of
+
+    return processes_of(config)
 
 
 def _gpus(config: ServeConfig) -> float:
     """GPUs of each replica. On one machine all must fit; a cluster may get more machines later."""
     from scheduler.cluster.ray_runtime import gpus_there
 
-    there, each = gpus_there(), config.replica_gpus * config.shards
+    there, together = gpus_there(), processes(config)
+    each = float(together) if together > 1 else config.replica_gpus
     if config.device == "cpu" or not there or not each:
         return 0.0
-    if config.shards > 1 and config.replica_gpus != 1:
+    if config.replica_gpus not in (1, each):
         raise UsageError(
-            f"--replica-gpus {config.replica_gpus:g} with --shards {config.shards}: each shard takes one GPU; leave "
-            "--replica-gpus out"
+            f"--replica-gpus {config.replica_gpus:g}: each of the {together} processes that compute a replica takes one "
+            "GPU; leave it out"
         )
     fitting = int(there) * int(1 / each) if each <= 1 else int(there / each)
     if config.replicas > fitting and not config.ray_address:

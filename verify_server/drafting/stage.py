@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 WAYS = 4
 # Of a step of the target that a pass of a draft model, of a head, or of an early exit is assumed to take (chosen).
 GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
-# Tokens of text that a draft model is assumed to read in such a pass, and a head, which only keeps them (chosen)
-READS, HEAD_READS = 8, 32
+READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
 
 
 def asked_of(item: StepItem) -> Ask | None:
@@ -101,8 +100,6 @@ class DraftStage:
         step_s = target.verify_s(1, 0, 1)
         if self.needs_kv and self._drafter.reads_blocks:
             return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
-        if self._drafter.passes_per_token:
-            return DraftingCost(HEAD_GUESS * step_s, 0.0, HEAD_GUESS * step_s / HEAD_READS)
         if self._drafter.reads_blocks:
             return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
         return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()

@@ -46,12 +46,28 @@ def read(given: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in given:
         key, equals, value = one.partition("=")
-        key = key.strip().lstrip("-").replace("-", "_")
+        key = _name(key)
         if not equals:
             raise UsageError(f"--vllm {one}: write KEY=VALUE, for example --vllm gpu_memory_utilization=0.8")
         _check(key, known)
         found[key] = _value(value.strip())
     return found
+
+
+def processes(given: Sequence[str]) -> int:
+    """That compute a model together, by the arguments in the form of `read`; vLLM is not needed. Raises UsageError."""
+    found = 1
+    for one in given:
+        key, _, value = one.partition("=")
+        if _name(key) == "tensor_parallel_size":
+            if not value.strip().isdigit() or not int(value):
+                raise UsageError(f"--vllm {one}: write a number of processes, such as tensor_parallel_size=2")
+            found = int(value)
+    return found
+
+
+def _name(key: str) -> str:
+    return key.strip().lstrip("-").replace("-", "_")
 
 
 def names() -> list[str]:

@@ -15,7 +15,7 @@ from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
-from verify_server.engine.vllm import costs, loading, versions
+from verify_server.engine.vllm import arguments, costs, loading, versions
 from verify_server.engine.vllm.target import VllmTarget
 from verify_server.served_model import LoadedModel, TextCodec, model_id_of
 from verify_server.text.hf_text import HFText
@@ -96,6 +96,11 @@ def load(config: ServeConfig) -> VllmModel:
     return VllmModel(model_id_of(config.model), text, core, info)
 
 
+def processes_of(config: ServeConfig) -> int:
+    """How many processes compute the model together. Raises UsageError."""
+    return arguments.processes(given_of(config.vllm))
+
+
 def given_of(text: str) -> list[str]:
     """The arguments KEY=VALUE in a text: one in a line, or blanks between them."""
     return [one for one in re.split(r"\n|\s+(?=[\w-]+=)", text.strip()) if one]
@@ -103,8 +108,6 @@ def given_of(text: str) -> list[str]:
 
 def _problems(config: ServeConfig) -> Iterator[str]:
     """What of the options engine vllm does not serve, each with the way out."""
-    if config.shards > 1:
-        yield f"--shards is for engine torch; add --vllm tensor_parallel_size={config.shards} instead"
     if config.gpu_layers >= 0:
         yield "--gpu-layers is for engine llamacpp; leave it out"
     if config.attention != "auto":
