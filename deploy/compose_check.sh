@@ -26,7 +26,7 @@ export BASE_IMAGE OPENSLED_TAG=${GIVEN_TAG:-check-$$}
 export OMP_NUM_THREADS=1
 unset COMPOSE_FILE COMPOSE_PROFILES COMPOSE_PROJECT_NAME
 # The engine chooses free ports.
-export PI_4_PORT=0 PI_5_PORT=0 ORIN_NANO_PORT=0 LAPTOP_PORT=0 OUTAGES_PORT=0 RESETS_PORT=0 HOME_PI_4_PORT=0 HOME_PI_5_PORT=0
+export PI_4_PORT=0 PI_5_PORT=0 ORIN_NANO_PORT=0 LAPTOP_PORT=0 OUTAGES_PORT=0 RESETS_PORT=0 HOME_PI_4_PORT=0 HOME_PI_5_PORT=0 VLLM_PI_5_PORT=0
 failed="" step="" engine="" wheel_server="" own_base="" firewall="" forwarding="" compose=()
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }

