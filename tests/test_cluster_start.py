@@ -112,6 +112,9 @@ def test_nodes_that_have_left_are_no_danger(ray, monkeypatch):
         pass
 
 
+TWO = {"engine": "vllm", "vllm": "tensor_parallel_size=2 kv_cache_dtype=fp8"}
+
+
 def config(**fields) -> ServeConfig:
     return ServeConfig(model="tiny", **fields)
 
@@ -132,6 +135,10 @@ def test_its_own_ray_has_a_cpu_for_each_thread(monkeypatch, replicas, threads, c
         (4, {"replicas": 4}, 1.0),
         (4, {"replicas": 8, "replica_gpus": 0.5}, 0.5),
         (4, {"replicas": 2, "replica_gpus": 2.0}, 2.0),
+        (4, {"replicas": 2, **TWO}, 2.0),
+        (4, {"replicas": 2, "replica_gpus": 2.0, **TWO}, 2.0),
+        (4, {"replicas": 2, "replica_gpus": 0.5, **TWO}, "each of the 2 processes that compute a replica takes one GPU"),
+        (4, {"replicas": 3, **TWO}, "at most 2 do"),
         (4, {"replicas": 9, "device": "cpu"}, 0.0),
         (0, {"replicas": 9}, 0.0),
         (4, {"replicas": 5, "ray_address": "10.0.0.1:6379"}, 1.0),
@@ -154,3 +161,5 @@ def test_each_replica_has_its_share_of_the_cpus(monkeypatch):
     monkeypatch.setattr(cluster_command, "allowed_cpus", lambda: set(range(8)))
     assert cluster_command._spec(config(replicas=2)).cpus == 4
     assert cluster_command._spec(config(replicas=1, threads=3)).cpus == 3
+    assert cluster_command._spec(config(replicas=2, **TWO)).cpus == 4  # two for each of its processes
+    assert cluster_command._spec(config(replicas=2, threads=3, **TWO)).cpus == 6

@@ -55,6 +55,23 @@ def test_what_the_operator_set_stays_and_what_the_engine_needs_is_set(monkeypatc
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("level", "its"), [("warning", "ERROR"), ("info", "ERROR"), ("error", "ERROR"), ("debug", "INFO")]
+)
+def test_vllm_logs_what_it_does_for_those_who_debug(monkeypatch, level, its):
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    versions.prepare(log_level=level)
+    assert os.environ["VLLM_LOGGING_LEVEL"] == its
+
+
+def test_processes_of_a_model_are_known_without_vllm():
+    assert arguments.processes([]) == arguments.processes(["hf_overrides={}", "enforce_eager"]) == 1
+    assert arguments.processes(["seed=3", "tensor-parallel-size=4"]) == 4
+    for wrong in ("tensor_parallel_size=two", "tensor_parallel_size", "tensor_parallel_size=0"):
+        with pytest.raises(UsageError, match="write a number of processes, such as tensor_parallel_size=2"):
+            arguments.processes([wrong])
+
+
 def test_arguments_are_passed_through_by_name():
     given = [
         "max_num_batched_tokens=64",

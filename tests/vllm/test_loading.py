@@ -18,7 +18,9 @@ from tests.vllm.answers import (
     without,
     write,
 )
+from verify_server.engine.memory_plan import CONTEXTS
 from verify_server.engine.vllm import decoding, loading, selftest, worker
+from verify_server.engine.vllm.loading import CPU_BLOCK
 from verify_server.text.hf_text import HFText
 
 
@@ -47,6 +49,26 @@ def test_a_target_is_loaded_tested_and_told():
         assert answer.text == by_torch(answer).text
     finally:
         core.close()
+
+
+def blocks(**options) -> int:
+    """KV blocks of a target for which no option says how many."""
+    core, info = loading.load(
+        str(TINY), HFText(TINY), dtype="float32", context=CONTEXT, graphs=False, **options
+    )
+    core.close()
+    return info.num_blocks
+
+
+def test_kv_memory_is_that_of_engine_torch_unless_an_option_says_more(monkeypatch):
+    """Some full contexts, within a share of what is left; or one, where that share is smaller."""
+    monkeypatch.setattr(loading, "_tested", lambda core, model, *_: core.info(model))
+    whole, token = CONTEXT // CPU_BLOCK, 5 * 2 * 2 * 64 * 4  # layers, keys and values, heads, their size, bytes
+    assert blocks() == CONTEXTS * whole
+    assert blocks(given=["kv_cache_memory_bytes=40000000"]) != CONTEXTS * whole
+    for left, contexts in ((8 * CONTEXT, 2), (3 * CONTEXT, 1)):
+        monkeypatch.setattr(worker, "available_host_bytes", lambda: left * token)
+        assert blocks() == contexts * whole
 
 
 @pytest.fixture(scope="module")
@@ -121,5 +143,7 @@ def test_what_cannot_be_served_is_refused_before_it_is_loaded(monkeypatch):
         loading.load(str(TINY), text, numerics="perfect")
     with pytest.raises(UsageError, match="did you mean max_num_batched_tokens"):
         loading.load(str(TINY), text, given=["max_num_batched_token=4"])
-    with pytest.raises(UnsupportedModel, match="vLLM does not start"):
+    with pytest.raises(UsageError, match="vLLM computes on GPUs by Ray, here on cpu; leave it out"):
+        loading.load(str(TINY), text, given=["distributed_executor_backend=ray"])
+    with pytest.raises(UnsupportedModel, match="vLLM does not start: .* --log-level debug shows its log"):
         loading.load(str(TINY), text, given=["tensor_parallel_size=two"])
