@@ -52,7 +52,7 @@ def load(
     `longest_draft`: draft tokens of a sequence in a step; `drafter`, `draft_model`: see `drafters.speculative_config`;
     `numerics`: "exact" insists on it, which takes vLLM's batch-invariant kernels; `device`: "auto", "cpu" or "cuda";
     `sequences`: that vLLM has at once, `step_tokens`: of a step, both 0 = vLLM's choice; `graphs`: CUDA graphs, where
-    vLLM has any; `given`: arguments of vLLM, as KEY=VALUE, above all others. Raises UsageError, UnsupportedModel,
+    there is a GPU; `given`: arguments of vLLM, as KEY=VALUE, above all others. Raises UsageError, UnsupportedModel,
     SelfTestFailed.
     """
     if numerics not in NUMERICS:
@@ -70,7 +70,7 @@ def load(
         if context:
             ours["max_model_len"] = context
         sizes = _sizes(sequences, step_tokens)
-        sizes |= {"enable_prefix_caching": prefix_cache, "enforce_eager": not graphs}
+        sizes |= {"enable_prefix_caching": prefix_cache, "enforce_eager": not (graphs and _has_graphs())}
         core = _started({**sizes, **passed, **_memory(passed, kv_tokens), **ours, **arguments.FIXED})
     try:
         return core, _tested(core, model, text, numerics)
@@ -101,6 +101,13 @@ def _require_device(device: str) -> None:
             f"--device {device}: the vLLM that is installed computes on {found}; leave the flag out, and choose among "
             "GPUs with CUDA_VISIBLE_DEVICES"
         )
+
+
+def _has_graphs() -> bool:
+    """On a processor vLLM has no CUDA graphs, and would compile the model at each start, for a minute."""
+    from vllm.platforms import current_platform
+
+    return not current_platform.is_cpu()
 
 
 def _require_ray(given: Mapping[str, Any]) -> None:
