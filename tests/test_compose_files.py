@@ -94,7 +94,11 @@ def test_a_device_reaches_its_server_through_its_link_only(name):
 
 
 def test_servers_are_on_networks_with_links_only():
-    assert networks("verify") == {"core"} and networks("cloud") == {"far"} and networks("vllm") == {"accelerated"}
+    assert (
+        networks("verify") == {"core"}
+        and networks("cloud") == {"far"}
+        and networks("vllm") == {"accelerated"}
+    )
     assert networks("home-hub") == {"home", "link-home-hub"}
     for network in ("core", "far", "home", "accelerated"):
         others = {name for name in OURS if network in networks(name)} - set(SERVERS)

@@ -63,7 +63,10 @@ def blocks(**options) -> int:
 def test_kv_memory_is_that_of_engine_torch_unless_an_option_says_more(monkeypatch):
     """Some full contexts, within a share of what is left; or one, where that share is smaller."""
     monkeypatch.setattr(loading, "_tested", lambda core, model, *_: core.info(model))
-    whole, token = CONTEXT // CPU_BLOCK, 5 * 2 * 2 * 64 * 4  # layers, keys and values, heads, their size, bytes
+    whole, token = (
+        CONTEXT // CPU_BLOCK,
+        5 * 2 * 2 * 64 * 4,
+    )  # layers, keys and values, heads, their size, bytes
     assert blocks() == CONTEXTS * whole
     assert blocks(given=["kv_cache_memory_bytes=40000000"]) != CONTEXTS * whole
     for left, contexts in ((8 * CONTEXT, 2), (3 * CONTEXT, 1)):
@@ -145,5 +148,9 @@ def test_what_cannot_be_served_is_refused_before_it_is_loaded(monkeypatch):
         loading.load(str(TINY), text, given=["max_num_batched_token=4"])
     with pytest.raises(UsageError, match="vLLM computes on GPUs by Ray, here on cpu; leave it out"):
         loading.load(str(TINY), text, given=["distributed_executor_backend=ray"])
+    with pytest.raises(
+        UnsupportedModel, match=r"vLLM does not start: cache_dtype: Input should be 'auto', .*debug shows"
+    ):
+        loading.load(str(TINY), text, given=["kv_cache_dtype=int3"])
     with pytest.raises(UnsupportedModel, match="vLLM does not start: .* --log-level debug shows its log"):
         loading.load(str(TINY), text, given=["tensor_parallel_size=two"])

@@ -136,7 +136,19 @@ def _started(wanted: Mapping[str, Any]) -> VllmCore:
     except OpenSledError:
         raise
     except Exception as error:
-        raise UnsupportedModel(f"vLLM does not start: {first_line(error)}; --log-level debug shows its log") from error
+        raise UnsupportedModel(
+            f"vLLM does not start: {_cause(error)}; --log-level debug shows its log"
+        ) from error
+
+
+def _cause(error: Exception) -> str:
+    """In one line. vLLM checks its arguments by pydantic, whose first line only counts what is wrong."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return first_line(error)
+    wrong = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, wrong["loc"])), wrong["msg"])))
 
 
 def _memory(given: Mapping[str, Any], kv_tokens: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ ENVIRONMENT = {
 # What an operator may have set otherwise
 DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
+    "PYTHONWARNINGS": "ignore::FutureWarning:vllm.triton_utils.dispatcher",  # for its processes; below for this one
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # how its memory is bound to the processors' is a warning of vLLM's own
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
 }
