@@ -35,7 +35,7 @@ from opensled.answer import Task
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable
 from opensled.messages import SamplingParams
-from verify_server import command
+from verify_server import command, served_model
 from verify_server.engine.base import TargetEngine
 
 PRODUCT = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "relay", "hw_profiles")
@@ -154,7 +154,7 @@ def follow(engine: str) -> list[ClassRecorder]:
     """Blocks of a server with this engine. Raises SystemExit when the device drafted fewer than BLOCKS."""
     follower = Follower(f"127.0.0.1:{free_port()}")
     command.time = SimpleNamespace(monotonic=lambda: 0.0)  # type: ignore[assignment]
-    command.measured = _unmeasured  # type: ignore[assignment]
+    served_model.measured = _unmeasured  # type: ignore[assignment]
     # Python before 3.12 sets no hook in a thread that runs already. The main thread gets its hook by a signal, after
     # it has loaded the target: with the hook that takes a minute.
     threading.setprofile(follower.hook)

@@ -140,7 +140,7 @@ def test_its_own_ray_has_a_cpu_for_each_thread(monkeypatch, replicas, threads, c
         (
             4,
             {"replicas": 2, "replica_gpus": 0.5, **TWO},
-            "each of the 2 processes that compute a replica takes one GPU",
+            "each of the 2 processes of a replica takes one GPU",
         ),
         (4, {"replicas": 3, **TWO}, "at most 2 do"),
         (4, {"replicas": 9, "device": "cpu"}, 0.0),

@@ -27,9 +27,9 @@ from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
+from verify_server.drafting.choice import drafting_of
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
-from verify_server.drafting.choice import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.served_model import ServedModel
 

@@ -275,8 +275,8 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     replica_gpus: float = option(
         1.0,
-        "GPUs of each replica, also a fraction, or one for each process of --vllm tensor_parallel_size; no effect if Ray "
-        "has none",
+        "GPUs of each replica, also a fraction, or one for each process of --vllm tensor_parallel_size; no effect if "
+        "Ray has none",
         low=0,
         metavar="X",
     )
@@ -305,6 +305,7 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     def shares_prefixes(self) -> bool:
         """Whether sequences share KV.
 
-        SLED as published (policy static) shares none, and pads its batches with positions that shared blocks would hold.
+        SLED as published (policy static) shares none, and pads its batches with positions that shared blocks would
+        hold.
         """
         return self.prefix_cache and self.policy != "static"

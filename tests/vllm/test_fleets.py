@@ -61,9 +61,8 @@ def test_texts_of_replicas_are_those_of_engine_torch_also_where_one_dies(replica
 @pytest.mark.long
 def test_a_replica_of_two_processes_writes_the_same(wanted):
     options = ("--replicas", "1", "--vllm", "tensor_parallel_size=2")
-    with alone(), serve("vllm", *options) as process:
-        with edge(process.wait_ready(600), "lookup") as device:
-            assert_equal(at_once(device.wait_ready()), wanted[0])
+    with alone(), serve("vllm", *options) as process, edge(process.wait_ready(600), "lookup") as device:
+        assert_equal(at_once(device.wait_ready()), wanted[0])
 
 
 def test_texts_below_a_relay_are_those_of_engine_torch(wanted):

@@ -70,7 +70,7 @@ def test_kv_memory_is_that_of_engine_torch_unless_an_option_says_more(monkeypatc
     assert blocks() == CONTEXTS * whole
     assert blocks(given=["kv_cache_memory_bytes=40000000"]) != CONTEXTS * whole
     for left, contexts in ((8 * CONTEXT, 2), (3 * CONTEXT, 1)):
-        monkeypatch.setattr(worker, "available_host_bytes", lambda: left * token)
+        monkeypatch.setattr(worker, "available_host_bytes", lambda left=left: left * token)
         assert blocks() == contexts * whole
 
 
@@ -152,5 +152,5 @@ def test_what_cannot_be_served_is_refused_before_it_is_loaded(monkeypatch):
         UnsupportedModel, match=r"vLLM does not start: cache_dtype: Input should be 'auto', .*debug shows"
     ):
         loading.load(str(TINY), text, given=["kv_cache_dtype=int3"])
-    with pytest.raises(UnsupportedModel, match="vLLM does not start: .* --log-level debug shows its log"):
+    with pytest.raises(UnsupportedModel, match=r"vLLM does not start: .* --log-level debug shows its log"):
         loading.load(str(TINY), text, given=["tensor_parallel_size=two"])

@@ -47,8 +47,8 @@ def load(
 ) -> tuple[VllmCore, EngineInfo]:
     """A tested target: a folder or a hub id, whatever vLLM reads.
 
-    `context`: positions to serve, 0 = all the model has; `kv_tokens`: KV memory in tokens, 0 = vLLM's choice on a GPU, on
-    a processor as engine torch chooses;
+    `context`: positions to serve, 0 = all the model has; `kv_tokens`: KV memory in tokens, 0 = vLLM's choice on a GPU,
+    on a processor as engine torch chooses;
     `longest_draft`: draft tokens of a sequence in a step; `drafter`, `draft_model`: see `drafters.speculative_config`;
     `numerics`: "exact" insists on it, which takes vLLM's batch-invariant kernels; `device`: "auto", "cpu" or "cuda";
     `sequences`: that vLLM has at once, `step_tokens`: of a step, both 0 = vLLM's choice; `graphs`: CUDA graphs, where

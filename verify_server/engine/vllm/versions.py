@@ -39,8 +39,8 @@ def require() -> str:
 def prepare(threads: int = 0, log_level: str = "warning") -> None:
     """Set the environment of vLLM; before its first import, and for the processes that it starts.
 
-    `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores; `log_level`: of this
-    server. vLLM logs its errors, at "debug" all that it does, unless the environment says otherwise.
+    `threads`: of a step on a processor, 0 = as the environment says, or as many as there are cores; `log_level`: of
+    this server. vLLM logs its errors, at "debug" all that it does, unless the environment says otherwise.
     """
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log_level == "debug" else "ERROR")
