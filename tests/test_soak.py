@@ -25,7 +25,6 @@ from opensled_testbed.soak.__main__ import main
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.check import Damage, damage
 from opensled_testbed.soak.clocks import StepClock
-from opensled_testbed.soak.draft_heads import published
 from opensled_testbed.soak.edge_reader import EdgeLost, _error, _Reply
 from opensled_testbed.soak.faults import FAULTS, Ground, _victim, faults_of
 from opensled_testbed.soak.kept_text import check_kept
@@ -126,15 +125,6 @@ def test_a_report_is_right_only_if_all_answers_were():
 def test_only_a_target_that_keeps_text_is_told_to_delete_it():
     keeps = [kind for kind in KINDS if "deletion" in faults_of(kind, FAULTS)]
     assert keeps == [kind for kind in KINDS if kind.keeps] != []
-    assert any(kind.published for kind in KINDS)
-
-
-def test_a_published_head_is_made_for_its_target(tmp_path):
-    from verify_server.heads.speculators_file import load_published
-
-    found = load_published(published("tiny", tmp_path / "head"))
-    assert found.head.shape.target_vocabulary == found.head.shape.vocabulary == 2048
-    assert published("tiny", tmp_path / "head") == tmp_path / "head"
 
 
 @pytest.mark.parametrize(

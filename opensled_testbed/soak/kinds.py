@@ -19,7 +19,6 @@ class TargetKind:
     http: bool = False  # a client without a device is among its readers
     relay: bool = False  # a relay stands between its devices and it
     sees: bool = False  # it is asked about pictures
-    published: bool = False  # it drafts with a head in the format of the speculators package
     keeps: bool = False  # it keeps the text of its fleet
 
     @property
@@ -49,14 +48,7 @@ KINDS = (
     ),
     TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT)),
-    TargetKind(
-        "published-head",
-        "torch",
-        ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "eagle3", *_TIGHT),
-        published=True,
-        keeps=True,
-    ),
+    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT), keeps=True),
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
     TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),

@@ -18,7 +18,6 @@ from opensled.errors import OpenSledError
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S
 from opensled_testbed.soak.clocks import StepClock
-from opensled_testbed.soak.draft_heads import published
 from opensled_testbed.soak.kinds import TargetKind
 from verify_server.handout.draft_store import DraftStore
 
@@ -89,14 +88,12 @@ class SoakTarget(ABC):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Those of its kind, of its own API, of what it drafts with and keeps, and of the drafts that it hands out."""
+        """Those of its kind, of its own API, of what it keeps, and of the drafts that it hands out."""
         served = ("--http", self.http, "--operator-keys", str(self._operators))
-        head = self.place.folder / "published"
         return (
             *self.kind.flags,
             *("--drafts", str(self.handout)),
             *(served if self.kind.http else ()),
-            *(("--draft-model", str(published(self.kind.model, head))) if self.kind.published else ()),
             *(("--keep-text", str(self.kept), "--keep-text-mb", str(KEPT_MB)) if self.kind.keeps else ()),
         )
 
