@@ -34,6 +34,7 @@ from opensled_testbed.soak.kept_text import check_kept
 from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
 from opensled_testbed.soak.picture_questions import picture_questions
+from opensled_testbed.soak.readers import LONGEST_READING_S, Reader
 from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
 from opensled_testbed.soak.run import Soak
 from opensled_testbed.soak.target import FLEET, Place, private_file
@@ -107,6 +108,7 @@ def test_errors_and_stalls_count_by_what_was_broken_then():
     clock.now = 9.0
     account.waited(since=2.0)
     account.failed("unreachable", "away", True, since=2.0)
+    account.failed("loading", "back, but not ready", False, since=8.0)
     window.end = 10.0
     assert account.longest_stall == 0.5 and account.stalls() == {"kill": 7.0}
     assert account.wrongs == [] and account.broken == {"unreachable": 1}
@@ -115,6 +117,19 @@ def test_errors_and_stalls_count_by_what_was_broken_then():
     clock.now = 20.0
     account.failed("unreachable", "nothing is broken", False, since=15.0)
     assert len(account.wrongs) == 3
+
+
+def test_a_reader_of_an_answer_that_stood_still_asks_again_before_long():
+    clock = Clock()
+
+    class Waiting(Reader):
+        async def _ask(self, number: int) -> None:
+            clock.now += number
+
+        async def close(self) -> None: ...
+
+    reader = Waiting(None, None, Account(clock), 0)
+    assert [asyncio.run(reader._ask_safely(seconds)) for seconds in (2, 60)] == [2, LONGEST_READING_S]
 
 
 def test_a_report_is_right_only_if_all_answers_were():

@@ -44,9 +44,7 @@ class Soak:
     targets: Sequence[TargetKind]
     faults: Sequence[str] = ()
     questions: int = 16  # to each target; every one has a truth of its own
-    at_once: int = len(
-        KINDS
-    )  # targets; groups of so many have a share of the minutes, one group after another
+    at_once: int = len(KINDS)  # targets; one group of so many after another, each with a share of the minutes
     vllm_python: str = sys.executable  # see Place
 
     @property
