@@ -1,10 +1,12 @@
 """What the benchmark programs share: command line, messages, complete files, worker processes, Markdown tables."""
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +15,7 @@ from opensled.cli import INTERRUPTED
 from opensled.errors import OpenSledError, UsageError
 
 FOLDER = Path("docs/benchmarks")
+CORES = os.sched_getaffinity(0)
 SPAWN = get_context("spawn")  # gRPC and torch do not work in forked processes
 
 Unit = TypeVar("Unit")
@@ -78,6 +81,18 @@ def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> It
         return
     with ProcessPoolExecutor(jobs, mp_context=SPAWN) as pool:
         yield from pool.map(work, units)
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Processes that start within stay on one core; so does this one meanwhile. Nothing happens without it."""
+    before = os.sched_getaffinity(0)
+    if core in CORES:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
