@@ -1,7 +1,7 @@
 """What vLLM loses as the engine of this server, and what drafts of devices bring: `vllm serve` against
 `opensled serve --engine vllm`, on the same model, prompts and cores, in turns.
 
-    .venv-vllm/bin/python -m benchmarks.vllm_engine [--quick] [--model smollm2] [--users 1,4,8] [--turns 6] [--out FOLDER]
+    .venv-vllm/bin/python -m benchmarks.vllm_engine [--quick] [--users 1,4,8] [--turns 6] [--out FOLDER]
 
 Four servers, of which one works at a time: vLLM as it comes and this project's, each without a drafter and with vLLM's
 own `ngram`. With one thread, each server with all its processes has core 0, and the client of all of them core 1;
@@ -16,16 +16,14 @@ that were written on a prompt so far are recordings, and the one that fits best 
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks.figure import Comparison, Figure
 from benchmarks.program import (
     add_quick_and_out,
     exit_code,
@@ -34,12 +32,21 @@ from benchmarks.program import (
     parser_of,
     pinned,
     say,
-    table,
     write_json,
 )
-from benchmarks.real_summary import mean_ratio
 from benchmarks.real_texts import KINDS, prompts
-from benchmarks.vllm_servers import Ours, Plan, Stock, ours, stock
+from benchmarks.vllm_figure import (
+    CONTENDERS,
+    LOOKUP,
+    OURS,
+    OURS_NGRAM,
+    STOCK,
+    STOCK_NGRAM,
+    Turn,
+    figure,
+    lines,
+)
+from benchmarks.vllm_servers import Plan, Server, ours, stock
 from benchmarks.vllm_users import Drafts, Heard, Recordings, User, by_devices, by_http
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage
@@ -49,60 +56,9 @@ from verify_server.engine.vllm import versions
 from verify_server.engine.vllm.model_folder import folder_of as model_folder_of
 from verify_server.text.hf_text import HFText
 
-STOCK, OURS, STOCK_NGRAM, OURS_NGRAM = "vllm", "opensled", "vllm, ngram", "opensled, ngram"
-LOOKUP = "opensled, a device with lookup"
-SHARES = (0.6, 0.8)  # of the replayed draft tokens that are right
-REQUIRED = 0.95  # of the tokens/s of vLLM as it comes
 SERVER_CORE, CLIENT_CORE = 0, 1
 CONTEXT, DRAFT = 1024, 8  # tokens
 CHARACTERS = 600  # of what a prompt quotes
-
-
-class Contender(NamedTuple):
-    """Who serves, and who drafts on the devices."""
-
-    server: str
-    drafts: Drafts = Drafts()
-
-
-def _with_devices(server: str) -> dict[str, Contender]:
-    return {
-        f"{server}, devices {share} (replayed)": Contender(server, Drafts("replayed", share)) for share in SHARES
-    }
-
-
-CONTENDERS: Mapping[str, Contender] = {
-    STOCK: Contender(STOCK),
-    OURS: Contender(OURS),
-    **_with_devices(OURS),
-    LOOKUP: Contender(OURS, Drafts("lookup")),
-    STOCK_NGRAM: Contender(STOCK_NGRAM),
-    OURS_NGRAM: Contender(OURS_NGRAM),
-    **_with_devices(OURS_NGRAM),
-}
-# What each is compared with, beside vLLM as it comes
-AGAINST = {OURS: (STOCK,), OURS_NGRAM: (STOCK_NGRAM, STOCK)}
-
-
-class Turn(NamedTuple):
-    """One contender, asked once by all users at the same time."""
-
-    contender: str
-    users: int
-    number: int
-    kinds: tuple[str, ...]  # of the prompts
-    tokens: int  # of all answers
-    seconds: float
-    first_s: float  # to the first token, the mean over the users
-    steps: int
-    drafted: int  # by devices, or by vLLM's drafter where no device drafts: tokens that were verified,
-    accepted: int  # and those of them that stand
-    cpu_s: float  # of the server, all its processes
-    other: int  # texts that are not those of the first time
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
 
 
 def main(words: list[str] | None = None) -> int:
@@ -115,11 +71,16 @@ def _arguments(words: list[str] | None) -> Namespace:
     parser.add_argument("--model", default="", help="default: smollm2; with --quick tiny")
     parser.add_argument("--dtype", default="", help="default: bfloat16; with --quick float32")
     parser.add_argument("--users", default="", metavar="N,...", help="default: 1,4,8; with --quick 1,8")
-    parser.add_argument("--turns", type=int, default=0, help="of each number of users; default: 6; with --quick 1")
+    parser.add_argument(
+        "--turns", type=int, default=0, help="of each number of users; default: 6; with --quick 1"
+    )
     parser.add_argument("--tokens", type=int, default=0, help="of an answer; default: 96; with --quick 32")
     parser.add_argument("--threads", type=int, default=1, help="of a step; default %(default)s")
     parser.add_argument(
-        "--only", default="", metavar="NAME;...", help=f"contenders, of: {'; '.join(CONTENDERS)}; default: all"
+        "--only",
+        default="",
+        metavar="NAME;...",
+        help=f"contenders, of: {'; '.join(CONTENDERS)}; default: all",
     )
     parser.add_argument("--eager", action="store_true", help="without torch.compile; a server starts sooner")
     add_quick_and_out(parser)
@@ -147,16 +108,19 @@ def _run(arguments: Namespace) -> int:
     with nullcontext() if plan.threads > 1 else pinned(CLIENT_CORE), ExitStack() as stack:
         bench = Bench(_started(stack, plan, names), _questions(folder), arguments.tokens)
         turns = [turn for count in users for turn in bench.turns(names, count, arguments.turns)]
-    document = {"figure": "vllm_engine", **_figure(plan, arguments, turns).as_json(origin)}
+    document = {
+        "figure": "vllm_engine",
+        **figure(plan, arguments.model, arguments.tokens, turns).as_json(origin),
+    }
     document["turns"] = [turn._asdict() for turn in turns]
-    print("\n".join(_table(turns)))
+    print("\n".join(lines(turns)))
     if out := folder_of(arguments):
         write_json(out / "vllm_engine.json", document)
         print(f"written: {out / 'vllm_engine.json'}")
     return 0
 
 
-def _started(stack: ExitStack, plan: Plan, names: Sequence[str]) -> dict[str, Stock | Ours]:
+def _started(stack: ExitStack, plan: Plan, names: Sequence[str]) -> dict[str, Server]:
     """The servers that the contenders need, one after the other."""
     starts: dict[str, Callable[[], Any]] = {
         STOCK: lambda: stock(plan),
@@ -165,7 +129,7 @@ def _started(stack: ExitStack, plan: Plan, names: Sequence[str]) -> dict[str, St
         OURS_NGRAM: lambda: ours(plan, "vllm:ngram"),
     }
     wanted = {CONTENDERS[name].server for name in names} | {OURS}
-    found: dict[str, Stock | Ours] = {}
+    found: dict[str, Server] = {}
     for name, start in starts.items():
         if name in wanted:
             say(f"starting {name}")
@@ -188,7 +152,7 @@ class Bench:
 
     def __init__(
         self,
-        servers: Mapping[str, Stock | Ours],
+        servers: Mapping[str, Server],
         questions: Mapping[str, Sequence[tuple[int, ...]]],
         tokens: int,
     ) -> None:
@@ -198,7 +162,7 @@ class Bench:
     def turns(self, names: Sequence[str], users: int, count: int) -> Iterator[Turn]:
         """All contenders with so many users, `count` times; each time another one begins."""
         names = [name for name in names if name != LOOKUP or users == 1]
-        for server in self._servers.values():
+        for server in self._servers:
             self._asked(server, Drafts(), self._group(users, 0))  # it warms up
         for number in range(count):
             group = self._group(users, number)
@@ -219,19 +183,20 @@ class Bench:
         return found
 
     def _record(self, group: Sequence[User]) -> None:
-        for user, text in zip(group, self._asked(self._servers[OURS], Drafts(), group).texts):
+        for user, text in zip(group, self._asked(OURS, Drafts(), group).texts):
             self._recordings.add(user.prompt, text)
 
-    def _asked(self, server: Stock | Ours, drafts: Drafts, group: Sequence[User]) -> Heard:
-        if isinstance(server, Stock):
-            return by_http(server.url, group)
+    def _asked(self, name: str, drafts: Drafts, group: Sequence[User]) -> Heard:
+        server = self._servers[name]
+        if name in (STOCK, STOCK_NGRAM):
+            return by_http(server.address, group)
         return by_devices(server.address, group, drafts, self._recordings)
 
     def _turn(self, name: str, users: int, number: int, group: Sequence[User]) -> Turn:
         contender = CONTENDERS[name]
         server = self._servers[contender.server]
         before = server.counted()
-        heard = self._asked(server, contender.drafts, group)
+        heard = self._asked(contender.server, contender.drafts, group)
         after = server.counted()
         if heard.tokens != sum(user.tokens for user in group):
             raise OpenSledError(f"{name} wrote {heard.tokens} tokens for {users} users, not all of them")
@@ -248,129 +213,13 @@ class Bench:
             heard.seconds,
             statistics.fmean(heard.first_s),
             after.steps - before.steps,
-            heard.drafted or after.proposed - before.proposed,
-            heard.accepted or after.accepted - before.accepted,
+            heard.drafted,
+            heard.accepted,
+            after.drafted - before.drafted,
+            after.accepted - before.accepted,
             after.cpu_s - before.cpu_s,
             other,
         )
-
-
-# -- the figure ---------------------------------------------------------------------------------------------------
-
-
-COMPARED = (
-    "`opensled serve --engine vllm` against `vllm serve` of the same release, model, dtype, context, number of "
-    "sequences and KV; prefix caches off. One core for each server with all its processes, the other one for the "
-    "client, unless there are more threads. From the first question to the last token of users who ask at the same time."
-)
-LOSES = (
-    "Without drafts: our plan is made between two steps, in the process that computes them. Drafts that are wrong cost "
-    "rows, which several users' steps have less room for."
-)
-
-
-def _figure(plan: Plan, arguments: Namespace, turns: Sequence[Turn]) -> Figure:
-    grouped = _grouped(turns)
-    samples = {_series(*key): [turn.rate for turn in group] for key, group in grouped.items()}
-    pairs = [(ours, other, users) for ours, other, users in _pairs(grouped)]
-    return Figure(
-        title="vLLM as the engine, against `vllm serve`",
-        unit="tokens/s",
-        more_is_better=True,
-        compared=COMPARED,
-        loses=LOSES,
-        samples=samples,
-        ratios=tuple(
-            Comparison(
-                f"{name} over {other}, {_users(users)}",
-                _series(name, users),
-                _series(other, users),
-                REQUIRED if (name, other) == (OURS, STOCK) else None,
-            )
-            for name, other, users in pairs
-        ),
-        label="real / replayed",
-        facts={
-            "model": arguments.model,
-            "plan": {**plan._asdict(), "model": plan.model.name},
-            "tokens of an answer": arguments.tokens,
-            "intervals of 95 % over the turns": {
-                f"{name} over {other}, {_users(users)}": _interval(
-                    grouped[name, users], grouped[other, users]
-                )
-                for name, other, users in pairs
-            },
-            "turns": {_series(*key): _summary(group) for key, group in grouped.items()},
-        },
-    )
-
-
-def _grouped(turns: Sequence[Turn]) -> dict[tuple[str, int], list[Turn]]:
-    """By contender and users, in the order of the turns' numbers."""
-    found: dict[tuple[str, int], list[Turn]] = {}
-    for turn in sorted(turns, key=lambda turn: (turn.users, [*CONTENDERS].index(turn.contender), turn.number)):
-        found.setdefault((turn.contender, turn.users), []).append(turn)
-    return found
-
-
-def _pairs(grouped: Mapping[tuple[str, int], Any]) -> Iterator[tuple[str, str, int]]:
-    """Ours and what it is compared with."""
-    for name, users in grouped:
-        if name in (STOCK, STOCK_NGRAM):
-            continue
-        server = CONTENDERS[name].server
-        for other in AGAINST[server] if name == server else (server, STOCK):
-            if (other, users) in grouped:
-                yield name, other, users
-
-
-def _interval(one: Sequence[Turn], other: Sequence[Turn]) -> dict[str, float]:
-    """The geometric mean of the ratios, and its bootstrap interval."""
-    return mean_ratio([[math.log(mine.rate / theirs.rate) for mine, theirs in zip(one, other)]])
-
-
-def _summary(turns: Sequence[Turn]) -> dict[str, float | None]:
-    tokens, steps = sum(turn.tokens for turn in turns), sum(turn.steps for turn in turns)
-    drafted, accepted = (sum(getattr(turn, each) for turn in turns) for each in ("drafted", "accepted"))
-    return {
-        "steps": steps,
-        "tokens a step": round(tokens / steps, 3),
-        "ms a step": round(1000 * sum(turn.seconds for turn in turns) / steps, 3),
-        "CPU of the server, ms a step": round(1000 * sum(turn.cpu_s for turn in turns) / steps, 3),
-        "first token, ms": round(1000 * statistics.fmean(turn.first_s for turn in turns), 1),
-        "accepted share": round(accepted / drafted, 3) if drafted else None,
-        "other texts": sum(turn.other for turn in turns),
-    }
-
-
-def _table(turns: Sequence[Turn]) -> list[str]:
-    head = ["users", "who", "tokens/s", "over vllm", "95 %", "steps", "tokens a step", "CPU ms a step", "accepted"]
-    grouped, rows = _grouped(turns), []
-    for (name, users), group in grouped.items():
-        told = _summary(group)
-        found = _interval(group, grouped[STOCK, users]) if (STOCK, users) in grouped else None
-        rows.append(
-            [
-                str(users),
-                name,
-                f"{statistics.median(turn.rate for turn in group):.1f}",
-                f"{found['mean']:.3f}" if found else "–",
-                f"{found['low']:.3f} to {found['high']:.3f}" if found else "–",
-                str(told["steps"]),
-                str(told["tokens a step"]),
-                str(told["CPU of the server, ms a step"]),
-                "–" if told["accepted share"] is None else str(told["accepted share"]),
-            ]
-        )
-    return table(head, rows)
-
-
-def _series(name: str, users: int) -> str:
-    return f"{name}, {_users(users)}"
-
-
-def _users(users: int) -> str:
-    return f"{users} user{'s'[: users - 1]}"
 
 
 if __name__ == "__main__":

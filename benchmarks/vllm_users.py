@@ -1,4 +1,4 @@
-"""The users of `benchmarks.vllm_engine`: they read vLLM's own API, or are this product's devices, with drafts or none."""
+"""The users of `benchmarks.vllm_engine`: they read vLLM's API, or are this product's devices, with drafts or none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
@@ -28,7 +28,6 @@ from opensled_testbed.load.records import Clock, RequestRecord
 from opensled_testbed.rules import rule_of
 from opensled_testbed.traces import WHOLE, ItemTrace, Proposal
 
-Text = Any  # tokens of an answer, or what of it an API tells
 GROUP = Group(drafter="lookup", draft_model="", draft_length=WHOLE, stop="adaptive")
 
 
@@ -94,9 +93,12 @@ class Replayed(DeviceReplay):
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`."""
-        text = truth.generated
-        self._model.trace = max(self._all, key=lambda trace: common_prefix(trace.target_ids, text))
+        self._model.trace = self.fitting(truth.generated)
         return super().draft(truth, budget)
+
+    def fitting(self, text: Sequence[int]) -> ItemTrace:
+        """The one that agrees longest with a text."""
+        return max(self._all, key=lambda trace: common_prefix(trace.target_ids, text))
 
 
 class _Ids:
@@ -111,9 +113,7 @@ def by_devices(address: str, users: Sequence[User], drafts: Drafts, recordings: 
     return asyncio.run(_by_devices(address, users, drafts, recordings))
 
 
-async def _by_devices(
-    address: str, users: Sequence[User], drafts: Drafts, recordings: Recordings
-) -> Heard:
+async def _by_devices(address: str, users: Sequence[User], drafts: Drafts, recordings: Recordings) -> Heard:
     clock = Clock()
     async with AsyncExitStack() as stack:
         link = Link(Endpoint(address, timeout=START_S, connect=START_S))
@@ -182,6 +182,6 @@ async def _read(http: httpx.AsyncClient, user: User, started: float) -> tuple[St
     """The answer, seconds to its first token, and when the last one came."""
     body = {"model": NAME, "prompt": list(user.prompt), "max_tokens": user.tokens, "temperature": 0}
     first, reply = 0.0, StreamedReply()
-    async for reply in stream_completion(http, {**body, "ignore_eos": True}):
-        first = first or time.monotonic() - started
+    async for grown in stream_completion(http, {**body, "ignore_eos": True}):
+        first, reply = first or time.monotonic() - started, grown
     return reply, first, time.monotonic()
