@@ -19,7 +19,7 @@ EDGE := opensled http_api edge_client hw_profiles scheduler
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz speculators-check browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-long test-real vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -104,16 +104,6 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 	@$(BIN)/python -m tests.fuzz --runs $(RUNS)
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --quiet tests/test_stateful_session.py tests/test_stateful_protocol.py \
 		tests/test_policies_properties.py tests/test_policies_starvation.py tests/test_goodput_system.py
-
-# Neither is needed, and a torchvision of another torch than the one at hand would keep transformers from loading.
-speculators-check: $(STAMP) ## draft heads that the speculators package makes and computes, against ours (installs it in build/)
-	@test -e build/speculators/made || { $(PYTHON) -m venv build/speculators && \
-		build/speculators/bin/python -m pip install --quiet --disable-pip-version-check -r tests/published_requirements.txt && \
-		build/speculators/bin/python -m pip uninstall --quiet --yes torchvision torchaudio && touch build/speculators/made; }
-	@for seed in 11 21 31; do \
-		build/speculators/bin/python tests/published_heads.py build/published/$$seed $$seed && \
-		PUBLISHED_HEADS=build/published/$$seed $(BIN)/python -m pytest --quiet -s tests/test_published_heads.py || exit 1; \
-	done
 
 kernel-check: $(KERNELS) ## the Triton kernels without a GPU: hundreds of cases in the interpreter, and compiled for four kinds of GPUs (minutes)
 	@$(BIN)/python -m tests.kernel_check --cases $(CASES) --out docs/benchmarks/kernels.json

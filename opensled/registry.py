@@ -64,13 +64,12 @@ _EXTRAS = {
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "vllm": "vllm",
     "ray": "cluster",
-    "accelerate": "shards",
     **dict.fromkeys(("cryptography", "spake2", "zeroconf", "ifaddr"), "home"),
     "matplotlib": "bench",
 }
 # Modules that every server needs, for any engine.
 _SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
-_NEWER_PYTHON = ("server", "serving", "vllm", "train", "cluster", "shards", "mtls", "bench")
+_NEWER_PYTHON = ("server", "serving", "vllm", "train", "cluster", "mtls", "bench")
 
 
 def remedy(module: str | None) -> str:

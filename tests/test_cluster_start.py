@@ -138,9 +138,6 @@ def test_its_own_ray_has_a_cpu_for_each_thread(monkeypatch, replicas, threads, c
         (4, {"replicas": 5}, "at most 4 do"),
         (2, {"replicas": 3, "replica_gpus": 0.6}, "at most 2 do"),
         (4, {"replicas": 2, "replica_gpus": 3.0}, "at most 1 do"),
-        (4, {"replicas": 2, "shards": 2}, 2.0),
-        (4, {"replicas": 3, "shards": 2}, "at most 2 do"),
-        (4, {"replicas": 1, "shards": 2, "replica_gpus": 0.5}, "each shard takes one GPU"),
     ],
 )
 def test_replicas_must_find_gpus_unless_machines_may_still_come(monkeypatch, there, fields, each):
@@ -152,8 +149,8 @@ def test_replicas_must_find_gpus_unless_machines_may_still_come(monkeypatch, the
             cluster_command._spec(config(**fields))
 
 
-def test_each_shard_of_a_replica_has_its_share_of_the_cpus(monkeypatch):
+def test_each_replica_has_its_share_of_the_cpus(monkeypatch):
     monkeypatch.setattr(ray_runtime, "gpus_there", lambda: 0.0)
     monkeypatch.setattr(cluster_command, "allowed_cpus", lambda: set(range(8)))
-    assert cluster_command._spec(config(replicas=2, shards=2)).cpus == 4
-    assert cluster_command._spec(config(replicas=1, shards=2, threads=3)).cpus == 6
+    assert cluster_command._spec(config(replicas=2)).cpus == 4
+    assert cluster_command._spec(config(replicas=1, threads=3)).cpus == 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -148,6 +150,34 @@ def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
     with pytest.raises(UnsupportedModel, match="save_pretrained"):
         load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"quantization_config": {"quant_method": "awq", "bits": 4}},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        {"compression_config": {"quant_method": "compressed-tensors"}},
+        {"quantization_config": {}},
+    ],
+)
+def test_quantized_weights_are_refused_unread_with_the_way(stated, tmp_path, monkeypatch) -> None:
+    model = random_model("llama", tmp_path)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **stated}))
+    monkeypatch.setattr(loading, "_from_safetensors", pytest.fail)
+    [about] = stated.values()
+    method = about.get("quant_method", "by a method that its config.json does not name")
+    with pytest.raises(UnsupportedModel, match=re.escape(f"quantized weights ({method})")) as refused:
+        load(str(model), "cpu")
+    assert "use --engine vllm, or a GGUF file" in str(refused.value)
+
+
+def test_a_config_without_a_quantization_is_none(tmp_path) -> None:
+    model = random_model("llama", tmp_path, quantization_config=None)
+    assert load(str(model), "cpu", "float32", 160, numerics="fast").info.runtime == "torch"
 
 
 def test_a_hub_out_of_reach_is_unreachable(monkeypatch) -> None:

@@ -28,11 +28,9 @@ from verify_server.engine.memory_plan import (
     Supply,
     Wish,
     loaded,
-    part,
     plan_memory,
     stored_in,
 )
-from verify_server.engine.shard import ALONE, Shard
 
 # Llama 3.1 8B in bfloat16 on one card of 24 GiB, of which something is taken.
 LLAMA = Demand(weights=int(14.96 * GIB), kv_token=131_072, graphs=GIB, scratch=GIB // 4)
@@ -44,11 +42,10 @@ def test_what_is_left_goes_to_kv_but_for_a_part() -> None:
     plan = plan_memory(LLAMA, CARD, WISH)
     left = CARD.free - LLAMA.fixed
     assert 0.79 * left < plan.kv <= 0.8 * left
-    assert plan.told(1) == (
+    assert plan.told() == (
         "memory on cuda:0: weights 15.0 GiB, KV 5.4 GiB for 44,498 tokens, graphs 1.0 GiB, to compute in 0.2 GiB; "
         "23.0 GiB are free"
     )
-    assert plan.told(2).startswith("memory for each of 2 shards on cuda:0: weights")
 
 
 def test_as_many_tokens_as_are_asked_for_may_take_all_that_is_left() -> None:
@@ -59,10 +56,19 @@ def test_as_many_tokens_as_are_asked_for_may_take_all_that_is_left() -> None:
 
 
 REFUSED = {
-    "wide weights": (Supply("cuda", 8 * GIB), WISH._replace(dtype="float32"), "--dtype bfloat16", "--shards"),
-    "other cards": (Supply("cuda", 8 * GIB, 4), WISH, "--shards N, of up to 4 GPUs", "--dtype"),
-    "all cards": (Supply("cuda", 8 * GIB, 2), WISH._replace(shards=2), "each of 2 shards needs", "--shards"),
-    "no room for a token": (Supply("cpu", LLAMA.fixed), WISH, "serve a quantized file", "--kv-tokens to"),
+    "wide weights": (
+        Supply("cuda", 8 * GIB),
+        WISH._replace(dtype="float32"),
+        "--dtype bfloat16",
+        "tensor_parallel",
+    ),
+    "other cards": (
+        Supply("cuda", 8 * GIB, 4),
+        WISH,
+        "up to 4 GPUs: --engine vllm --vllm tensor_parallel_size=4",
+        "--dtype",
+    ),
+    "no room for a token": (Supply("cpu", LLAMA.fixed), WISH, "serve quantized weights", "--kv-tokens to"),
 }
 
 
@@ -96,26 +102,9 @@ def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context,
     assert plan.kv_tokens == kv_tokens or LEAST_KV <= plan.kv_tokens <= max(LEAST_KV, 64 * context)
 
 
-def test_quantized_weights_stay_as_they_are_stored_unless_they_are_widened() -> None:
-    packed, eight = StoredTensor("w", "U8", 100, 100), StoredTensor("w", "F8_E4M3", 100, 100)
+def test_weights_take_the_dtype_and_numbers_stay() -> None:
     assert loaded(StoredTensor("w", "BF16", 100, 200), 4) == 400
-    assert loaded(packed, 4) == loaded(packed, 4, widened=True) == 100
-    assert (loaded(eight, 2), loaded(eight, 2, widened=True)) == (100, 200)
-
-
-def test_a_shard_holds_a_part_of_what_its_plan_cuts() -> None:
-    plan = {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
-    }
-    sizes = {
-        "model.layers.31.self_attn.q_proj.weight": 500,
-        "model.layers.31.self_attn.q_norm.weight": 1000,
-        "model.layers.31.input_layernorm.weight": 1000,
-        "model.embed_tokens.weight": 500,
-        "lm_head.weight": 500,
-    }
-    assert {name: part(name, 1000, plan, 2) for name in sizes} == sizes
+    assert loaded(StoredTensor("positions", "I64", 100, 800), 4) == 800
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
@@ -123,7 +112,7 @@ def test_the_weights_are_reckoned_to_the_byte(family: str, tmp_path: Path) -> No
     weights = loading.find_weights(str(random_model(family, tmp_path)))
     cpu = torch.device("cpu")
     network = loading.load_network(weights, cpu, torch.bfloat16)
-    demand = memory_facts.memory_of(weights, cpu, torch.bfloat16, (0, 512), 64, ALONE).demand
+    demand = memory_facts.memory_of(weights, cpu, torch.bfloat16, (0, 512), 64).demand
     held = {id(weight): weight.numel() * weight.element_size() for weight in network.parameters()}
     assert demand.weights == sum(held.values())
     engine = (
@@ -133,9 +122,6 @@ def test_the_weights_are_reckoned_to_the_byte(family: str, tmp_path: Path) -> No
     )
     if engine is not None:
         assert engine._model.memory.bytes_per_token() == demand.kv_token
-    half = memory_facts.memory_of(weights, cpu, torch.bfloat16, (0, 512), 64, Shard(0, 2)).demand
-    assert half.kv_token == demand.kv_token // 2
-    assert demand.weights / 2 <= half.weights < 0.6 * demand.weights
 
 
 def test_a_gguf_file_is_reckoned_as_it_is_dequantized() -> None:
@@ -143,7 +129,7 @@ def test_a_gguf_file_is_reckoned_as_it_is_dequantized() -> None:
     weights = loading.find_weights(str(model_file("tiny", "*.gguf")))
     whole = loading.find_weights(str(model_path("tiny")))
     sizes = [
-        memory_facts.memory_of(each, cpu, torch.float32, (0, 512), 64, ALONE).demand.weights
+        memory_facts.memory_of(each, cpu, torch.float32, (0, 512), 64).demand.weights
         for each in (weights, whole)
     ]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
@@ -192,4 +178,4 @@ def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_pat
 
 def test_a_device_without_graphs_says_nothing_of_them() -> None:
     plan = plan_memory(LLAMA._replace(graphs=0), CARD, WISH)
-    assert "graphs" not in plan.told(1)
+    assert "graphs" not in plan.told()

@@ -29,6 +29,7 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
+from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.served_model import ServedModel
 
@@ -230,6 +231,21 @@ def test_a_draft_model_of_another_vocabulary_is_refused():
     target = ServedModel("fake", engine(), FakeText())
     with pytest.raises(VocabularyMismatch, match="choose another --draft-model"):
         SERVER_DRAFTERS.get("model")(ServeConfig(draft_model="tiny-draft"), target)
+
+
+@pytest.mark.parametrize("name", ["ctc", "specformer", "model", "exit", "eagle3"])
+def test_a_head_that_vllm_runs_is_refused_with_the_way(name, tmp_path):
+    (tmp_path / "config.json").write_text('{"speculators_model_type": "eagle3"}')
+    served = ServedModel("fake", engine(), FakeText())
+    for config in (
+        ServeConfig(drafter=name, draft_model=str(tmp_path)),
+        ServeConfig(drafter=str(tmp_path)),
+    ):
+        with pytest.raises(
+            UsageError, match="use --engine vllm --drafter vllm:eagle3 --draft-model"
+        ) as refused:
+            drafting_of(config, served)
+        assert str(tmp_path) in str(refused.value)
 
 
 def test_a_target_without_a_known_draft_model_is_told_what_to_do():

@@ -26,7 +26,6 @@ from verify_server.served_model import ServedModel, load_llamacpp, load_torch
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"shards": 2}, "add --vllm tensor_parallel_size=2"),
         ({"gpu_layers": 0}, "--gpu-layers is for engine llamacpp"),
         ({"attention": "sdpa"}, "--attention is for engine torch"),
         ({"dtype": "float64"}, "float32, bfloat16 or float16"),

@@ -140,8 +140,8 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     draft_model: str = option(
         "",
-        "draft model of --drafter model, named like the target, or the folder of a draft head, a published head, or an "
-        "early exit; default: the one that belongs to the target",
+        "draft model of --drafter model, named like the target, or the folder of a draft head or early exit; default: "
+        "the one that belongs to the target",
         metavar="MODEL",
         apart=True,
     )
@@ -275,7 +275,7 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     replica_gpus: float = option(
         1.0,
-        "GPUs of each replica, also a fraction, or 1 for each of its --shards; no effect if Ray has none",
+        "GPUs of each replica, also a fraction; no effect if Ray has none",
         low=0,
         metavar="X",
     )

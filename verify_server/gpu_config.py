@@ -22,6 +22,3 @@ class GpuConfig:
     graphs: str = option(
         "auto", "small steps as CUDA graphs; auto: where a GPU and --attention triton are", choices=GRAPHS
     )
-    shards: int = option(
-        1, "processes with a GPU each, over which the target is cut; 1 = this one", low=1, metavar="N"
-    )

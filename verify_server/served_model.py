@@ -12,7 +12,6 @@ from hw_profiles.detect import usable_cores
 from hw_profiles.step_cost import StepCost
 from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
-from opensled.exit_watch import ExitWatch
 from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
@@ -82,8 +81,6 @@ class ServedModel(LoadedModel):
         return self.engine.info
 
 
-# From the loss of a shard until the process ends if it has not ended by itself; chosen.
-LOST_SECONDS = 8.0
 # Engine -> the module it needs.
 NEEDED = {"torch": "torch", "llamacpp": "llama_cpp"}
 
@@ -131,33 +128,26 @@ def load_torch(config: ServeConfig) -> ServedModel:
             "--dtype stored is for --engine llamacpp; engine torch widens the weights of every GGUF file"
         )
     with told_long("still starting torch and transformers"):
-        from verify_server.engine import loading, tensor_parallel, torch_engine
+        from verify_server.engine import loading, torch_engine
 
     name = config.model
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
     text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
-    options: dict[str, Any] = {
-        "model": str(weights.path),
-        "device": config.device,
-        "dtype": config.dtype,
-        "numerics": config.numerics,
-        "kv_tokens": config.kv_tokens,
-        "context": config.context,
-        "most_rows": config.max_step_tokens,
-        "attention": config.attention,
-        "graphs": config.graphs,
-        "eos_ids": text.eos_ids,
-    }
-    if config.shards > 1:
-        start = partial(tensor_parallel.start, config.shards, config.threads, on_loss=_end_soon)
-        return ServedModel(model_id_of(name), in_thread_that_ends(start, **options), text)
-    engine = in_thread_that_ends(torch_engine.load, threads=config.threads, **options)
+    engine = in_thread_that_ends(
+        torch_engine.load,
+        str(weights.path),
+        device=config.device,
+        dtype=config.dtype,
+        numerics=config.numerics,
+        kv_tokens=config.kv_tokens,
+        context=config.context,
+        most_rows=config.max_step_tokens,
+        attention=config.attention,
+        graphs=config.graphs,
+        threads=config.threads,
+        eos_ids=text.eos_ids,
+    )
     return ServedModel(model_id_of(name), engine, text)
-
-
-def _end_soon() -> None:
-    """A shard is lost: this process ends, also where a thread of it waits in native code for that shard."""
-    ExitWatch().arm(LOST_SECONDS, status=1)
 
 
 def _gguf_text(path: Path) -> TextCodec:
@@ -237,11 +227,6 @@ def _refuse_for_gguf(config: ServeConfig) -> None:
     if config.numerics == "exact":
         raise UsageError(
             "--numerics exact: llama.cpp's bits depend on the batch; leave the flag out, or use --engine torch"
-        )
-    if config.shards > 1:
-        raise UsageError(
-            f"--shards {config.shards}: shards read safetensors with engine torch; serve a folder with safetensors, or "
-            "leave the flag out"
         )
     if is_hub_id(config.model):
         raise NotFound(

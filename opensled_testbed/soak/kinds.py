@@ -11,15 +11,15 @@ class TargetKind:
     """What is served, and how."""
 
     name: str
-    engine: str  # "torch" or "llamacpp"
+    engine: str  # "torch", "llamacpp" or "vllm"
     flags: tuple[str, ...] = ()
+    drafters: tuple[str, ...] = ()  # of its server, in turns: each start has the next one
     replicas: int = 0
     proxy: bool = False
     edge: bool = False  # a real `opensled edge` is among its devices
     http: bool = False  # a client without a device is among its readers
     relay: bool = False  # a relay stands between its devices and it
     sees: bool = False  # it is asked about pictures
-    published: bool = False  # it drafts with a head in the format of the speculators package
     keeps: bool = False  # it keeps the text of its fleet
 
     @property
@@ -30,11 +30,6 @@ class TargetKind:
     def draft(self) -> str:
         """The model of its devices."""
         return f"{self.model}-draft"
-
-    @property
-    def exact(self) -> bool:
-        """Whether the same text comes out whatever else is computed beside it."""
-        return self.engine == "torch"
 
 
 # Little KV memory, so that sequences push each other out all the time.
@@ -49,15 +44,15 @@ KINDS = (
     ),
     TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT)),
-    TargetKind(
-        "published-head",
-        "torch",
-        ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "eagle3", *_TIGHT),
-        published=True,
-        keeps=True,
-    ),
+    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT), keeps=True),
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind(
+        "vllm",
+        "vllm",
+        ("--policy", "goodput", "--graphs", "off", *_TIGHT),
+        drafters=("none", "vllm:ngram"),
+        http=True,
+    ),
     TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
     TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),

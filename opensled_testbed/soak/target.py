@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
+import sys
 import threading
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +19,12 @@ from opensled.errors import OpenSledError
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S
 from opensled_testbed.soak.clocks import StepClock
-from opensled_testbed.soak.draft_heads import published
 from opensled_testbed.soak.kinds import TargetKind
 from verify_server.handout.draft_store import DraftStore
 
 ANY_PORT = "127.0.0.1:0"
 EDGE = "edge"
-FLEET = "fleet"  # tenant of all devices that mean no harm
+FLEET, NEIGHBOUR = "fleet", "neighbour"  # tenants of the devices that mean no harm, in turns
 KEPT_MB = 1  # of text that a target keeps of it
 
 
@@ -35,6 +35,7 @@ class Place:
     folder: Path
     clock: StepClock
     tokens: Path
+    vllm_python: str = sys.executable  # of an environment with vLLM
 
 
 def private_file(path: Path, text: str) -> Path:
@@ -89,14 +90,12 @@ class SoakTarget(ABC):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Those of its kind, of its own API, of what it drafts with and keeps, and of the drafts that it hands out."""
+        """Those of its kind, of its own API, of what it keeps, and of the drafts that it hands out."""
         served = ("--http", self.http, "--operator-keys", str(self._operators))
-        head = self.place.folder / "published"
         return (
             *self.kind.flags,
             *("--drafts", str(self.handout)),
             *(served if self.kind.http else ()),
-            *(("--draft-model", str(published(self.kind.model, head))) if self.kind.published else ()),
             *(("--keep-text", str(self.kept), "--keep-text-mb", str(KEPT_MB)) if self.kind.keeps else ()),
         )
 
@@ -149,9 +148,13 @@ class SoakTarget(ABC):
             part.start()
         return part
 
-    def _listening(self, arguments: Sequence[str], name: str, module: str = "opensled") -> Process:
+    def _listening(
+        self, arguments: Sequence[str], name: str, module: str = "opensled", python: str = sys.executable
+    ) -> Process:
         environment, log = self.place.clock.environment, self.place.folder / f"{name}.log"
-        process = Process(arguments, isolated=True, environment=environment, module=module, log=log)
+        process = Process(
+            arguments, isolated=True, environment=environment, module=module, log=log, python=python
+        )
         try:
             process.wait_ready(READY_S)
         except BaseException:

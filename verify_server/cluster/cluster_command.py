@@ -70,24 +70,21 @@ def _ray(config: ServeConfig) -> Iterator[None]:
         with ray_runtime.joined_ray(config.ray_address, ray_guard.networks(config.ray_network)):
             yield
     else:
-        with ray_runtime.own_ray(
-            max(len(allowed_cpus()), config.replicas * config.shards * max(1, config.threads))
-        ):
+        with ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * max(1, config.threads))):
             yield
 
 
 def _spec(config: ServeConfig) -> ClusterSpec:
-    """The configured replicas; each shard of each gets as many threads as CPUs. Raises UsageError if they do not fit.
+    """The configured replicas; each gets as many threads as CPUs. Raises UsageError if they do not fit.
 
-    A replica with all its shards is one actor: so Ray gives it CPUs and GPUs of one machine, all of them or none. The
-    shards are its children, and end with it.
+    A replica is one actor: so Ray gives it CPUs and GPUs of one machine, all of them or none.
     """
-    share = 1 if config.ray_address else max(1, len(allowed_cpus()) // (config.replicas * config.shards))
+    share = 1 if config.ray_address else max(1, len(allowed_cpus()) // config.replicas)
     return ClusterSpec(
         count=config.replicas,
         start=REPLICA,
         config=asdict(_replica_config(config)),
-        cpus=(config.threads or share) * config.shards,
+        cpus=config.threads or share,
         gpus=_gpus(config),
         networks=config.ray_network,
     )
@@ -97,14 +94,9 @@ def _gpus(config: ServeConfig) -> float:
     """GPUs of each replica. On one machine all must fit; a cluster may get more machines later."""
     from scheduler.cluster.ray_runtime import gpus_there
 
-    there, each = gpus_there(), config.replica_gpus * config.shards
+    there, each = gpus_there(), config.replica_gpus
     if config.device == "cpu" or not there or not each:
         return 0.0
-    if config.shards > 1 and config.replica_gpus != 1:
-        raise UsageError(
-            f"--replica-gpus {config.replica_gpus:g} with --shards {config.shards}: each shard takes one GPU; leave "
-            "--replica-gpus out"
-        )
     fitting = int(there) * int(1 / each) if each <= 1 else int(there / each)
     if config.replicas > fitting and not config.ray_address:
         raise UsageError(

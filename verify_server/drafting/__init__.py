@@ -14,7 +14,6 @@ SERVER_DRAFTERS = Registry(
         "model": "verify_server.drafting.model:load",
         "ctc": "verify_server.heads.attach:ctc",
         "specformer": "verify_server.heads.attach:specformer",
-        "eagle3": "verify_server.heads.eagle3_attach:eagle3",
         "exit": "verify_server.exits.exit_attach:early_exit",
         "vllm": "verify_server.engine.vllm.proposals:drafter",
     },

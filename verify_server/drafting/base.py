@@ -60,7 +60,6 @@ class ServerDrafter(ABC):
 
     needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
     reads_blocks: ClassVar[bool] = False  # it reads what lies in the blocks of the sessions beside KV
-    passes_per_token: ClassVar[bool] = False  # a head that drafts one token in a pass, not all
     guess: Forecast = GUESS  # how its drafts fare, as far as that is known before the first one
 
     @abstractmethod

@@ -7,16 +7,19 @@ answer. `asked_of` says what a session asks for.
 
 from __future__ import annotations
 
+import json
 import logging
 import operator
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import NamedTuple
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
+from opensled.errors import UsageError
 from opensled.messages import DraftBlock, DraftToken
 from scheduler.estimates import DraftEstimate, Forecast
 from verify_server.config import ServeConfig
@@ -35,8 +38,7 @@ log = logging.getLogger(__name__)
 WAYS = 4
 # Of a step of the target that a pass of a draft model, of a head, or of an early exit is assumed to take (chosen).
 GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
-# Tokens of text that a draft model is assumed to read in such a pass, and a head, which only keeps them (chosen)
-READS, HEAD_READS = 8, 32
+READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
 
 
 def asked_of(item: StepItem) -> Ask | None:
@@ -64,8 +66,25 @@ def asked_of(item: StepItem) -> Ask | None:
 
 def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
     """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
+    _refuse_published(config)
     drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
     return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)
+
+
+def _refuse_published(config: ServeConfig) -> None:
+    """Raises UsageError for a head in the format of the `speculators` package, which its config.json tells."""
+    if config.drafter.startswith("vllm:"):
+        return
+    for folder in filter(None, (config.draft_model, config.drafter)):
+        try:
+            about = json.loads((Path(folder).expanduser() / "config.json").read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue  # it is no folder, or the drafter says what is wrong with it
+        if isinstance(about, dict) and "speculators_model_type" in about:
+            raise UsageError(
+                f"{folder} holds a published draft head, which vLLM runs: use --engine vllm --drafter vllm:eagle3 "
+                f"--draft-model {folder}"
+            )
 
 
 class OwnDrafts(NamedTuple):
@@ -111,8 +130,6 @@ class DraftStage:
         step_s = target.verify_s(1, 0, 1)
         if self.needs_kv and self._drafter.reads_blocks:
             return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
-        if self._drafter.passes_per_token:
-            return DraftingCost(HEAD_GUESS * step_s, 0.0, HEAD_GUESS * step_s / HEAD_READS)
         if self._drafter.reads_blocks:
             return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
         return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()

@@ -184,7 +184,7 @@ class EngineInfo:
     row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
-    shards: int = 1  # processes that compute it together
+    shards: int = 1  # processes of vLLM that compute it together
     threads: str = ""  # of a step on a processor, in words; "" = a library's choice
     scores_prompts: bool = True  # it tells log-probabilities of a prompt's tokens as well
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from verify_server.engine import model_sizes
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.onednn_linear import OneDNNLinear, device_of, with_weight
 from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
 from verify_server.engine.paged_table import PagedBackend
-from verify_server.engine.shard_plan import heads_of
 
 ROWS = (1, 4, 16, 32, 64, 128)
 TILES = (16, 32, 64, 128)
@@ -114,22 +114,15 @@ def _only_linear(network: PreTrainedModel) -> bool:
     """Whether all matrices are plain linear layers, which can be tried one by one.
 
     Experts never hold: how many rows one gets depends on the whole batch. They are refused by name, for some of them
-    would pass. Quantized layers call themselves linear, and multiply by kernels of their own; what LLM.int8() rounds
-    depends on the whole batch.
+    would pass. What only calls itself linear may multiply by a kernel of its own.
     """
     if has_experts(network):
         return False
     for _, module in network.named_modules():
         matrices = any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
-        if matrices and not (is_plain(module) or isinstance(module, nn.Embedding)):
+        if matrices and not (type(module) in (nn.Linear, OneDNNLinear) or isinstance(module, nn.Embedding)):
             return False
     return True
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Whether it is a linear layer of a weight and a bias; one with scales beside them is quantized."""
-    parts = {name for name, _ in module.named_parameters(recurse=False)}
-    return type(module) in (nn.Linear, OneDNNLinear) and parts <= {"weight", "bias"}
 
 
 @torch.inference_mode()
@@ -175,7 +168,7 @@ def _sensitive(layer: nn.Linear, count: int) -> tuple[nn.Linear, Tensor]:
     `_AttentionProbe`. Processors that multiply in bfloat16 add neighbours without rounding, so these are far apart.
     """
     like = torch.empty((), dtype=layer.weight.dtype, device=device_of(layer))
-    outputs, width = layer.weight.shape  # of this shard's part; the features are those of the whole layer
+    outputs, width = layer.weight.shape
     inputs, weight = (_noise((rows, width), like) for rows in (count, outputs))
     weight = weight.flip(0, 1)  # else some rows of both would be the same
     half = width // 2
@@ -224,7 +217,7 @@ class _AttentionProbe:
 
     def __init__(self, network: PreTrainedModel, backend: str, geometry: Geometry) -> None:
         text, like = network.config.get_text_config(decoder=True), next(network.parameters())
-        heads, key_heads = heads_of(text, network.tp_size or 1)
+        heads, key_heads = text.num_attention_heads, model_sizes.key_heads(text)
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         shape = (LENGTH, key_heads, size)
         self._geometry, self._backend = replace(geometry, rows=1), backend_of(backend)

@@ -1,8 +1,7 @@
 """What the tests at load found in an earlier start, by everything that it depends on.
 
 A file here shortens the tests and is never believed alone: `torch_engine` tries a sample of it again, and tests all
-anew where that fails. Only for processors, and one process: a GPU's library chooses its kernels in more ways than are
-listed here, and shards would each have to draw the same sample.
+anew where that fails. Only for processors: a GPU's library chooses its kernels in more ways than are listed here.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Memory:
 
 def memory_of(network: PreTrainedModel, weights: Path | None, backend: str, most_rows: int) -> Memory:
     """Where the result for this target on this machine is kept. `weights`: a file, or a folder of safetensors."""
-    if weights is None or network.device.type != "cpu" or network.tp_size:
+    if weights is None or network.device.type != "cpu":
         return Memory(None)
     facts = [backend, most_rows, str(network.dtype), *_model(network, weights), *_machine(), *_sources()]
     return Memory(remembered.place(facts))

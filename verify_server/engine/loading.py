@@ -18,7 +18,6 @@ from transformers import (
     AutoModelForImageTextToText,
     PreTrainedModel,
 )
-from transformers.distributed import DistributedConfig
 from transformers.initialization import no_init_weights
 
 from opensled.errors import (
@@ -33,12 +32,10 @@ from opensled.errors import (
 )
 from opensled.files import REFUSALS, why_not_written
 from opensled.hub import pinned
-from opensled.logs import announce
 from opensled.store import model_file
-from verify_server.engine import image_encoder, model_sizes, quantized
+from verify_server.engine import image_encoder, model_sizes
 from verify_server.engine.attention import NAME, paged_attention
 from verify_server.engine.quiet_exit import silence_bindings
-from verify_server.engine.shard import ALONE, Shard
 
 log = logging.getLogger(__name__)
 
@@ -160,20 +157,36 @@ def _hub_error(model: str, error: OSError) -> OpenSledError:
 
 
 def read_config(weights: Weights) -> Any:
-    """The model's config. Raises UnsupportedModel for what this transformers does not know."""
+    """The model's config. Raises UnsupportedModel for quantized weights, and what this transformers does not know."""
     if weights.gguf:
         from verify_server.engine import gguf_config
 
         return gguf_config.read_config(weights.path)
     try:
         model_sizes.require_sane(weights.folder / "config.json")
-        return AutoConfig.from_pretrained(weights.folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(weights.folder, trust_remote_code=False)
     except OpenSledError:
         raise
     except Exception as error:  # transformers validates configs with errors of many kinds
         raise UnsupportedModel(
             f"{weights.folder}: transformers {transformers.__version__} cannot read it: {first_line(error)}"
         ) from error
+    _refuse_quantized(weights.folder, config)
+    return config
+
+
+def _refuse_quantized(folder: Path, config: Any) -> None:
+    """Raises UnsupportedModel where the config of the whole or of its text says that the weights are quantized."""
+    parts = (config, config.get_text_config(decoder=True))
+    stated = [
+        getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config")
+    ]
+    if (found := next((each for each in stated if each is not None), None)) is not None:
+        method = found.get("quant_method") if isinstance(found, dict) else None
+        raise UnsupportedModel(
+            f"{folder} holds quantized weights ({method or 'by a method that its config.json does not name'}), which "
+            "engine torch does not compute; use --engine vllm, or a GGUF file of this model with --engine llamacpp"
+        )
 
 
 def pick_dtype(name: str, device: torch.device, weights: Weights) -> torch.dtype:
@@ -205,38 +218,14 @@ def _is_wide(weights: Weights) -> bool:
     return not isinstance(dtype, torch.dtype) or dtype.itemsize > 2
 
 
-def load_network(
-    weights: Weights, device: torch.device, dtype: torch.dtype, shard: Shard = ALONE
-) -> PreTrainedModel:
+def load_network(weights: Weights, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """The model in evaluation mode, attention dispatched to `attention.NAME`. Raises UnsupportedModel.
 
     It reads a config of its own: two models that share one also share its attention implementation. Of a
     vision-language model it is the whole; `image_encoder.decoder_of` has its decoder.
     """
-    if weights.gguf:
-        network = _from_gguf(weights, dtype)
-    elif method := quantized_by(weights, device):
-        network = _from_safetensors(weights, dtype, {"device_map": {"": device}})
-        if not method.computed_on(device.type, capability_of(device)):
-            announce(f"{device} does not compute in {method.name}: weights are widened to the target's dtype")
-        return network.eval().requires_grad_(False)
-    else:
-        network = _from_safetensors(weights, dtype, _cut(shard))
-        if shard.size > 1:  # its parts are where they belong
-            return network.eval().requires_grad_(False)
+    network = _from_gguf(weights, dtype) if weights.gguf else _from_safetensors(weights, dtype)
     return network.to(device).eval().requires_grad_(False)
-
-
-def quantized_by(weights: Weights, device: torch.device) -> quantized.Method | None:
-    """How the safetensors are quantized, None = not at all. Raises UnsupportedModel for what does not work here."""
-    method = None if weights.gguf else quantized.method_of(weights.folder)
-    if method is not None:
-        quantized.require(method, device.type, capability_of(device))
-    return method
-
-
-def capability_of(device: torch.device) -> quantized.Capability:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
@@ -251,7 +240,7 @@ def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     return network
 
 
-def _from_safetensors(weights: Weights, dtype: torch.dtype, options: dict[str, Any]) -> PreTrainedModel:
+def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     transformers.utils.logging.disable_progress_bar()  # it would tear the lines around it; we tell what goes on
     usual = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
@@ -266,7 +255,6 @@ def _from_safetensors(weights: Weights, dtype: torch.dtype, options: dict[str, A
             local_files_only=True,
             output_loading_info=True,
             **_experts(dtype),
-            **options,
         )
     except SafetensorError as error:
         raise UnsupportedModel(
@@ -300,11 +288,6 @@ def _class_of(weights: Weights) -> tuple[Any, str | dict[str, str]]:
 def _experts(dtype: torch.dtype) -> dict[str, str]:
     """torch's grouped matrix product knows no float64; one expert after the other does."""
     return {"experts_implementation": "eager"} if dtype == torch.float64 else {}
-
-
-def _cut(shard: Shard) -> dict[str, DistributedConfig]:
-    """Each shard reads its part alone, by transformers' plan of the family."""
-    return {} if shard.size == 1 else {"distributed_config": DistributedConfig(tp_size=shard.size)}
 
 
 def eos_ids(network: PreTrainedModel) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import torch
 
 from opensled.gguf_file import read_head
 from opensled.logs import tell
-from verify_server.engine import loading
+from verify_server.engine import loading, model_sizes
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.loading import Weights
@@ -20,13 +20,10 @@ from verify_server.engine.memory_plan import (
     Supply,
     Wish,
     loaded,
-    part,
     plan_memory,
     stored_in,
 )
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
-from verify_server.engine.shard import Shard
-from verify_server.engine.shard_plan import heads_of
 
 
 class MemoryNeeds(NamedTuple):
@@ -35,56 +32,45 @@ class MemoryNeeds(NamedTuple):
     demand: Demand
     device: torch.device
     wish: Wish
-    shard: Shard
 
     def require(self) -> None:
         """Tells the plan. Raises UsageError where the target does not fit; it is not read yet."""
-        plan = plan_memory(self.demand, supply_of(self.device, self.shard), self.wish)
-        tell(plan.told(self.shard.size))
+        plan = plan_memory(self.demand, supply_of(self.device), self.wish)
+        tell(plan.told())
 
     def blocks(self, bytes_per_token: int) -> int:
         """Blocks of KV, now that the target is read and one token's KV is known. Raises UsageError."""
         rest = self.demand._replace(weights=0, kv_token=bytes_per_token)
-        tokens = plan_memory(rest, supply_of(self.device, self.shard), self.wish).kv_tokens
+        tokens = plan_memory(rest, supply_of(self.device), self.wish).kv_tokens
         return -(-tokens // BLOCK_SIZE)
 
 
 def memory_of(
-    weights: Weights,
-    device: torch.device,
-    dtype: torch.dtype,
-    wish: tuple[int, int],
-    most_rows: int,
-    shard: Shard,
+    weights: Weights, device: torch.device, dtype: torch.dtype, wish: tuple[int, int], most_rows: int
 ) -> MemoryNeeds:
     """`wish`: tokens of KV (0 = as many as suit) and of the longest text; `most_rows`: of a step."""
     config = loading.read_config(weights)
-    kv_token = _kv_token(config, shard.size) * dtype.itemsize
+    kv_token = _kv_token(config) * dtype.itemsize
     layers = config.get_text_config(decoder=True).num_hidden_layers
     scratch = GATHER_TOKENS * kv_token // layers + most_rows * _widest(config) * dtype.itemsize
-    graphs = GRAPHS[device.type] if shard.size == 1 else 0  # shards have none
-    demand = Demand(_weights(weights, config, device, dtype, shard), kv_token, graphs, scratch)
-    return MemoryNeeds(demand, device, Wish(*wish, str(dtype).removeprefix("torch."), shard.size), shard)
+    demand = Demand(_weights(weights, config, dtype), kv_token, GRAPHS[device.type], scratch)
+    return MemoryNeeds(demand, device, Wish(*wish, str(dtype).removeprefix("torch.")))
 
 
-def supply_of(device: torch.device, shard: Shard) -> Supply:
-    """Processors of one machine share its memory; a shard plans with its part of what is free."""
+def supply_of(device: torch.device) -> Supply:
+    """What is free on it now."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return Supply(str(device), torch.cuda.mem_get_info(device)[0], torch.cuda.device_count())
-    return Supply(str(device), available_host_bytes() // shard.size)
+    return Supply(str(device), available_host_bytes())
 
 
-def _weights(weights: Weights, config: Any, device: torch.device, dtype: torch.dtype, shard: Shard) -> int:
+def _weights(weights: Weights, config: Any, dtype: torch.dtype) -> int:
     if weights.gguf:
         return sum(loaded(tensor, dtype.itemsize) for tensor in _of_gguf(weights))
-    method = loading.quantized_by(weights, device)
-    widened = method is not None and not method.computed_on(device.type, loading.capability_of(device))
-    text = config.get_text_config(decoder=True)
-    plan = getattr(text, "base_model_tp_plan", None) or {}
-    tied = getattr(text, "tie_word_embeddings", False)
+    tied = getattr(config.get_text_config(decoder=True), "tie_word_embeddings", False)
     return sum(
-        part(tensor.name, loaded(tensor, dtype.itemsize, widened), plan, shard.size)
+        loaded(tensor, dtype.itemsize)
         for tensor in stored_in(weights.folder)
         if not (tied and tensor.name == "lm_head.weight")
     )
@@ -96,13 +82,13 @@ def _of_gguf(weights: Weights) -> list[StoredTensor]:
     return [StoredTensor(name, "F32", prod(info.shape), 0) for name, info in tensors.items()]
 
 
-def _kv_token(config: Any, shards: int) -> int:
+def _kv_token(config: Any) -> int:
     """Numbers that a token has in all layers."""
     text = config.get_text_config(decoder=True)
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     keys = getattr(text, "qk_head_dim", None) or size  # where keys and values are of different sizes
     values = getattr(text, "v_head_dim", None) or size
-    return int(text.num_hidden_layers * heads_of(config, shards).keys * (keys + values))
+    return int(text.num_hidden_layers * model_sizes.key_heads(text) * (keys + values))
 
 
 def _widest(config: Any) -> int:

@@ -1,14 +1,13 @@
 """What a target needs of a device's memory, reckoned before it is read: weights, KV, graphs, and room to compute in.
 
-Pure, and without a tensor library. Sizes are in bytes, those of one shard where there are several.
+Pure, and without a tensor library. Sizes are in bytes.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +22,6 @@ GRAPHS = {"cpu": 0, "cuda": 2 * GIB}  # for recorded steps; chosen
 LEAST_KV = 16  # tokens: one block
 MOST_HEAD = 1 << 27  # bytes of the head of a safetensors file; the format's own limit is 100 MB
 FLOATS = {"F64", "F32", "F16", "BF16"}
-NARROW_FLOATS = {"F8_E4M3", "F8_E5M2"}
-# Beside the layers of a plan these are cut as well: along the vocabulary.
-CUT_ALWAYS = ("embed_tokens", "lm_head")
-WHOLE = ("replicate", "norm")  # in the names of styles and layers that every shard has whole
 
 
 class StoredTensor(NamedTuple):
@@ -65,7 +60,6 @@ class Wish(NamedTuple):
     kv_tokens: int  # 0 = as many as suit
     context: int  # tokens of the longest text
     dtype: str
-    shards: int = 1
 
 
 class MemoryPlan(NamedTuple):
@@ -79,12 +73,11 @@ class MemoryPlan(NamedTuple):
     def kv(self) -> int:
         return self.kv_tokens * self.demand.kv_token
 
-    def told(self, shards: int) -> str:
+    def told(self) -> str:
         """One line."""
-        each = f"for each of {shards} shards " if shards > 1 else ""
         graphs = f", graphs {gib(self.demand.graphs)}" if self.demand.graphs else ""
         return (
-            f"memory {each}on {self.supply.device}: weights {gib(self.demand.weights)}, KV {gib(self.kv)} for "
+            f"memory on {self.supply.device}: weights {gib(self.demand.weights)}, KV {gib(self.kv)} for "
             f"{self.kv_tokens:,} tokens{graphs}, to compute in {gib(self.demand.scratch)}; "
             f"{gib(self.supply.free)} are free"
         )
@@ -105,9 +98,8 @@ def plan_memory(demand: Demand, supply: Supply, wish: Wish) -> MemoryPlan:
 def _lacking(demand: Demand, supply: Supply, wish: Wish) -> str:
     kv_tokens = max(wish.kv_tokens, LEAST_KV)
     needed = demand.fixed + kv_tokens * demand.kv_token
-    each = f"each of {wish.shards} shards" if wish.shards > 1 else "it"
     return (
-        f"the target does not fit: {each} needs {gib(demand.weights)} for weights, "
+        f"the target does not fit: it needs {gib(demand.weights)} for weights, "
         f"{gib(kv_tokens * demand.kv_token)} for KV of {kv_tokens:,} tokens, and "
         f"{gib(demand.graphs + demand.scratch)} to compute in, together {gib(needed)}; {supply.device} has "
         f"{gib(supply.free)} free. {'; '.join(_steps(demand, supply, wish))}"
@@ -122,9 +114,14 @@ def _steps(demand: Demand, supply: Supply, wish: Wish) -> list[str]:
         steps.append(f"lower --kv-tokens to {fitting // LEAST_KV * LEAST_KV} or less")
     if wish.dtype in ("float64", "float32"):
         steps.append("use --dtype bfloat16")
-    if supply.devices > wish.shards:
-        steps.append(f"cut it with --shards N, of up to {supply.devices} GPUs")
-    return [*steps, "serve a quantized file of it (GGUF, or safetensors in 4 or 8 bits) or a smaller model"]
+    if supply.devices > 1:
+        steps.append(
+            f"compute it on up to {supply.devices} GPUs: --engine vllm --vllm tensor_parallel_size={supply.devices}"
+        )
+    return [
+        *steps,
+        "serve quantized weights (GGUF with --engine llamacpp, safetensors with --engine vllm), or a smaller model",
+    ]
 
 
 def gib(size: int) -> str:
@@ -156,21 +153,6 @@ def _size(offsets: list[int]) -> int:
     return end - begin
 
 
-def loaded(tensor: StoredTensor, width: int, widened: bool = False) -> int:
-    """Bytes of a tensor in memory, in a dtype of `width` bytes; what is quantized stays so unless it is `widened`."""
-    return (
-        tensor.elements * width
-        if tensor.kind in FLOATS or (widened and tensor.kind in NARROW_FLOATS)
-        else tensor.size
-    )
-
-
-def part(name: str, size: int, plan: Mapping[str, str], shards: int) -> int:
-    """Bytes of a tensor in each shard. `plan`: transformers' of the family, layer -> style."""
-    if ".experts." in name and any(".experts" in pattern for pattern in plan):
-        return -(-size // shards)  # files have them one by one
-    layer = re.sub(r"\.\d+\.", ".*.", name).rpartition(".")[0]
-    for pattern, style in {**dict.fromkeys(CUT_ALWAYS, "cut"), **plan}.items():
-        if layer == pattern or layer.endswith(f".{pattern}"):
-            return size if any(word in f"{pattern} {style}" for word in WHOLE) else -(-size // shards)
-    return size
+def loaded(tensor: StoredTensor, width: int) -> int:
+    """Bytes of a tensor in memory, in a dtype of `width` bytes."""
+    return tensor.elements * width if tensor.kind in FLOATS else tensor.size

@@ -1,4 +1,5 @@
-"""Refuses what no model has before a library builds it: a billion layers keep transformers busy for ever."""
+"""Sizes that a model's config states. What no model has is refused before a library builds it: a billion layers keep
+transformers busy for ever."""
 
 import json
 import re
@@ -28,6 +29,11 @@ def require_sane(path: Path) -> None:
         most = MOST_PARTS if COUNTS.search(key) else MOST_SIZE if SIZES.search(key) else value
         if value > most or (value < least and COUNTS.search(key)):
             raise UnsupportedModel(f"{path} states {key} = {value}, not {least} to {most}; download it again")
+
+
+def key_heads(text: Any) -> int:
+    """Attention heads of the keys and values, by the config of a decoder."""
+    return getattr(text, "num_key_value_heads", None) or int(text.num_attention_heads)
 
 
 def _numbers(value: Any) -> Iterator[tuple[str, int]]:

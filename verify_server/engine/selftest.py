@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from opensled.errors import OpenSledError, SelfTestFailed
-from verify_server.engine import attention, geometry, guards
+from verify_server.engine import attention, guards
 from verify_server.engine.backend_check import TOLERANCE, check_backend, twinned
 from verify_server.engine.base import Segment
 from verify_server.engine.packed_model import PackedModel
@@ -183,25 +183,17 @@ def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
     for sequence, given in enumerate(logits):
         tokens = _tokens(sequence, _vocabulary(network))[: len(given)]
         expected = _plain_logits(network, tokens)
-        allowed = TOLERANCE[_rounded_to(network, given.dtype)]
-        check_close(given, expected, "the engine's logits differ from plain attention", allowed)
+        check_close(given, expected, "the engine's logits differ from plain attention")
 
 
-def check_close(given: Tensor, expected: Tensor, what: str, allowed: float = 0.0) -> None:
-    """`allowed`: 0 = what the dtype allows. Raises SelfTestFailed."""
-    allowed = allowed or TOLERANCE[given.dtype]
+def check_close(given: Tensor, expected: Tensor, what: str) -> None:
+    """By what the dtype allows. Raises SelfTestFailed."""
+    allowed = TOLERANCE[given.dtype]
     error = ((given.double() - expected.double()).square().mean().sqrt() / expected.double().std()).item()
     if not error <= allowed:  # NaN fails, too
         raise SelfTestFailed(
             f"{what} by {error:.1e} of their spread (allowed {allowed:.0e}); this model would give wrong tokens"
         )
-
-
-def _rounded_to(network: PreTrainedModel, dtype: torch.dtype) -> torch.dtype:
-    """Some quantized layers round what enters them to 8 bits, whatever the dtype is: a last bit may become a larger
-    one."""
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    return dtype if all(map(geometry.is_plain, layers)) or dtype.itemsize <= 2 else torch.float16
 
 
 @torch.inference_mode()

@@ -22,7 +22,6 @@ from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import Geometry
 from verify_server.engine.paged_table import PagedBackend
-from verify_server.engine.shard import Shard
 from verify_server.engine.tiles import tile, untile
 
 log = logging.getLogger(__name__)
@@ -46,17 +45,16 @@ def first_that_works(
     numerics: str,
     most_rows: int,
     weights: Path | None,
-    shard: Shard,
 ) -> tuple[PackedModel, str]:
     """See `_tested`; of the last one the error is raised."""
     *others, last = backends
     for name in others:
         try:
-            return _tested(network, name, numerics, most_rows, weights, shard)
+            return _tested(network, name, numerics, most_rows, weights)
         except OpenSledError as error:
             log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
             untile(network)
-    return _tested(network, last, numerics, most_rows, weights, shard)
+    return _tested(network, last, numerics, most_rows, weights)
 
 
 def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
@@ -84,13 +82,12 @@ def _tested(
     numerics: str,
     most_rows: int,
     weights: Path | None,
-    shard: Shard,
 ) -> tuple[PackedModel, str]:
     """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
     if numerics != "fast":
         before = known_geometry.memory_of(network, weights, attention, most_rows)
         exact = _exact_as_before(network, attention, most_rows, before)
-        if exact or (exact := _exact(network, attention, most_rows, before, shard)):
+        if exact or (exact := _exact(network, attention, most_rows, before)):
             return exact, "exact"
     if numerics == "exact":
         raise SelfTestFailed(
@@ -102,16 +99,16 @@ def _tested(
 
 
 def _exact(
-    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory, shard: Shard
+    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
 ) -> PackedModel | None:
     """The self-tested model in a geometry that keeps its bits; None = there is none here."""
-    found = shard.same(geometry.find(network, attention, most_rows))
+    found = geometry.find(network, attention, most_rows)
     if found is None:
         return None
     tile(network, found)
     exact = _on_small_memory(network, found, attention)
     layers = selftest.agree(exact)
-    if shard.same(selftest.keeps_bits(exact, layers)):
+    if selftest.keeps_bits(exact, layers):
         before.keep(known_geometry.Known(found, layers))
         return exact
     untile(network)

@@ -25,7 +25,6 @@ from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import PackedBatch
 from verify_server.engine.sdpa_groups import GATHER_TOKENS
-from verify_server.engine.shard import ALONE, Shard, own_parts
 from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tested_model import FAST, backends_of, capture_of, first_that_works, threads_of
 from verify_server.engine.torch_scores import TorchScores
@@ -94,7 +93,7 @@ class TorchEngine(TargetEngine):
 
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
-        self.check(segments)
+        self._check(segments)
         logits, batch = self._run(segments)
         if self._reader is not None and self._tap is not None:
             rows = batch.live
@@ -128,7 +127,7 @@ class TorchEngine(TargetEngine):
         """See `verify_server.engine.base.TargetEngine`."""
         self._model.erase(blocks, start)
 
-    def check(self, segments: Sequence[Segment]) -> None:
+    def _check(self, segments: Sequence[Segment]) -> None:
         """On a GPU an id out of range would end the process, not the step. Raises EngineError."""
         for segment in segments:
             if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
@@ -146,7 +145,6 @@ def load(
     context: int = 0,
     most_rows: int = 512,
     graphs: str = "auto",
-    shard: Shard = ALONE,
     threads: int | None = None,
     eos_ids: tuple[int, ...] = (),
 ) -> TorchEngine:
@@ -156,31 +154,29 @@ def load(
     `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
-    which is slow, for tests. `shard`: which part of it this process computes; all others load theirs at the same time.
-    `threads`: of all steps on a processor, 0 = timed, None = as torch has them now. `eos_ids`: ends of a turn, () =
-    those of the network's configs. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
+    `eos_ids`: ends of a turn, () = those of the network's configs. Raises UsageError, NotFound, UnsupportedModel,
+    SelfTestFailed.
     """
     _check_options(numerics, graphs, kv_tokens)
-    numerics = shard.numerics(numerics)
     place = loading.pick_device(device)
     backends_of(attention, place)  # refused before the weights are read
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     width = loading.pick_dtype(dtype, place, weights)
-    needed = memory_of(weights, place, width, (kv_tokens, context_length), most_rows, shard)
+    needed = memory_of(weights, place, width, (kv_tokens, context_length), most_rows)
     needed.require()
-    network, eyes = _read(weights, place, width, shard)
+    network, eyes = _read(weights, place, width)
     return around(
         network,
         model,
-        lambda kv_token: shard.least(needed.blocks(kv_token)),
+        needed.blocks,
         context_length,
         attention=attention,
         numerics=numerics,
         most_rows=most_rows,
         graphs=graphs,
         weights=weights.path,
-        shard=shard,
         eyes=eyes,
         threads=threads,
         eos_ids=eos_ids,
@@ -198,7 +194,6 @@ def around(
     most_rows: int = 512,
     graphs: str = "auto",
     weights: Path | None = None,
-    shard: Shard = ALONE,
     eyes: ImageEncoder | None = None,
     threads: int | None = None,
     eos_ids: tuple[int, ...] = (),
@@ -210,12 +205,12 @@ def around(
     """
     guards.check_modules(network)
     place = network.device
-    reorder(network) if shard.size == 1 else own_parts(network)
+    reorder(network)
     if threads is not None and place.type == "cpu":
         torch.set_num_threads(threads or threads_of(network, weights).few)
     with told_tested():
         backends = backends_of(attention, place)
-        tested, level = first_that_works(network, backends, numerics, most_rows, weights, shard)
+        tested, level = first_that_works(network, backends, numerics, most_rows, weights)
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
@@ -244,11 +239,11 @@ def around(
 
 
 def _read(
-    weights: loading.Weights, place: torch.device, width: torch.dtype, shard: Shard
+    weights: loading.Weights, place: torch.device, width: torch.dtype
 ) -> tuple[PreTrainedModel, ImageEncoder | None]:
     """The decoder, and what looks at pictures for it."""
     with told_long("still reading the weights") as reading:
-        network = loading.load_network(weights, place, width, shard)
+        network = loading.load_network(weights, place, width)
         eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
     tell_read(network.num_parameters(), reading.seconds)
     return decoder_of(network) if eyes else network, eyes

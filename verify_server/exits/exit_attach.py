@@ -9,7 +9,6 @@ from opensled.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.store import is_name, model_path
 from scheduler.estimates import GUESS, Forecast
 from verify_server.engine.onednn_linear import reorder
-from verify_server.engine.shard_plan import require_whole
 from verify_server.engine.tap import places_of
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.exits.exit_drafter import ExitDrafter, ExitEngine
@@ -31,7 +30,6 @@ def early_exit(*given: Any) -> ExitDrafter:
     """
     *asked, config, target = given
     engine = target.engine
-    require_whole(engine, "--drafter exit")
     if not isinstance(engine, TorchEngine):
         raise UsageError(
             f"--drafter exit computes in the target's own KV, which engine {engine.info.runtime} does not share; use "

@@ -10,7 +10,6 @@ from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMi
 from opensled.store import bundled_folder, is_name
 from scheduler.estimates import GUESS, Forecast
 from verify_server.config import ServeConfig
-from verify_server.engine.shard_plan import require_whole
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads.base import HeadShape
 from verify_server.heads.context import HeadContext
@@ -37,7 +36,6 @@ def shipped(target: str, kind: str) -> Path:
 
 def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: ServedModel) -> HeadDrafter:
     engine = target.engine
-    require_whole(engine, f"--drafter {kind}")
     if not isinstance(engine, TorchEngine):
         raise UsageError(
             f"--drafter {kind} reads hidden states of the target, which engine {engine.info.runtime} does not give; "

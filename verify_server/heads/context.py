@@ -55,8 +55,24 @@ class HeadContext:
         return found[:, 0]
 
     def attention(self, blocks: Sequence[Sequence[int]], rows: Sequence[int]) -> Attention:
-        """For drafts behind these rows, each over its own text."""
-        return attending(self._memory, KEYS, blocks, rows, self._device)
+        """For drafts behind these rows, each over the rows of its own text up to there; of a long text over the newest
+        of them, about WINDOW."""
+        device = self._device
+        firsts = [max(0, row // BLOCK_SIZE - WINDOW // BLOCK_SIZE + 1) for row in rows]
+        used = [own[first : row // BLOCK_SIZE + 1] for own, first, row in zip(blocks, firsts, rows)]
+        most = max(map(len, used))
+        filled = [[*own, *[own[0]] * (most - len(own))] for own in used]
+        padded = torch.tensor(filled, device=device)
+        keys, values = (
+            stored.view(len(used), most * BLOCK_SIZE, *stored.shape[1:])
+            for stored in self._memory.gather(KEYS, padded.flatten())
+        )
+        begins = torch.tensor([first * BLOCK_SIZE for first in firsts], device=device)[:, None]
+        places = torch.arange(most * BLOCK_SIZE, device=device) + begins
+        seen = places <= torch.tensor(list(rows), device=device)[:, None]
+        # What lies behind a text is another one's, and NaN would survive the mask.
+        hidden = ~seen[..., None, None]
+        return _Attending(keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0), seen)
 
     @property
     def _device(self) -> torch.device:
@@ -66,34 +82,6 @@ class HeadContext:
         shape, count = self._head.shape, len(hidden)
         empty = hidden.new_zeros(count, shape.kv_heads, shape.head_size)
         return Context(hidden.new_zeros(count, shape.size), empty, empty)
-
-
-def attending(
-    memory: KVMemory,
-    layer: int,
-    blocks: Sequence[Sequence[int]],
-    rows: Sequence[int],
-    device: torch.device,
-    window: int = WINDOW,
-    least: int = 0,
-) -> Attention:
-    """Attention of drafts, each over the rows of a text in its KV `blocks`, from `least` up to its own of `rows`; of a
-    long text over the newest of them, about `window`."""
-    firsts = [max(0, row // BLOCK_SIZE - window // BLOCK_SIZE + 1) for row in rows]
-    used = [own[first : row // BLOCK_SIZE + 1] for own, first, row in zip(blocks, firsts, rows)]
-    most = max(map(len, used))
-    filled = [[*own, *[own[0]] * (most - len(own))] for own in used]
-    padded = torch.tensor(filled, device=device)
-    keys, values = (
-        stored.view(len(used), most * BLOCK_SIZE, *stored.shape[1:])
-        for stored in memory.gather(layer, padded.flatten())
-    )
-    begins = torch.tensor([first * BLOCK_SIZE for first in firsts], device=device)[:, None]
-    places = torch.arange(most * BLOCK_SIZE, device=device) + begins
-    seen = (places <= torch.tensor(list(rows), device=device)[:, None]) & (places >= least)
-    # What lies behind a text is another one's, and NaN would survive the mask.
-    hidden = ~seen[..., None, None]
-    return _Attending(keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0), seen)
 
 
 class _Attending:

@@ -81,12 +81,7 @@ def rotated(vectors: Tensor, positions: Tensor, theta: float) -> Tensor:
     """RoPE, its halves turned against each other: `vectors` [..., heads, size] at `positions` [...]."""
     half = vectors.shape[-1] // 2
     powers = torch.arange(half, device=vectors.device, dtype=torch.float32) / half
-    return turned(vectors, positions, theta**-powers)
-
-
-def turned(vectors: Tensor, positions: Tensor, frequencies: Tensor, scale: float = 1.0) -> Tensor:
-    """As `rotated`, with the frequencies [size / 2] themselves; what is turned is multiplied by `scale`."""
-    angles = positions[..., None].float() * frequencies
-    cos, sin = angles.cos()[..., None, :] * scale, angles.sin()[..., None, :] * scale
+    angles = positions[..., None].float() * theta**-powers
+    cos, sin = angles.cos()[..., None, :], angles.sin()[..., None, :]
     first, second = vectors.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(vectors)

@@ -96,8 +96,6 @@ def given_of(text: str) -> list[str]:
 
 def _problems(config: ServeConfig) -> Iterator[str]:
     """What of the options engine vllm does not serve, each with the way out."""
-    if config.shards > 1:
-        yield f"--shards is for engine torch; add --vllm tensor_parallel_size={config.shards} instead"
     if config.gpu_layers >= 0:
         yield "--gpu-layers is for engine llamacpp; leave it out"
     if config.attention != "auto":

@@ -20,6 +20,9 @@ ENVIRONMENT = {
 DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
     "VLLM_LOGGING_LEVEL": "ERROR",
+    # The processes of a model meet on this machine: without these their libraries may listen on its network.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
 }
 
