@@ -7,6 +7,7 @@ import threading
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -16,6 +17,7 @@ from opensled.cli import INTERRUPTED
 from opensled.errors import OpenSledError, UsageError
 
 FOLDER = Path("docs/benchmarks")
+CORES = os.sched_getaffinity(0)
 SPAWN = get_context("spawn")  # gRPC and torch do not work in forked processes
 
 Unit = TypeVar("Unit")
@@ -105,6 +107,18 @@ def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> It
         return
     with ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent) as pool:
         yield from pool.map(work, units)
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Processes that start within stay on one core; so does this one meanwhile. Nothing happens without it."""
+    before = os.sched_getaffinity(0)
+    if core in CORES:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
