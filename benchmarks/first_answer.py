@@ -28,6 +28,7 @@ from benchmarks.program import (
     folder_of,
     parser_of,
     say,
+    spawned,
     table,
     write_json,
 )
@@ -162,8 +163,7 @@ def _form(model: str, engine: str, dtype: str, threads: int) -> Iterator[Form]:
     config = ServeConfig(
         model=model, engine=engine, dtype=dtype, threads=threads, kv_tokens=1024, context=512
     )
-    process = SPAWN.Process(target=_serve, args=(theirs, config), daemon=True)
-    process.start()
+    process = spawned(_serve, theirs, config)
     theirs.close()
     try:
         yield Form(ours, ours.recv())

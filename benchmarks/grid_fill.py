@@ -13,7 +13,7 @@ from multiprocessing import active_children
 from typing import Any, NamedTuple
 
 from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Place, PlaceCapacity, answers, rates
-from benchmarks.program import SPAWN, say
+from benchmarks.program import SPAWN, end_with_parent, say
 from opensled_testbed.baselines import PIPESD, RIVALS
 from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 
@@ -157,7 +157,7 @@ def _answered(work: Sequence[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     if jobs == 1 or not work:
         yield from ((unit, unit.run()) for unit in work)
         return
-    pool = ProcessPoolExecutor(jobs, mp_context=SPAWN)
+    pool = ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent)
     try:
         asked = {pool.submit(_run, unit): unit for unit in work}
         for done in as_completed(asked):

@@ -5,8 +5,8 @@ The same GGUF, one core for each server and the other for clients and devices, t
 
 import os
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from benchmarks.peer_chats import Contender, percentile
 from benchmarks.peer_prompts import LONG, OWN, SHORT, SHORT_OWN, Chats
 from benchmarks.peer_raw import PROMPT_MS, TOKEN_MS, RawSpeeds
 from benchmarks.peer_server import Running, command, running
+from benchmarks.program import pinned
 from opensled.llama import LlamaModel
 from opensled.store import model_file
 from opensled_testbed.processes import Process, free_port
@@ -31,7 +32,6 @@ SAMPLED = 0.8  # temperature
 SPECULATIVE = "ngram_mod"  # of llama-server's ways to draft without a second model
 PEER_WISHES = {"min_p": 0.0}  # else it draws from fewer tokens
 SERVER_CORE, CLIENT_CORE = 0, 1
-CORES = os.sched_getaffinity(0)
 REQUIRED = 0.95
 # Eight long prompts take a minute on one core.
 REPEATS = {(SHORT, 1): 5, (SHORT, 4): 3, (SHORT, 8): 3, (LONG, 1): 3, (LONG, 4): 2, (LONG, 8): 1}
@@ -116,18 +116,6 @@ def _body(chat: Chat, temperature: float, seed: int) -> dict[str, Any]:
     """The same tokens to draw from for both."""
     body = {"messages": chat, "max_tokens": MAX_TOKENS, "ignore_eos": True, "temperature": temperature}
     return {**body, "seed": seed, "top_k": 40, "top_p": 0.95} if temperature else body
-
-
-@contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """Processes that start within stay on one core; so does this one meanwhile. Nothing happens without it."""
-    before = os.sched_getaffinity(0)
-    if core in CORES:
-        os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _llama_server(model: Path, speculative: str) -> AbstractContextManager[Running]:

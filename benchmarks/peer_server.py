@@ -16,6 +16,7 @@ import httpx
 
 from opensled import distribution
 from opensled.errors import NotFound, OpenSledError
+from opensled_testbed.process_guard import guard
 
 START_S = 60.0
 SPECULATIVE = ("none", "ngram_simple", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "ngram_cache")
@@ -40,6 +41,7 @@ def running(command: Sequence[str], port: int) -> Iterator[Running]:
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        guard(process.pid)
         try:
             if not _becomes_ready(process, url):
                 log.seek(0)

@@ -1,11 +1,15 @@
 """What the benchmark programs share: command line, messages, complete files, worker processes, Markdown tables."""
 
 import json
+import os
 import sys
+import threading
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +17,7 @@ from opensled.cli import INTERRUPTED
 from opensled.errors import OpenSledError, UsageError
 
 FOLDER = Path("docs/benchmarks")
+CORES = os.sched_getaffinity(0)
 SPAWN = get_context("spawn")  # gRPC and torch do not work in forked processes
 
 Unit = TypeVar("Unit")
@@ -71,13 +76,49 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     half.replace(path)
 
 
+def spawned(work: Callable[..., object], *arguments: object) -> SpawnProcess:
+    """A process of `SPAWN` that works on this, and ends with this program, however that ends."""
+    process = SPAWN.Process(target=_spawned, args=(work, *arguments), daemon=True)
+    process.start()
+    return process
+
+
+def _spawned(work: Callable[..., object], *arguments: object) -> None:
+    end_with_parent()
+    work(*arguments)
+
+
+def end_with_parent() -> None:
+    """Called in a process of `SPAWN`: a parent that is killed leaves it behind otherwise."""
+    threading.Thread(target=_await_parent, daemon=True).start()
+
+
+def _await_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
 def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> Iterator[Done]:
     """`work` of each unit, in order; `jobs` processes work at the same time, 1 = this one alone."""
     if jobs == 1:
         yield from map(work, units)
         return
-    with ProcessPoolExecutor(jobs, mp_context=SPAWN) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent) as pool:
         yield from pool.map(work, units)
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Processes that start within stay on one core; so does this one meanwhile. Nothing happens without it."""
+    before = os.sched_getaffinity(0)
+    if core in CORES:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

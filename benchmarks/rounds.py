@@ -16,7 +16,7 @@ import grpc
 
 from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.null_engine import CANNED, CONTEXT
-from benchmarks.program import SPAWN
+from benchmarks.program import SPAWN, end_with_parent, spawned
 from opensled import codec
 from opensled.errors import OpenSledError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Open, Prefill, SamplingParams, Verdict
@@ -42,7 +42,7 @@ def measure(quick: bool) -> Figure:
     samples: dict[str, list[float]] = {}
     with ExitStack() as stack:
         addresses = _services(stack) | {"echo": stack.enter_context(_echo())}
-        pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=SPAWN))
+        pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=SPAWN, initializer=end_with_parent))
         for count in streams:
 
             def turn(name: str, count: int = count) -> float:
@@ -102,8 +102,7 @@ def _services(stack: ExitStack) -> dict[str, str]:
 def _echo() -> Iterator[str]:
     """An echo in a process of its own; yields HOST:PORT."""
     here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=_serve_echo, args=(there,), daemon=True)
-    process.start()
+    process = spawned(_serve_echo, there)
     try:
         yield f"127.0.0.1:{here.recv()}"
     finally:

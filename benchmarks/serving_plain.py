@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.program import SPAWN
+from benchmarks.program import SPAWN, spawned
 
 Answering = Callable[[dict[str, Any]], Iterator[object]]  # the body of a request -> each token of its answer
 PLAIN = {
@@ -46,8 +46,7 @@ class PlainContender:
 def plain(engine: str, model: Path, threads: int, context: int) -> Iterator[PlainContender]:
     """One of them, loaded."""
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_answer_all, args=(theirs, engine, model, threads, context), daemon=True)
-    process.start()
+    process = spawned(_answer_all, theirs, engine, model, threads, context)
     theirs.close()
     try:
         ours.recv()

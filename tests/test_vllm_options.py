@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import warnings
 
 import pytest
 
@@ -145,3 +146,10 @@ def test_other_drafters_are_refused_with_the_way(name, model, says):
 def test_drafts_have_a_bound(longest):
     with pytest.raises(UsageError, match="1 to 128 tokens"):
         drafters.speculative_config("none", "", longest)
+
+
+def test_processes_of_a_model_meet_on_this_machine_unless_an_operator_says_otherwise(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"NCCL_SOCKET_IFNAME": "eth1"})
+    with warnings.catch_warnings():
+        versions.prepare()
+    assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("lo", "eth1")

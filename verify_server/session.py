@@ -281,21 +281,23 @@ class Session:
             for rider in self.riders:
                 rider.committed(base, news, result)
             self.tell_prefill(before)
+        count = len(news)
+        length = base + count
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        stands, own = self.sources.judge(item.drafts, ids, known, len(news)), item.drafts.server.verified
+        stands, own = self.sources.judge(item.drafts, ids, known, count), item.drafts.server.verified
         if own.tokens:
             self.stats.own.add(len(own.tokens), stands)
-        self.timing.left(len(self.sequence), now)
-        self.sources.device.answer(draft, item.hint, len(self.sequence), now)
+        self.timing.left(length, now)
+        self.sources.device.answer(draft, item.hint, length, now)
         if draft is None:
             self._tell(base)
-            self.stats.commit(len(news), item.hint)
+            self.stats.commit(count, item.hint)
         else:
             stands = self.sequence.agreed(draft.block)
             self._tell(draft.block.base, draft.counter, stands)
-            self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
-        self._rebase_waiting(len(self.sequence), now)
-        return len(news)
+            self.stats.commit(count, item.hint, len(draft.block.tokens), stands - known)
+        self._rebase_waiting(length, now)
+        return count
 
     def postpone(self, item: StepItem, now: float) -> None:
         """A target that schedules by itself has decided nothing of it: its draft waits for the next step."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.attacks.connection import Lost, Peer
 from benchmarks.attacks.floods import Tally
 from benchmarks.attacks.kinds import ATTACKS, Work
-from benchmarks.program import SPAWN
+from benchmarks.program import SPAWN, spawned
 from opensled.errors import OpenSledError
 
 AGAIN_S = 0.02  # after a lost connection
@@ -41,8 +41,7 @@ def attacker(name: str, peer: Peer, core: int) -> Iterator[Attacker]:
     """A process that is ready to attack."""
     here, there = SPAWN.Pipe()
     start, stop = SPAWN.Event(), SPAWN.Event()
-    process = SPAWN.Process(target=_main, args=(name, peer, core, start, stop, there), daemon=True)
-    process.start()
+    process = spawned(_main, name, peer, core, start, stop, there)
     try:
         here.recv()  # it has loaded what it needs
         yield Attacker(start, stop, here)

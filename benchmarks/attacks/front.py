@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.attacks.connection import Peer
 from opensled.errors import NotFound, OpenSledError
 from opensled_testbed.credentials import Authority
+from opensled_testbed.process_guard import guard
 from opensled_testbed.processes import free_port
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy/front/haproxy.cfg"
@@ -44,6 +45,7 @@ def fronted(server: Peer, core: int) -> Iterator[tuple[Peer, int]]:
         }
         command = [program, "-db", "-q", "-f", str(CONFIGURATION)]
         process = subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+        guard(process.pid)
         try:
             os.sched_setaffinity(process.pid, {core})
             _wait(process, address)

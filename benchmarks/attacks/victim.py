@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection as Pipe
 from typing import NamedTuple
 
 from benchmarks.attacks.connection import Peer
-from benchmarks.program import SPAWN
+from benchmarks.program import SPAWN, spawned
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Failure, Open, Opened, Prefill, SamplingParams, Verdict
@@ -91,8 +91,7 @@ class Victim:
 def victim(peer: Peer, core: int, readers: int, reference: tuple[int, ...]) -> Iterator[Victim]:
     """A process whose first reader has read a whole answer."""
     here, there = SPAWN.Pipe()
-    process = SPAWN.Process(target=_main, args=(peer, core, readers, reference, there), daemon=True)
-    process.start()
+    process = spawned(_main, peer, core, readers, reference, there)
     try:
         if not here.poll(60) or here.recv() != "ready":
             raise OpenSledError("the victim got no answer before the attack")

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from benchmarks.gpu import summary
 from opensled.files import write_whole
+from opensled_testbed.process_guard import guard
 
 # Stage -> the most seconds that it gets, its start included. A stage that ends early leaves its rest to stage "users".
 SECONDS = {"facts": 25, "kernels": 70, "answers": 70, "steps": 160, "users": 200, "profile": 12}
@@ -58,6 +59,7 @@ def _run(number: int, name: str, options: argparse.Namespace, log: IO[bytes]) ->
     process = subprocess.Popen(
         words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
     )
+    guard(process.pid)
     code = _wait(process, limit)
     seconds = time.monotonic() - began
     if code is None or not path.exists():

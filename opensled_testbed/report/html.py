@@ -11,6 +11,7 @@ from opensled_testbed.report.results import Result
 
 LABELS = {
     "real": "measured on this machine with real time",
+    "replayed": "real processes and time; drafts are recorded texts, right with a given probability",
     "emulated": "real processes, devices, links and accelerator stretched to their profiles",
     "simulated": "discrete events, no real processes; the same policies",
     "derived": "computed from the profiles by formula",

@@ -13,8 +13,8 @@ from opensled_testbed.soak.check import Damage
 
 log = logging.getLogger(__name__)
 
-# Codes with which a request may fail while something is broken: the server is away, or it has no room.
-EXPECTED = frozenset({"unreachable", "overloaded"})
+# Codes with which a request may fail while something is broken: the server is away, or loads, or has no room.
+EXPECTED = frozenset({"unreachable", "loading", "overloaded"})
 # What starved of memory may fail as well: one step, one stream, one process.
 STARVED = frozenset({"engine", "internal"})
 EDGE_LOST = "edge_lost"  # the HTTP connection to a device's API broke, or was refused

@@ -83,19 +83,19 @@ async def fleet_of(
     target: SoakTarget,
     course: Course,
     account: Account,
-    token: str,
+    tokens: Sequence[str],
     number: int,
     seed: int,
     stack: AsyncExitStack,
     kinds: Sequence[DeviceKind] = DEVICES,
 ) -> list[Reader]:
-    """All readers of target `number`, from 0; what they hold is given back with the stack."""
+    """All readers of target `number`, from 0, which have `tokens` in turns; the stack gives back what they hold."""
     drafts = Drafts(course.info, target)
     readers: list[Reader] = []
     devices = (*kinds, *((BYSTANDER,) if target.kind.relay else ()))
     for place, kind in enumerate(devices):
         home = target.origin if kind is BYSTANDER else target.address
-        roads = _roads(home, kind.link, token, number, place, seed)
+        roads = _roads(home, kind.link, tokens[place % len(tokens)], number, place, seed)
         name = f"{target.name}-{place}"
         draws = seed + 100 * number + place
         thread = drafts.thread(kind, draws)
@@ -104,11 +104,13 @@ async def fleet_of(
         stack.push_async_callback(device.close)
         readers.append(device)
     if target.kind.edge:
+        token = tokens[len(devices) % len(tokens)]
         roads = _roads(target.address, EDGE_LINK, token, number, len(devices), seed)
         readers.append(await _edge(target, roads, course, account, token, seed + 100 * number + len(devices)))
         stack.push_async_callback(readers[-1].close)
     if target.kind.http:
         place = len(readers)
+        token = tokens[place % len(tokens)]
         roads = _roads(target.address, EDGE_LINK, token, number, place, seed)
         url, draws = f"http://{target.http}", seed + 100 * number + place
         readers.append(ServerReader(lambda: url, roads, course, account, draws, token))

@@ -11,8 +11,9 @@ class TargetKind:
     """What is served, and how."""
 
     name: str
-    engine: str  # "torch" or "llamacpp"
+    engine: str  # "torch", "llamacpp" or "vllm"
     flags: tuple[str, ...] = ()
+    drafters: tuple[str, ...] = ()  # of its server, in turns: each start has the next one
     replicas: int = 0
     proxy: bool = False
     edge: bool = False  # a real `opensled edge` is among its devices
@@ -30,11 +31,6 @@ class TargetKind:
         """The model of its devices."""
         return f"{self.model}-draft"
 
-    @property
-    def exact(self) -> bool:
-        """Whether the same text comes out whatever else is computed beside it."""
-        return self.engine == "torch"
-
 
 # Little KV memory, so that sequences push each other out all the time.
 _TIGHT = ("--kv-tokens", "1024")
@@ -50,6 +46,13 @@ KINDS = (
     TargetKind("torch-static", "torch", ("--policy", "static")),
     TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT), keeps=True),
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind(
+        "vllm",
+        "vllm",
+        ("--policy", "goodput", "--graphs", "off", *_TIGHT),
+        drafters=("none", "vllm:ngram"),
+        http=True,
+    ),
     TargetKind("pictures", "torch", ("--drafter", "exit", *_TIGHT), http=True, edge=True, sees=True),
     TargetKind("relay", "torch", relay=True),
     TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),

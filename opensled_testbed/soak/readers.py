@@ -23,6 +23,7 @@ PAUSE_S = 0.2  # after a request that failed
 # Time to read an answer, as a share of the time in which it came. Chosen: without it the fleets of six targets take all
 # of a small machine, and what the soak shows is the want of processor time.
 READING = 1.0
+LONGEST_READING_S = 5.0  # else the fault after a long stall waits for readers who are reading
 
 
 class Reader(ABC):
@@ -51,7 +52,7 @@ class Reader(ABC):
         self.heard_at = max(self.heard_at, 0.0)
         try:
             await self._ask(number)
-            return READING * (self._account.clock() - since)
+            return min(READING * (self._account.clock() - since), LONGEST_READING_S)
         except OpenSledError as error:
             self._account.failed(error.code, str(error), self.under_way, since)
             return max(PAUSE_S, error.retry_after if isinstance(error, RequestError) else 0.0)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -18,13 +19,13 @@ from opensled_testbed.soak.faults import FAULTS, Ground, faults_of
 from opensled_testbed.soak.fleet import fleet_of
 from opensled_testbed.soak.judge import Judge
 from opensled_testbed.soak.kept_text import check_kept
-from opensled_testbed.soak.kinds import TargetKind
+from opensled_testbed.soak.kinds import KINDS, TargetKind
 from opensled_testbed.soak.nemesis import Nemesis, Schedule
 from opensled_testbed.soak.picture_questions import picture_questions
 from opensled_testbed.soak.questions import Course, Question, course_of, questions
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.report import Report
-from opensled_testbed.soak.target import FLEET, Place, SoakTarget, private_file
+from opensled_testbed.soak.target import FLEET, NEIGHBOUR, Place, SoakTarget, private_file
 from opensled_testbed.soak.targets import target_of
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,14 @@ class Soak:
     targets: Sequence[TargetKind]
     faults: Sequence[str] = ()
     questions: int = 16  # to each target; every one has a truth of its own
+    at_once: int = len(KINDS)  # targets; one group of so many after another, each with a share of the minutes
+    vllm_python: str = sys.executable  # see Place
+
+    @property
+    def groups(self) -> list[Sequence[TargetKind]]:
+        return [
+            self.targets[first : first + self.at_once] for first in range(0, len(self.targets), self.at_once)
+        ]
 
 
 @dataclass
@@ -64,25 +73,37 @@ class SoakRun:
 
     def __init__(self, soak: Soak, folder: Path) -> None:
         self._soak, self._folder = soak, folder
-        self._token, self._guest = secrets.token_hex(16), secrets.token_hex(16)
+        self._token, self._neighbour, self._guest = (secrets.token_hex(16) for _ in range(3))
         chosen = soak.faults or tuple(FAULTS)
         self._kinds = {name: strike for name, strike in FAULTS.items() if name in chosen}
 
+    @property
+    def _seconds(self) -> float:
+        """In which faults strike one group of targets."""
+        return 60 * self._soak.minutes / len(self._soak.groups)
+
     async def run(self) -> Report:
         """All of it. Raises OpenSledError when a target does not start."""
-        async with AsyncExitStack() as stack:
-            fronts = await self._fronts(stack)
-            log.info("%d targets answer; the nemesis begins", len(fronts))
-            started = time.monotonic()
-            await self._torment(fronts)
-            seconds = time.monotonic() - started
+        fronts: list[Front] = []
+        seconds = 0.0
+        for kinds in self._soak.groups:
+            async with AsyncExitStack() as stack:
+                fronts_now = await self._fronts(kinds, len(fronts), stack)
+                log.info("%d targets answer; the nemesis begins", len(fronts_now))
+                started = time.monotonic()
+                await self._torment(fronts_now)
+                seconds += time.monotonic() - started
+            fronts += fronts_now
         await asyncio.to_thread(self._judge, fronts)
         accounts = {front.target.name: front.account for front in fronts}
         return Report(accounts, list(self._kinds), seconds)
 
-    async def _fronts(self, stack: AsyncExitStack) -> list[Front]:
-        """Every target with its truths and its fleet. Truths are taken one target after another, all else at rest."""
-        targets = [self._target(kind) for kind in self._soak.targets]
+    async def _fronts(self, kinds: Sequence[TargetKind], first: int, stack: AsyncExitStack) -> list[Front]:
+        """Targets from number `first` on, each with its truths and its fleet.
+
+        Truths are taken one target after another, all else at rest.
+        """
+        targets = [self._target(kind) for kind in kinds]
         for target in targets:
             log.info("starting %s", target.name)
             stack.push_async_callback(asyncio.to_thread, target.stop)
@@ -92,12 +113,13 @@ class SoakRun:
         ]
         return [
             await self._front(number, target, course, stack)
-            for number, (target, course) in enumerate(zip(targets, courses))
+            for number, (target, course) in enumerate(zip(targets, courses), first)
         ]
 
     async def _front(self, number: int, target: SoakTarget, course: Course, stack: AsyncExitStack) -> Front:
         account, seed = Account(time.monotonic), self._soak.seed
-        readers = await fleet_of(target, course, account, self._token, number, seed, stack)
+        tokens = (self._token, self._neighbour)
+        readers = await fleet_of(target, course, account, tokens, number, seed, stack)
         ground = Ground(target, readers, account, self._guest, random.Random(1000 * seed + number))
         return Front(target, account, course, ground)
 
@@ -109,13 +131,14 @@ class SoakRun:
         folder = self._folder / kind.name
         folder.mkdir()
         agreed = " keep=1" if kind.keeps else ""
-        tenants = f"{self._token} {FLEET}{agreed}\n{self._guest} guest {GUEST_LIMITS}\n"
+        tenants = f"{self._token} {FLEET}{agreed}\n{self._neighbour} {NEIGHBOUR}\n{self._guest} guest {GUEST_LIMITS}\n"
         tokens = private_file(folder / "tokens", tenants)
-        return target_of(kind, Place(folder, StepClock(folder / "clock"), tokens))
+        place = Place(folder, StepClock(folder / "clock"), tokens, self._soak.vllm_python)
+        return target_of(kind, place)
 
     async def _torment(self, fronts: Sequence[Front]) -> None:
         """Readers ask and nemeses strike until the time is over; then the answers under way come to their end."""
-        end = time.monotonic() + 60 * self._soak.minutes
+        end = time.monotonic() + self._seconds
         asking = [asyncio.ensure_future(reader.run()) for front in fronts for reader in front.readers]
         telling = asyncio.ensure_future(_tell(fronts))
         try:
@@ -131,7 +154,7 @@ class SoakRun:
 
     def _nemesis(self, front: Front, offset: float) -> Nemesis:
         kinds = faults_of(front.target.kind, self._kinds)
-        return Nemesis(front.ground, kinds, Schedule(60 * self._soak.minutes, len(kinds)), offset)
+        return Nemesis(front.ground, kinds, Schedule(self._seconds, len(kinds)), offset)
 
     def _judge(self, fronts: Sequence[Front]) -> None:
         log.info("the reference writes the truths again")

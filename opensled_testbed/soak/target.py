@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
+import sys
 import threading
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from verify_server.handout.draft_store import DraftStore
 
 ANY_PORT = "127.0.0.1:0"
 EDGE = "edge"
-FLEET = "fleet"  # tenant of all devices that mean no harm
+FLEET, NEIGHBOUR = "fleet", "neighbour"  # tenants of the devices that mean no harm, in turns
 KEPT_MB = 1  # of text that a target keeps of it
 
 
@@ -34,6 +35,7 @@ class Place:
     folder: Path
     clock: StepClock
     tokens: Path
+    vllm_python: str = sys.executable  # of an environment with vLLM
 
 
 def private_file(path: Path, text: str) -> Path:
@@ -146,9 +148,13 @@ class SoakTarget(ABC):
             part.start()
         return part
 
-    def _listening(self, arguments: Sequence[str], name: str, module: str = "opensled") -> Process:
+    def _listening(
+        self, arguments: Sequence[str], name: str, module: str = "opensled", python: str = sys.executable
+    ) -> Process:
         environment, log = self.place.clock.environment, self.place.folder / f"{name}.log"
-        process = Process(arguments, isolated=True, environment=environment, module=module, log=log)
+        process = Process(
+            arguments, isolated=True, environment=environment, module=module, log=log, python=python
+        )
         try:
             process.wait_ready(READY_S)
         except BaseException:

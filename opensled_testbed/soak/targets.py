@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import sys
+from itertools import cycle
 
 from opensled_testbed.processes import Process
 from opensled_testbed.soak.cluster_target import ClusterTarget
@@ -10,6 +12,7 @@ from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.target import Part, Place, SoakTarget, private_file
 
 SERVER, RELAY, WIDE_AREA = "server", "relay", "wide-area link"
+PRECISIONS = {"torch": "float64", "vllm": "float32"}  # llama.cpp computes as it does
 LINK = "wan-80"  # profile of the link between a relay and the server above
 HUB_LIMITS = "max_sessions=32"  # of the relay at the server above, for all its devices
 
@@ -22,13 +25,20 @@ class ServerTarget(SoakTarget):
     def __init__(self, kind: TargetKind, place: Place) -> None:
         super().__init__(kind, place)
         self._tokens = place.tokens
+        self._drafters = cycle(kind.drafters)
         self.parts[SERVER] = Part(self._serve)
 
     def _serve(self, listen: str) -> Process:
-        precision = ("--dtype", "float64") if self.kind.engine == "torch" else ()
-        fixed = ("--model", self.kind.model, "--engine", self.kind.engine, *precision, "--threads", "1")
+        engine = self.kind.engine
+        precision = ("--dtype", PRECISIONS[engine]) if engine in PRECISIONS else ()
+        fixed = ("--model", self.kind.model, "--engine", engine, *precision, "--threads", "1")
         known = ("--tokens", str(self._tokens), "--log-level", "info")
-        return self._listening(["serve", "--listen", listen, *fixed, *known, *self.flags], SERVER)
+        drafter = ("--drafter", next(self._drafters)) if self.kind.drafters else ()
+        return self._listening(
+            ["serve", "--listen", listen, *fixed, *known, *self.flags, *drafter],
+            SERVER,
+            python=self.place.vllm_python if engine == "vllm" else sys.executable,
+        )
 
 
 class RelayTarget(ServerTarget):

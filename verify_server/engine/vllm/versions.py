@@ -21,6 +21,9 @@ DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound thread waits for the other programs of its core
     "PYTHONWARNINGS": "ignore::FutureWarning:vllm.triton_utils.dispatcher",  # for its processes; below for this one
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # how its memory is bound to the processors' is a warning of vLLM's own
+    # The processes of a model meet on this machine: without these their libraries may listen on its network.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
 }
 

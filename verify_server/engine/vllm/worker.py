@@ -75,12 +75,15 @@ class FleetWorker(Worker):
 
     def _tokens(self, ids: list[str], longest: int) -> torch.Tensor:
         """int32 [requests, longest draft + 1]. At least two columns: in a single one vLLM takes NO_TOKEN for an id."""
-        tokens = torch.full((len(ids), max(2, longest + 1)), NO_TOKEN, dtype=torch.int32)
-        for place, id in enumerate(ids):
-            outcome = self.outcomes.get(id)
-            if isinstance(outcome, AcceptanceResult):
-                check = self.questions[id].check
-                assert check is not None, "what is decided was asked"
-                news = decided(check, outcome)
-                tokens[place, : len(news)] = torch.tensor(news, dtype=torch.int32)
-        return tokens
+        width = max(2, longest + 1)
+        rows = [self._news(id) for id in ids]
+        return torch.tensor([[*news, *[NO_TOKEN] * (width - len(news))] for news in rows], dtype=torch.int32)
+
+    def _news(self, id: str) -> tuple[int, ...]:
+        """Tokens that were decided of a request; () = none."""
+        outcome = self.outcomes.get(id)
+        if not isinstance(outcome, AcceptanceResult):
+            return ()
+        check = self.questions[id].check
+        assert check is not None, "what is decided was asked"
+        return decided(check, outcome)

@@ -1,0 +1,119 @@
+"""Whatever ends a program, its processes end with it.
+
+Run: pytest tests/test_process_guard.py
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from opensled_testbed import process_guard, processes
+from opensled_testbed.process_guard import below, kill
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+ENDS_S = 30.0  # on a busy machine
+# A program with a process that never ends and has one below it; it says when both are there.
+CHILD = "import signal, subprocess; subprocess.Popen(['sleep', '1000']); print('there', flush=True); signal.pause()"
+PROGRAM = f"""
+import subprocess, sys, time
+from opensled_testbed import processes
+from opensled_testbed.process_guard import guard
+processes.END_S = 0.5
+processes.exit_on_signals()
+child = subprocess.Popen([sys.executable, '-c', {CHILD!r}], stdout=subprocess.PIPE)
+guard(child.pid)
+child.stdout.readline()
+print('ready', flush=True)
+while True:
+    try:
+        time.sleep(1000)
+    except BaseException:
+        if 'stubborn' not in sys.argv:
+            raise
+"""
+
+
+def started(*words: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """The program, and everything below it."""
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None and program.stdout.readline() == "ready\n"
+    _, *others = below(program.pid)
+    assert len(others) == 3  # its guard, its process, and one below that
+    return program, others
+
+
+def left_of(pids: Sequence[int]) -> list[int]:
+    """Those that do not end before long."""
+    ends = []
+    for pid in pids:
+        try:
+            ends.append((pid, os.pidfd_open(pid)))
+        except ProcessLookupError:
+            continue
+    deadline = time.monotonic() + ENDS_S
+    left = []
+    for pid, end in ends:
+        if not select.select([end], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            left.append(pid)
+            kill(pid)
+        os.close(end)
+    return left
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, ()),
+        (signal.SIGTERM, ()),
+        (signal.SIGINT, ()),
+        (signal.SIGTERM, ("stubborn",)),
+    ],
+)
+def test_nothing_outlives_a_program(number, words):
+    program, others = started(*words)
+    program.send_signal(number)
+    assert left_of(others) == []
+    code = program.wait(ENDS_S)
+    assert abs(code) in (number, 128 + number)
+
+
+def test_a_stopped_process_ends_too():
+    program, others = started()
+    child = next(pid for pid in others if len(below(pid)) == 2)
+    os.kill(child, signal.SIGSTOP)
+    program.kill()
+    assert left_of(others) == []
+    program.wait(ENDS_S)
+
+
+def test_another_process_under_the_same_number_is_left_alone(monkeypatch):
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        times = iter((7, 8))
+        monkeypatch.setattr(process_guard, "_began", lambda pid: next(times))
+        monkeypatch.setattr(sys, "stdin", [f"{other.pid}\n"])
+        process_guard.main()
+        assert other.poll() is None
+        times = iter((7, 7))
+        process_guard.main()
+        assert other.wait(ENDS_S) == -signal.SIGKILL
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+        processes.exit_on_signals()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is processes._exit
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
