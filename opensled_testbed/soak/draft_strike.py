@@ -72,11 +72,12 @@ async def _arrives(target: SoakTarget, token: str, key: SigningKey, draft: Draft
 
 
 async def _newest(target: SoakTarget, token: str) -> Signed | None:
-    """What is handed out; a device whose tenant has all its places in use comes back."""
+    """What is handed out; a device whose tenant has all its places, or whose address all its connections, in use comes
+    back."""
     link = Link(Endpoint(target.origin, token))
     try:
         for _ in range(ATTEMPTS):
-            with suppress(Overloaded):
+            with suppress(Overloaded, Unreachable):
                 return await fetch_manifest(link)
             await asyncio.sleep(PAUSE_S)
         raise OpenSledError(f"{target.name} has no place for a device in {ATTEMPTS * PAUSE_S:g} s")
