@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ class Answer:
     top_logprobs: int | None = None
     name: str = ""
     salt: str = ""
+    ends_at_eos: bool = True
     tokens: list[int] = field(init=False)
     logprobs: list[TokenLogprobs] = field(init=False, default_factory=list)
     finish_reason: str = field(init=False, default="")
@@ -111,15 +112,15 @@ class Answer:
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
         self.key = noise_key(self.params.seed or 0)
-        self.ends = EndRules(frozenset({EOS}), frozenset(), len(self.prompt) + self.length)
+        self.ends = EndRules(
+            frozenset({EOS} if self.ends_at_eos else ()), frozenset(), len(self.prompt) + self.length
+        )
         self._counts = TokenCounts() if self.params.penalizes else None
         guide = Guide(json_schema=self.schema) if self.schema else None
         self._constraint = _guides().start(guide, (), "", self.prompt) if guide else None
 
     def anew(self) -> Answer:
-        return Answer(
-            self.prompt, self.params, self.length, self.schema, self.top_logprobs, self.name, self.salt
-        )
+        return replace(self)
 
     @property
     def text(self) -> list[int]:

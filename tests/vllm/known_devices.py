@@ -16,12 +16,12 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.remote import RetryPolicy
 from opensled.answer import Stats, Task
-from opensled.messages import DraftToken, Guide, TokenLogprobs
+from opensled.messages import DraftToken, Guide, ModelInfo, TokenLogprobs
 from opensled.sampling import Sampler
 from opensled.tokenizer import TargetTokenizer
 from tests.vllm.answers import TINY, VOCABULARY, Answer
 
-PATIENT = RetryPolicy(give_up=400.0)
+PATIENT = RetryPolicy(first_open=400.0, give_up=400.0)
 TOKENIZER = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
 
 
@@ -99,13 +99,22 @@ async def _write(address: str, known: Sequence[Answer], style: Style, tokens: Se
     return (await asyncio.gather(*asked, *left))[: len(known)]
 
 
+async def describe(address: str, token: str = "") -> ModelInfo:
+    """What the server says of its target."""
+    link = Link(Endpoint(address, token=token, timeout=120.0))
+    try:
+        return await link.describe()
+    finally:
+        await link.close()
+
+
 async def answered(
-    address: str, known: Answer, style: Style, seed: int, token: str = "", most: int = 0
+    address: str, info: ModelInfo, known: Answer, style: Style, seed: int, token: str = "", most: int = 0
 ) -> Written:
     """One answer, by a new device; `most`: tokens after which its reader leaves, 0 = it stays."""
     link = Link(Endpoint(address, token=token, timeout=120.0))
     factory = KnownFactory(known.text, style, seed)
-    device = Device(link, await link.describe(), TOKENIZER, factory, FixedLength(style.length), retry=PATIENT)
+    device = Device(link, info, TOKENIZER, factory, FixedLength(style.length), retry=PATIENT)
     ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
@@ -25,7 +26,12 @@ from verify_server.engine.vllm.decoding import Decode
 LONGEST = 6
 
 
-@pytest.fixture(scope="module", params=["ngram", "draft_model"])
+ARCTIC = pytest.mark.skipif(
+    find_spec("arctic_inference") is None, reason="needs arctic-inference 0.1.1, built for this torch"
+)
+
+
+@pytest.fixture(scope="module", params=["ngram", "draft_model", pytest.param("suffix", marks=ARCTIC)])
 def core(request):
     model = str(TINY.parent / "tiny-draft") if request.param == "draft_model" else ""
     with running(request.param, LONGEST, model) as core:

@@ -184,7 +184,7 @@ def test_what_it_says_of_itself(server, api):
 
 @pytest.mark.parametrize("drafter", ["none", "vllm:ngram"])
 def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp_path):
-    """Memory for three of sixteen texts; two servers die as they write, and the devices go on with the next one."""
+    """Memory for four of sixteen texts; two servers die as they write, and the devices go on with the next one."""
     listen = f"127.0.0.1:{free_port()}"
     options = (
         "--kv-tokens",

@@ -12,7 +12,7 @@ from opensled.errors import UsageError
 
 LONGEST = 128  # draft tokens of a sequence in one step; vLLM verifies no more
 NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # tokens that must repeat before it proposes
-# A tree of all answers would draft one tenant's text for another one, who could tell by the pace: each answer has its own.
+# Each answer has a tree of its own: one of all answers would draft a tenant's text for another one, who sees the pace.
 SUFFIX = {"suffix_decoding_max_cached_requests": 0}
 IN_ONE_PASS = ("suffix", "dflash")  # those that propose as many tokens as they are set up for, and no fewer
 WITH_MODEL = ("draft_model", "eagle3", "dflash")  # those that need a model of their own

@@ -1,0 +1,72 @@
+"""In bfloat16 a text may part where two tokens are nearly as likely: drafts must not be worse than another batch is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import sqrt
+
+import pytest
+
+from opensled.messages import SamplingParams
+from tests.vllm.answers import QUESTIONS, Answer, Drafting, Drafts, prompt_of, running, without, write
+from verify_server.engine.vllm.core import VllmCore
+
+TOKENS, AT_ONCE = 48, 8
+TAILS = ("", " Say it in one sentence.", " Write a long story.", " Why?", " Name the reasons.", " Be polite.")
+
+
+@pytest.fixture(scope="module")
+def core():
+    with running(dtype="bfloat16") as core:
+        yield core
+
+
+def answers(temperature: float) -> list[Answer]:
+    """48 of 48 tokens each, in one order; no end of a text stops them."""
+    found = []
+    for number, question in enumerate(question + tail for tail in TAILS for question in QUESTIONS):
+        params = SamplingParams(temperature=temperature, seed=number)
+        found.append(Answer(prompt_of(question), params, TOKENS, ends_at_eos=False))
+    return found
+
+
+def written(core: VllmCore, asked: Sequence[Answer], drafting: Drafting = without, at_once: int = AT_ONCE):
+    """Batches of so many, in the order that is given."""
+    for place in range(0, len(asked), at_once):
+        write(core, asked[place : place + at_once], drafting)
+    return asked
+
+
+def shuffled(asked: Sequence[Answer], seed: int) -> list[Answer]:
+    found = list(asked)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def parted(plain: Sequence[Answer], others: Sequence[Answer]) -> int:
+    """How many answers differ."""
+    texts = {(answer.prompt, answer.params): answer.text for answer in others}
+    return sum(texts[answer.prompt, answer.params] != answer.text for answer in plain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafts_turn_no_more_tokens_round_than_other_batches_do(core, temperature):
+    def anew() -> list[Answer]:
+        return answers(temperature)
+
+    plain = written(core, anew())
+    natural = {
+        f"batches of {at_once}": parted(plain, written(core, shuffled(anew(), at_once), at_once=at_once))
+        for at_once in (AT_ONCE, 5, 3, 1)
+    }
+    drafted = {
+        "right": parted(plain, written(core, anew(), Drafts(plain))),
+        "60 % right": parted(plain, written(core, anew(), Drafts(plain, 0.6))),
+        "60 % right, 30 % late": parted(plain, written(core, anew(), Drafts(plain, 0.6, 0.3))),
+    }
+    print(temperature, "of", len(plain), "answers differ:", natural, drafted)
+    others = [count for name, count in natural.items() if not name.endswith(str(AT_ONCE))]
+    rate = (sum(others) + 1) / (len(others) * len(plain) + 2)
+    most = len(plain) * rate + 3 * sqrt(len(plain) * rate * (1 - rate) * (1 + 1 / len(others)))
+    assert max(drafted.values()) <= most
