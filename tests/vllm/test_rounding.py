@@ -8,26 +8,37 @@ from math import sqrt
 
 import pytest
 
-from opensled.messages import SamplingParams
-from tests.vllm.answers import QUESTIONS, Answer, Drafting, Drafts, prompt_of, running, without, write
+from opensled.messages import ChatMessage, SamplingParams
+from tests.vllm.answers import QUESTIONS, Answer, Drafting, Drafts, running, without, write
+from tests.vllm.test_model_folders import SMOLLM2
 from verify_server.engine.vllm.core import VllmCore
+from verify_server.engine.vllm.model_folder import folder_of
+from verify_server.text.hf_text import HFText
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.real,
+    pytest.mark.skipif(not SMOLLM2.is_file(), reason="needs SmolLM2; run: opensled pull smollm2"),
+]
 
 TOKENS, AT_ONCE = 48, 8
 TAILS = ("", " Say it in one sentence.", " Write a long story.", " Why?", " Name the reasons.", " Be polite.")
 
 
 @pytest.fixture(scope="module")
-def core():
-    with running(dtype="bfloat16") as core:
-        yield core
+def target():
+    folder = folder_of(str(SMOLLM2))
+    with running(model=str(folder), dtype="bfloat16") as core:
+        yield core, HFText(folder)
 
 
-def answers(temperature: float) -> list[Answer]:
+def answers(text: HFText, temperature: float) -> list[Answer]:
     """48 of 48 tokens each, in one order; no end of a text stops them."""
     found = []
     for number, question in enumerate(question + tail for tail in TAILS for question in QUESTIONS):
         params = SamplingParams(temperature=temperature, seed=number)
-        found.append(Answer(prompt_of(question), params, TOKENS, ends_at_eos=False))
+        prompt = text.render([ChatMessage("user", question)])
+        found.append(Answer(prompt, params, TOKENS, ends_at_eos=False))
     return found
 
 
@@ -51,9 +62,11 @@ def parted(plain: Sequence[Answer], others: Sequence[Answer]) -> int:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_drafts_turn_no_more_tokens_round_than_other_batches_do(core, temperature):
+def test_drafts_turn_no_more_tokens_round_than_other_batches_do(target, temperature):
+    core, text = target
+
     def anew() -> list[Answer]:
-        return answers(temperature)
+        return answers(text, temperature)
 
     plain = written(core, anew())
     natural = {

@@ -88,11 +88,11 @@ def device_python() -> str:
     return str(DEVICE) if DEVICE.exists() else sys.executable
 
 
-def ask(address: str, kind: dict[str, Any], question: str, key: str = "none") -> list[dict[str, Any]]:
+def ask(address: str, kind: dict[str, Any], question: str, model: str = "tiny") -> list[dict[str, Any]]:
     """What of the answers to a request must not depend on who drafted."""
-    with OpenAI(base_url=f"http://{address}/v1", api_key=key, timeout=900, max_retries=0) as client:
+    with OpenAI(base_url=f"http://{address}/v1", api_key="none", timeout=900, max_retries=0) as client:
         messages = [{"role": "user", "content": question}]
-        answer = client.chat.completions.create(model="tiny", messages=messages, **{"max_tokens": 48, **kind})
+        answer = client.chat.completions.create(model=model, messages=messages, **{"max_tokens": 48, **kind})
     return [_facts(choice) for choice in answer.choices]
 
 

@@ -116,7 +116,21 @@ def _started(wanted: Mapping[str, Any]) -> VllmCore:
     except OpenSledError:
         raise
     except Exception as error:
-        raise UnsupportedModel(f"vLLM does not start: {first_line(error)}; its log says more") from error
+        raise UnsupportedModel(
+            f"vLLM does not start: {_reason(error)}; with VLLM_LOGGING_LEVEL=INFO it says more"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """In one line. An argument that does not fit is a list of reasons, which begins with their number alone."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return first_line(error)
+    reasons = [
+        (".".join(map(str, each["loc"])), first_line(ValueError(each["msg"]))) for each in error.errors()
+    ]
+    return "; ".join([f"{name}: {reason}" if name else reason for name, reason in reasons])
 
 
 def _memory(given: Mapping[str, Any], kv_tokens: int) -> dict[str, Any]:
