@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ QUESTIONS = (
     "Tell me about the sea.",
     "Who lives in the forest?",
     "Write a poem about rain.",
+)
+ARCTIC = pytest.mark.skipif(
+    find_spec("arctic_inference") is None, reason="needs arctic-inference 0.1.1, built for this torch"
 )
 Drafting = Callable[["Answer"], "Decode | None"]  # None: its device is late
 

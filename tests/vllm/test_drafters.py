@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.util import find_spec
 
 import pytest
 
 from opensled.messages import SamplingParams
 from tests.vllm import eagle_head
 from tests.vllm.answers import (
+    ARCTIC,
     QUESTIONS,
     TINY,
     Answer,
@@ -25,11 +25,6 @@ from verify_server.engine.vllm.core import VllmCore
 from verify_server.engine.vllm.decoding import Decode
 
 LONGEST = 6
-
-
-ARCTIC = pytest.mark.skipif(
-    find_spec("arctic_inference") is None, reason="needs arctic-inference 0.1.1, built for this torch"
-)
 
 
 @pytest.fixture(scope="module", params=["ngram", "draft_model", pytest.param("suffix", marks=ARCTIC)])

@@ -17,12 +17,14 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from opensled_testbed.processes import Process, free_port
-from tests.vllm.answers import QUESTIONS
+from tests.vllm.answers import ARCTIC, QUESTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 # The environment of vLLM has no llama.cpp; that of the checkout has.
 DEVICE = ROOT / ".venv/bin/python"
 CHAIN = "chain:lookup,cacheback,llamacpp"
+# Tokens of the server's drafts that stood, and of devices'
+ACCEPTED = ("server_accepted_tokens_total", "spec_decode_num_accepted_tokens_total")
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
@@ -136,6 +138,12 @@ def assert_close(found: Sequence[Any], wanted: Sequence[Any]) -> None:
         assert [value, *[each for _, each in top]] == pytest.approx(values, abs=1e-3)
 
 
+def counted(metrics: str, name: str) -> float:
+    """A metric as the server counts it now."""
+    with urlopen(f"http://{metrics}/metrics") as reply:
+        return value(reply.read().decode(), name)
+
+
 def value(exposed: str, name: str) -> float:
     """Of a metric on a page of them."""
     [line] = [line for line in exposed.splitlines() if line.startswith(f"opensled:{name} ")]
@@ -172,6 +180,34 @@ def test_texts_are_those_of_engine_torch_whoever_drafts(server, wanted, drafter)
         subprocess.run([device_python(), "-c", "import llama_cpp"], check=True)
     with edge(server, drafter) as device:
         assert_equal(at_once(device.wait_ready()), wanted[0])
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", pytest.param("suffix", marks=ARCTIC)])
+def test_vllm_drafts_beside_the_devices(wanted, drafter):
+    """Its drafts where no device has one; a device's in their place where there is one."""
+    own = ("--draft-model", "tiny-draft") if drafter == "draft_model" else ()
+    api, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    options = (
+        "--kv-tokens",
+        "8192",
+        "--drafter",
+        f"vllm:{drafter}",
+        *own,
+        "--http",
+        api,
+        "--metrics",
+        metrics,
+    )
+    with ExitStack() as ends:
+        server = ends.enter_context(serve("vllm", *options)).wait_ready(600)
+        assert_equal(at_once(api), wanted[0])
+        alone = [counted(metrics, name) for name in ACCEPTED]
+        device = ends.enter_context(edge(server, "llamacpp"))
+        assert_equal(at_once(device.wait_ready()), wanted[0])
+        both = [counted(metrics, name) for name in ACCEPTED]
+    print(drafter, "accepted of the server and of devices:", alone, both)
+    assert alone[0] > 0 == alone[1]
+    assert both[1] > 0
 
 
 def test_what_it_says_of_itself(server, api):
@@ -222,8 +258,7 @@ def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp
             target.kill()
             target = start()
         found = [each.result() for each in asked]
-        with urlopen(f"http://{metrics}/metrics") as reply:
-            counted = reply.read().decode()
+        preempted, drafts = (counted(metrics, f"{name}_total") for name in ("preemptions", "server_drafts"))
     assert found == [each for each in wanted[1] for _ in tenants]
-    assert value(counted, "preemptions_total") > 0
-    assert (value(counted, "server_drafts_total") > 0) == (drafter != "none")
+    assert preempted > 0
+    assert (drafts > 0) == (drafter != "none")

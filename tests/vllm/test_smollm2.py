@@ -5,13 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from opensled_testbed.processes import Process, free_port
 from tests.vllm.test_model_folders import SMOLLM2
-from tests.vllm.test_serve import ask, edge, serve, value
+from tests.vllm.test_serve import ACCEPTED, ask, counted, edge, serve
 
 pytestmark = [
     pytest.mark.real,
@@ -25,6 +24,11 @@ QUESTIONS = (
 )
 KINDS = ({"temperature": 0}, {"temperature": 0.8, "seed": 5})
 MODEL = ("--model", str(SMOLLM2), "--context", "512", "--kv-tokens", "4096", "--max-sessions", "8")
+NAMES = (
+    "tokens_committed_total",
+    "server_draft_tokens_total",
+    *ACCEPTED,
+)
 NEAR_TIES = 1  # of eight texts: two engines add up in another order
 
 
@@ -59,19 +63,12 @@ def test_texts_are_those_of_engine_torch(wanted, drafter):
     with ExitStack() as ends:
         server = ends.enter_context(serve("vllm", *options)).wait_ready(900)
         plain = differences(texts(api), wanted)
-        counted = page(metrics)
+        before = [counted(metrics, name) for name in NAMES]
         device: Process = ends.enter_context(edge(server, "lookup"))
         drafted = differences(texts(device.wait_ready()), wanted)
-        after = page(metrics)
-    names = ("tokens_committed_total", "server_draft_tokens_total", "server_accepted_tokens_total")
-    seen = {name: [value(each, name) for each in (counted, after)] for name in names}
-    print(drafter, "of 8 differ:", plain, "without a device,", drafted, "with one;", seen)
+        after = [counted(metrics, name) for name in NAMES]
+    print(drafter, "of 8 differ:", plain, "without a device,", drafted, "with one;", NAMES, before, after)
     assert max(plain, drafted) <= NEAR_TIES
     if own:
-        proposed, accepted = (value(counted, name) for name in names[1:])
+        _, proposed, accepted, _ = before
         assert accepted > 0.3 * proposed > 0
-
-
-def page(metrics: str) -> str:
-    with urlopen(f"http://{metrics}/metrics") as reply:
-        return reply.read().decode()

@@ -10,7 +10,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from openai import InternalServerError
@@ -25,10 +24,10 @@ from tests.vllm.test_serve import (
     ask,
     assert_equal,
     at_once,
+    counted,
     edge,
     serve,
     tenants_file,
-    value,
 )
 from tests.vllm.test_texts import KINDS as TOKEN_KINDS
 
@@ -132,8 +131,3 @@ def device(server: str, drafter: str, folder: Path, number: int) -> Process:
     token.write_text(("one", "two")[number % 2])
     token.chmod(0o600)
     return edge(server, drafter, "--token-file", str(token), "--give-up", "400")
-
-
-def counted(metrics: str, name: str) -> float:
-    with urlopen(f"http://{metrics}/metrics") as reply:
-        return value(reply.read().decode(), name)
