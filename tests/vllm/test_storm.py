@@ -32,7 +32,7 @@ from tests.vllm.test_serve import (
 from tests.vllm.test_texts import KINDS as TOKEN_KINDS
 
 pytestmark = pytest.mark.long
-SECONDS, AT_ONCE, SEED = 150, 16, 54
+SECONDS, AT_ONCE, SEED = 120, 16, 54
 DRAFTERS = ("none", "lookup", "cacheback", "llamacpp", CHAIN)
 
 
