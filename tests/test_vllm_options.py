@@ -118,7 +118,11 @@ def test_drafters_have_names():
     }
     assert drafters.NoProposals(None).propose([[1], [2, 3]]) == [[], []]
     assert drafters.speculative_config("ngram", "", 4)["method"] == "ngram"
-    assert drafters.speculative_config("suffix", "", 4) == {"method": "suffix", "num_speculative_tokens": 4}
+    assert drafters.speculative_config("suffix", "", 4) == {
+        "method": "suffix",
+        "num_speculative_tokens": 4,
+        "suffix_decoding_max_cached_requests": 0,  # no answer drafts for another one
+    }
     assert drafters.speculative_config("mtp", "", 2) == {"method": "mtp", "num_speculative_tokens": 2}
     assert drafters.speculative_config("eagle3", "org/head", 3) == {
         "method": "eagle3",

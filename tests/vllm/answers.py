@@ -6,8 +6,9 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ QUESTIONS = (
     "Tell me about the sea.",
     "Who lives in the forest?",
     "Write a poem about rain.",
+)
+ARCTIC = pytest.mark.skipif(
+    find_spec("arctic_inference") is None, reason="needs arctic-inference 0.1.1, built for this torch"
 )
 Drafting = Callable[["Answer"], "Decode | None"]  # None: its device is late
 
@@ -103,6 +107,7 @@ class Answer:
     top_logprobs: int | None = None
     name: str = ""
     salt: str = ""
+    ends_at_eos: bool = True
     tokens: list[int] = field(init=False)
     logprobs: list[TokenLogprobs] = field(init=False, default_factory=list)
     finish_reason: str = field(init=False, default="")
@@ -111,15 +116,15 @@ class Answer:
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
         self.key = noise_key(self.params.seed or 0)
-        self.ends = EndRules(frozenset({EOS}), frozenset(), len(self.prompt) + self.length)
+        self.ends = EndRules(
+            frozenset({EOS} if self.ends_at_eos else ()), frozenset(), len(self.prompt) + self.length
+        )
         self._counts = TokenCounts() if self.params.penalizes else None
         guide = Guide(json_schema=self.schema) if self.schema else None
         self._constraint = _guides().start(guide, (), "", self.prompt) if guide else None
 
     def anew(self) -> Answer:
-        return Answer(
-            self.prompt, self.params, self.length, self.schema, self.top_logprobs, self.name, self.salt
-        )
+        return replace(self)
 
     @property
     def text(self) -> list[int]:

@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 
 from opensled.messages import SamplingParams
+from tests.vllm import eagle_head
 from tests.vllm.answers import (
+    ARCTIC,
     QUESTIONS,
     TINY,
     Answer,
@@ -25,7 +27,7 @@ from verify_server.engine.vllm.decoding import Decode
 LONGEST = 6
 
 
-@pytest.fixture(scope="module", params=["ngram", "draft_model"])
+@pytest.fixture(scope="module", params=["ngram", "draft_model", pytest.param("suffix", marks=ARCTIC)])
 def core(request):
     model = str(TINY.parent / "tiny-draft") if request.param == "draft_model" else ""
     with running(request.param, LONGEST, model) as core:
@@ -77,14 +79,37 @@ def test_a_proposal_is_verified_as_far_as_the_plan_wants(core):
         answer.name = name
         core.add(name, answer.tokens, answer.ends)
     proposed, verified = dict.fromkeys(live, 0), []
+    most = LONGEST if core._scheduler._proposes_all else 5  # the machine takes no more than it has asked for
     for step in range(100):
         wanted = step % 4
         progress = one_step(core, live, lambda answer, wanted=wanted: own(core, answer, wanted, 5))
         for name in live:
             verified.append((min(wanted, proposed[name]), len(progress[name].check.draft)))
             proposed[name] = len(core.proposal(name))
-            assert proposed[name] <= 5
+            assert proposed[name] <= most
         live = {name: answer for name, answer in live.items() if not answer.finish_reason}
     assert not live
     assert all(found == wanted for wanted, found in verified)
     assert {found for _, found in verified} == {0, 1, 2, 3}
+
+
+def test_a_head_that_reads_the_target_changes_no_text(tmp_path):
+    """EAGLE-3: its weights are random, so nearly nothing that it proposes stands."""
+    wanted = [by_torch(answer) for answer in short_answers()]
+    proposals: list[int] = []
+
+    def proposed(answer: Answer) -> Decode:
+        decode = own(core, answer)
+        proposals.append(len(decode.check.draft))
+        return decode
+
+    with running("eagle3", 3, eagle_head.write(tmp_path, TINY)) as core:
+        for drafting in (proposed, Drafts(wanted, right=0.6, late=0.2)):
+            written = short_answers()
+            write(core, written, drafting)
+            assert [answer.text for answer in written] == [answer.text for answer in wanted]
+    assert max(proposals) == 3, "it proposes"
+
+
+def short_answers() -> list[Answer]:
+    return [Answer(answer.prompt, answer.params, 12) for answer in answers()]

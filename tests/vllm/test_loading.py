@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from opensled.errors import SelfTestFailed, UnsupportedModel, UsageError
@@ -152,5 +154,18 @@ def test_what_cannot_be_served_is_refused_before_it_is_loaded(monkeypatch):
         UnsupportedModel, match=r"vLLM does not start: cache_dtype: Input should be 'auto', .*debug shows"
     ):
         loading.load(str(TINY), text, given=["kv_cache_dtype=int3"])
-    with pytest.raises(UnsupportedModel, match=r"vLLM does not start: .* --log-level debug shows its log"):
-        loading.load(str(TINY), text, given=["tensor_parallel_size=two"])
+    for wrong, says in {
+        "tensor_parallel_size=two": "tensor_parallel_size: Input should be a valid integer",
+        "gpu_memory_utilization=7": "gpu_memory_utilization: Input should be less than or equal to 1",
+        "block_size=31": r"block size .*31",
+    }.items():
+        with pytest.raises(UnsupportedModel, match=f"vLLM does not start: .*{says}"):
+            loading.load(str(TINY), text, given=[wrong])
+    with pytest.raises(UnsupportedModel, match=r"vLLM does not start: .*max_model_len"):
+        loading.load(str(TINY), text, context=5000)
+
+
+@pytest.mark.skipif(find_spec("arctic_inference") is not None, reason="arctic-inference is installed")
+def test_a_drafter_that_is_not_installed_is_refused_with_what_to_install():
+    with pytest.raises(UnsupportedModel, match=r"pip install arctic-inference==0\.1\.1"):
+        loading.load(str(TINY), HFText(TINY), drafter="suffix")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import cache
@@ -16,11 +17,14 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from opensled_testbed.processes import Process, free_port
-from tests.vllm.answers import QUESTIONS
+from tests.vllm.answers import ARCTIC, QUESTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 # The environment of vLLM has no llama.cpp; that of the checkout has.
 DEVICE = ROOT / ".venv/bin/python"
+CHAIN = "chain:lookup,cacheback,llamacpp"
+# Tokens of the server's drafts that stood, and of devices'
+ACCEPTED = ("server_accepted_tokens_total", "spec_decode_num_accepted_tokens_total")
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
@@ -49,15 +53,31 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.8, "seed": 4, "frequency_penalty": 0.7, "presence_penalty": 0.3},
     {"temperature": 0, "logprobs": True, "top_logprobs": 2},
     {"temperature": 0.8, "seed": 5},
+    {"temperature": 0, "stop": ["."]},
+    {"temperature": 0.8, "seed": 8, "stop": [" the", "!"], "logprobs": True, "top_logprobs": 1},
+    {"temperature": 0.8, "seed": 6, "n": 2},
+    {"temperature": 1, "top_p": 0.9, "seed": 9, "n": 3, "logprobs": True, "top_logprobs": 2},
+    {"temperature": 0, "response_format": SCHEMA_FORMAT},
+    {"temperature": 0.8, "seed": 10, "tools": [TOOL], "tool_choice": "auto"},
+    {"temperature": 0, "frequency_penalty": 1.0, "logit_bias": {"317": -100}},
+    {"temperature": 1, "seed": 11, "extra_body": {"top_k": 40, "min_p": 0.02, "repetition_penalty": 1.2}},
 )
-LONG = {"temperature": 0.3, "max_tokens": 300, "seed": 7, "extra_body": {"ignore_eos": True}}
+LONG = {"temperature": 0.3, "max_tokens": 160, "seed": 7, "extra_body": {"ignore_eos": True}}
 
 
 def serve(engine: str, *more: str, listen: str = "127.0.0.1:0") -> Process:
     target = ["serve", "--engine", engine, "--model", "tiny", "--dtype", "float32", "--graphs", "off"]
     return Process(
-        [*target, "--listen", listen, "--threads", "1", "--max-sessions", "8", *more], isolated=True
+        [*target, "--listen", listen, "--threads", "1", "--max-sessions", "32", *more], isolated=True
     )
+
+
+def tenants_file(folder: Path) -> str:
+    """Of two tenants, whose tokens are "one" and "two"."""
+    tokens = folder / "tokens"
+    tokens.write_text("one alice\ntwo bob\n")
+    tokens.chmod(0o600)
+    return str(tokens)
 
 
 def edge(server: str, drafter: str, *more: str) -> Process:
@@ -70,38 +90,58 @@ def device_python() -> str:
     return str(DEVICE) if DEVICE.exists() else sys.executable
 
 
-def ask(address: str, kind: dict[str, Any], question: str) -> dict[str, Any]:
-    """What of an answer must not depend on who drafted."""
-    with OpenAI(base_url=f"http://{address}/v1", api_key="none", timeout=300, max_retries=0) as client:
+def ask(address: str, kind: dict[str, Any], question: str, model: str = "tiny") -> list[dict[str, Any]]:
+    """What of the answers to a request must not depend on who drafted."""
+    with OpenAI(base_url=f"http://{address}/v1", api_key="none", timeout=900, max_retries=0) as client:
         messages = [{"role": "user", "content": question}]
-        answer = client.chat.completions.create(
-            model="tiny", messages=messages, **{"max_tokens": 48, **kind}
-        ).choices[0]
-    found = {"text": answer.message.content, "finish_reason": answer.finish_reason}
-    if answer.message.tool_calls:
-        found["calls"] = [(call.function.name, call.function.arguments) for call in answer.message.tool_calls]
-    if answer.logprobs:
+        answer = client.chat.completions.create(model=model, messages=messages, **{"max_tokens": 48, **kind})
+    return [_facts(choice) for choice in answer.choices]
+
+
+def _facts(choice: Any) -> dict[str, Any]:
+    found = {"text": choice.message.content, "finish_reason": choice.finish_reason}
+    if choice.message.tool_calls:
+        found["calls"] = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls]
+    if choice.logprobs:
         found["logprobs"] = [
             (place.token, place.logprob, [(top.token, top.logprob) for top in place.top_logprobs])
-            for place in answer.logprobs.content
+            for place in choice.logprobs.content
         ]
     return found
 
 
-def at_once(address: str, kinds=KINDS, questions=QUESTIONS) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(len(questions)) as threads:
+def at_once(
+    address: str, kinds: Sequence[dict[str, Any]] = KINDS, questions: Sequence[str] = 2 * QUESTIONS
+) -> list[list[dict[str, Any]]]:
+    """The answers to as many requests, which come at the same time."""
+    with ThreadPoolExecutor(len(kinds)) as threads:
         return list(threads.map(lambda each: ask(address, *each), zip(kinds, questions)))
 
 
-def assert_equal(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+def assert_equal(found: Sequence[list[dict[str, Any]]], wanted: Sequence[list[dict[str, Any]]]) -> None:
     """But for the last bits of log-probabilities."""
-    for one, other in zip(found, wanted, strict=True):
-        mine, theirs = one.pop("logprobs", []), other.get("logprobs", [])
-        assert one == {name: value for name, value in other.items() if name != "logprobs"}
-        for (token, value, top), (its_token, its_value, its_top) in zip(mine, theirs, strict=True):
-            assert (token, [id for id, _ in top]) == (its_token, [id for id, _ in its_top])
-            values = [its_value, *[each for _, each in its_top]]
-            assert [value, *[each for _, each in top]] == pytest.approx(values, abs=1e-3)
+    for mine, theirs in zip(found, wanted, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert without_logprobs(one) == without_logprobs(other)
+            assert_close(one.get("logprobs", []), other.get("logprobs", []))
+
+
+def without_logprobs(choice: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in choice.items() if name != "logprobs"}
+
+
+def assert_close(found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Log-probabilities of the tokens of an answer, and of the likeliest beside them."""
+    for (token, value, top), (its_token, its_value, its_top) in zip(found, wanted, strict=True):
+        assert (token, [id for id, _ in top]) == (its_token, [id for id, _ in its_top])
+        values = [its_value, *[each for _, each in its_top]]
+        assert [value, *[each for _, each in top]] == pytest.approx(values, abs=1e-3)
+
+
+def counted(metrics: str, name: str) -> float:
+    """A metric as the server counts it now."""
+    with urlopen(f"http://{metrics}/metrics") as reply:
+        return value(reply.read().decode(), name)
 
 
 def value(exposed: str, name: str) -> float:
@@ -116,7 +156,7 @@ def wanted():
     address = f"127.0.0.1:{free_port()}"
     with serve("torch", "--http", address) as process:
         process.wait_ready()
-        return at_once(address), at_once(address, [LONG] * 4, QUESTIONS[:4])
+        return at_once(address), at_once(address, [LONG] * 8, QUESTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +174,40 @@ def test_texts_without_a_device_are_those_of_engine_torch(server, api, wanted):
     assert_equal(at_once(api), wanted[0])
 
 
-@pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback", "llamacpp"])
+@pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback", "llamacpp", CHAIN])
 def test_texts_are_those_of_engine_torch_whoever_drafts(server, wanted, drafter):
-    if drafter == "llamacpp":  # `make install` brings it
+    if "llamacpp" in drafter:  # `make install` brings it
         subprocess.run([device_python(), "-c", "import llama_cpp"], check=True)
     with edge(server, drafter) as device:
         assert_equal(at_once(device.wait_ready()), wanted[0])
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", pytest.param("suffix", marks=ARCTIC)])
+def test_vllm_drafts_beside_the_devices(wanted, drafter):
+    """Its drafts where no device has one; a device's in their place where there is one."""
+    own = ("--draft-model", "tiny-draft") if drafter == "draft_model" else ()
+    api, metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    options = (
+        "--kv-tokens",
+        "8192",
+        "--drafter",
+        f"vllm:{drafter}",
+        *own,
+        "--http",
+        api,
+        "--metrics",
+        metrics,
+    )
+    with ExitStack() as ends:
+        server = ends.enter_context(serve("vllm", *options)).wait_ready(600)
+        assert_equal(at_once(api), wanted[0])
+        alone = [counted(metrics, name) for name in ACCEPTED]
+        device = ends.enter_context(edge(server, "llamacpp"))
+        assert_equal(at_once(device.wait_ready()), wanted[0])
+        both = [counted(metrics, name) for name in ACCEPTED]
+    print(drafter, "accepted of the server and of devices:", alone, both)
+    assert alone[0] > 0 == alone[1]
+    assert both[1] > 0
 
 
 def test_what_it_says_of_itself(server, api):
@@ -152,12 +220,18 @@ def test_what_it_says_of_itself(server, api):
 
 @pytest.mark.parametrize("drafter", ["none", "vllm:ngram"])
 def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp_path):
-    """Memory for two of eight texts; two servers die as they write, and the devices go on with the next one."""
-    tokens = tmp_path / "tokens"
-    tokens.write_text("one alice\ntwo bob\n")
-    tokens.chmod(0o600)
+    """Memory for four of sixteen texts; two servers die as they write, and the devices go on with the next one."""
     listen = f"127.0.0.1:{free_port()}"
-    options = ("--kv-tokens", "768", "--context", "512", "--tokens", str(tokens), "--drafter", drafter)
+    options = (
+        "--kv-tokens",
+        "768",
+        "--context",
+        "512",
+        "--tokens",
+        tenants_file(tmp_path),
+        "--drafter",
+        drafter,
+    )
 
     metrics = f"127.0.0.1:{free_port()}"
 
@@ -175,17 +249,16 @@ def test_short_memory_and_two_killed_servers_change_no_text(wanted, drafter, tmp
     with ExitStack() as ends:
         target = start()
         tenants = [ends.enter_context(device(name)).wait_ready() for name in ("one", "two")]
-        threads = ends.enter_context(ThreadPoolExecutor(8))
+        threads = ends.enter_context(ThreadPoolExecutor(16))
         asked = [
-            threads.submit(ask, address, LONG, question) for question in QUESTIONS[:4] for address in tenants
+            threads.submit(ask, address, LONG, question) for question in QUESTIONS for address in tenants
         ]
         for _ in range(2):
             wait(asked, 3, FIRST_COMPLETED)
             target.kill()
             target = start()
         found = [each.result() for each in asked]
-        with urlopen(f"http://{metrics}/metrics") as reply:
-            counted = reply.read().decode()
+        preempted, drafts = (counted(metrics, f"{name}_total") for name in ("preemptions", "server_drafts"))
     assert found == [each for each in wanted[1] for _ in tenants]
-    assert value(counted, "preemptions_total") > 0
-    assert (value(counted, "server_drafts_total") > 0) == (drafter != "none")
+    assert preempted > 0
+    assert (drafts > 0) == (drafter != "none")

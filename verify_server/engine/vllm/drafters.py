@@ -5,14 +5,18 @@ A proposal is verified as far as a plan wants it, and never beside a draft of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opensled.errors import UsageError
 
 LONGEST = 128  # draft tokens of a sequence in one step; vLLM verifies no more
 NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # tokens that must repeat before it proposes
+# Each answer has a tree of its own: one of all answers would draft a tenant's text for another one, who sees the pace.
+SUFFIX = {"suffix_decoding_max_cached_requests": 0}
+IN_ONE_PASS = ("suffix", "dflash")  # those that propose as many tokens as they are set up for, and no fewer
 WITH_MODEL = ("draft_model", "eagle3", "dflash")  # those that need a model of their own
+TUNED: Mapping[str, Mapping[str, int]] = {"ngram": NGRAM, "suffix": SUFFIX}
 NAMES = ("ngram", "suffix", "mtp", *WITH_MODEL)
 
 
@@ -54,5 +58,5 @@ def speculative_config(name: str, model: str, longest: int) -> dict[str, Any]:
         **found,
         "method": name,
         **({"model": model} if model else {}),
-        **(NGRAM if name == "ngram" else {}),
+        **TUNED.get(name, {}),
     }

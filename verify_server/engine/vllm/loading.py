@@ -137,18 +137,20 @@ def _started(wanted: Mapping[str, Any]) -> VllmCore:
         raise
     except Exception as error:
         raise UnsupportedModel(
-            f"vLLM does not start: {_cause(error)}; --log-level debug shows its log"
+            f"vLLM does not start: {_reason(error)}; --log-level debug shows its log"
         ) from error
 
 
-def _cause(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """In one line. vLLM checks its arguments by pydantic, whose first line only counts what is wrong."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
         return first_line(error)
-    wrong = error.errors()[0]
-    return ": ".join(filter(None, (".".join(map(str, wrong["loc"])), wrong["msg"])))
+    reasons = [
+        (".".join(map(str, each["loc"])), first_line(ValueError(each["msg"]))) for each in error.errors()
+    ]
+    return "; ".join([f"{name}: {reason}" if name else reason for name, reason in reasons])
 
 
 def _memory(given: Mapping[str, Any], kv_tokens: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from vllm.v1.request import Request
 from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.decide import Outcome, Question
 from verify_server.engine.vllm.decoding import Decode
+from verify_server.engine.vllm.drafters import IN_ONE_PASS
 
 
 class FleetScheduler(Scheduler):
@@ -29,6 +30,8 @@ class FleetScheduler(Scheduler):
         self.outcomes: dict[str, Outcome] = {}  # of the latest one
         self.checks: dict[str, DraftCheck] = {}  # that they are of
         self.preempted: frozenset[str] = frozenset()
+        speculative = self.vllm_config.speculative_config
+        self._proposes_all = speculative.method in IN_ONE_PASS or speculative.parallel_drafting
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """See `Scheduler`."""
@@ -38,10 +41,16 @@ class FleetScheduler(Scheduler):
                 self._place(request)
         step = super().schedule(*args, **kwargs)
         self.preempted = frozenset(step.preempted_req_ids or ())
-        # At least one: so a draft model reads the text in every step. What was not asked for is not verified.
-        asked = max((decode.ask for decode in self.plan.values()), default=0)
-        step.num_spec_tokens_to_schedule = min(max(1, asked), self.num_spec_tokens)
+        step.num_spec_tokens_to_schedule = self._proposed()
         return step
+
+    def _proposed(self) -> int:
+        """Tokens that vLLM's drafter proposes after a step. What was not asked for is not verified."""
+        if self._proposes_all:
+            return self.num_spec_tokens
+        # At least one: so a draft model reads the text in every step.
+        asked = max((decode.ask for decode in self.plan.values()), default=0)
+        return min(max(1, asked), self.num_spec_tokens)
 
     def _place(self, request: Request) -> None:
         """Set the draft of a sequence that decodes, or hold the sequence back: it keeps its turn and its memory."""
