@@ -91,11 +91,14 @@ def write(
 
 
 async def _write(address: str, known: Sequence[Answer], style: Style, tokens: Sequence[str]) -> list[Written]:
+    info = await describe(address, tokens[0])
     asked = [
-        answered(address, answer, style, number, tokens[number % len(tokens)])
+        answered(address, info, answer, style, number, tokens[number % len(tokens)])
         for number, answer in enumerate(known)
     ]
-    left = [answered(address, answer, style, 1000, tokens[0], most=4) for answer in known[: style.cancelled]]
+    left = [
+        answered(address, info, answer, style, 1000, tokens[0], most=4) for answer in known[: style.cancelled]
+    ]
     return (await asyncio.gather(*asked, *left))[: len(known)]
 
 
