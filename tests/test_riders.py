@@ -50,7 +50,7 @@ def session(*riders, params=SamplingParams(temperature=0), max_tokens=8, blocks=
 
 
 CORE = (
-    "session.py", "step.py", "step_item.py", "sequence.py", "reader.py", "round/machine.py", "round/loop.py",
+    "session.py", "step.py", "step_item.py", "sequence.py", "outbox.py", "round/machine.py", "round/loop.py",
     "acceptance/decide.py", "kv/preemption.py", "kv/twins.py", "drafting/stage.py",
 )  # fmt: skip
 
