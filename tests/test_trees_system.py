@@ -19,16 +19,18 @@ from tests.fakes import (
     IMPATIENT,
     FakeEngine,
     FakeScores,
+    FakeText,
     OracleDrafter,
     Weather,
     continuation,
     next_token,
 )
 from tests.system import CALM, FOREVER, Answer, ask, running
-from verify_server.command import _limits
+from verify_server.command import session_limits
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.security import Tenants
+from verify_server.served_model import ServedModel
 from verify_server.session_manager import SessionLimits
 
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.2, seed=5)
@@ -85,7 +87,9 @@ def test_with_trees_the_text_is_the_targets(policy, weather) -> None:
 
 
 def test_a_sequence_may_ask_for_what_server_and_engine_allow() -> None:
-    limits = _limits(ServeConfig(max_tree=20), Tenants())
+    limits = session_limits(
+        ServeConfig(max_tree=20), ServedModel("fake", FakeEngine(), FakeText()), Tenants()
+    )
 
     async def told(most: int) -> int:
         engine = FakeEngine()
