@@ -85,7 +85,7 @@ def figure(plan: Plan, model: str, tokens: int, turns: Sequence[Turn]) -> Figure
     """`model`: as it was named; `tokens`: of an answer."""
     grouped = by_contender(turns)
     samples = {_series(*key): [turn.rate for turn in group] for key, group in grouped.items()}
-    pairs = [(ours, other, users) for ours, other, users in pairs_of(grouped)]
+    pairs = list(pairs_of(grouped))
     return Figure(
         title="vLLM as the engine, against `vllm serve`",
         unit="tokens/s",

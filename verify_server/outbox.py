@@ -85,7 +85,7 @@ class Outbox:
 
 @dataclass(eq=False, slots=True)
 class Reader:
-    """One reader after another; between two of them nobody reads."""
+    """Readers come one after another; between two of them the session has none."""
 
     outbox: Outbox = field(default_factory=Outbox)
     present: bool = False

@@ -39,7 +39,7 @@ def test_a_target_is_loaded_tested_and_told():
         given=given,
     )
     try:
-        assert (info.runtime, info.numerics, info.dtype, info.device, info.shards) == (
+        assert (info.runtime, info.numerics, info.dtype, info.device, info.processes) == (
             "vllm", "fast", "float32", "cpu", 1,
         )  # fmt: skip
         assert (info.vocab_size, info.context_length, info.eos_ids) == (2048, CONTEXT, (EOS,))

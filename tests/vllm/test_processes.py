@@ -37,7 +37,7 @@ def test_two_processes_write_what_one_writes():
     wanted = [by_torch(answer) for answer in answers()]
     seen = {}
     with running(tensor_parallel_size=2) as core:
-        assert core.info("tiny").shards == 2
+        assert core.info("tiny").processes == 2
         for name, drafting in {
             "none": without,
             "right": Drafts(wanted),

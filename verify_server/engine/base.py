@@ -184,14 +184,14 @@ class EngineInfo:
     row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
     images: ImageFacts | None = None  # what it makes of pictures; None = it reads text alone
-    shards: int = 1  # processes of vLLM that compute it together
+    processes: int = 1  # of vLLM that compute it together
     threads: str = ""  # of a step on a processor, in words; "" = a library's choice
     scores_prompts: bool = True  # it tells log-probabilities of a prompt's tokens as well
 
     @property
     def way(self) -> str:
         """How the target is computed, in words."""
-        place = self.device if self.shards == 1 else f"{self.shards} shards on {self.device}"
+        place = self.device if self.processes == 1 else f"{self.processes} processes on {self.device}"
         threads = f" by {self.threads}" if self.threads else ""
         return f"engine {self.runtime}, {self.dtype} on {place}{threads}, level {self.numerics}"
 

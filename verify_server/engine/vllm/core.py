@@ -114,7 +114,7 @@ class VllmCore:
             block_size=self.block_size,
             shares_blocks=bool(config.cache_config.enable_prefix_caching),
             runtime="vllm",
-            shards=int(config.parallel_config.world_size),
+            processes=int(config.parallel_config.world_size),
             scores_prompts=False,
         )
 
