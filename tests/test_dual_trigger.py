@@ -85,7 +85,7 @@ def test_length_hint_and_room_bind_where_no_trigger_fires():
 def test_it_says_what_it_does():
     told = DualTrigger(6, product=0.3, newest=0.5)
     assert told.needs_confidence
-    assert told.status.words.endswith("until their confidences multiply to 0.3 or one is 0.5")
+    assert told.ending.endswith("until their confidences multiply to 0.3 or one is 0.5")
 
 
 # -- the upload that is left out --------------------------------------------------------------------------------
