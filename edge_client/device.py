@@ -33,6 +33,7 @@ from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, 
 from edge_client.server_watch import ServerWatch
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
+from hw_profiles.sysfs import read_board
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.drafting.status import DraftStatus
@@ -293,8 +294,10 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     defaults = RequestDefaults(
         config.pace, config.background, config.device_name or own_name(config.token_file)
     )
+    board = await asyncio.to_thread(read_board)
+    lengths = _length_policy(config, has_battery=board.battery_percent is not None)
     return Device(
-        link, target.info, target.tokenizer, factory, _length_policy(config), parallel,
+        link, target.info, target.tokenizer, factory, lengths, parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline, shows_vetted=shows_vetted), memory=memory,
@@ -314,10 +317,10 @@ def _tell_limit(wanted: int, most: int) -> None:
         )
 
 
-def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
+def _length_policy(config: DeviceConfig, has_battery: bool) -> DraftLengthPolicy:
     options = LengthOptions(config.draft_length, config.confidence, config.draft_tree)
     policy, floor = length_policy(config.stop, options), config.battery_floor
-    return BatterySaver(policy, floor, board_watch()) if floor else policy
+    return BatterySaver(policy, floor, board_watch()) if has_battery and floor else policy
 
 
 async def _first_target(

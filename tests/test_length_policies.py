@@ -80,13 +80,15 @@ def test_a_fixed_length_is_only_ever_shortened() -> None:
 
 
 def test_what_the_flags_mean() -> None:
-    plain = {"battery_floor": 0.0}
-    assert _length_policy(GenerateConfig(draft_length=5, **plain)) == HintLength(5)
-    assert _length_policy(GenerateConfig(draft_tree=60, **plain)) == HintLength(tree=60)
-    doubtful = _length_policy(GenerateConfig(stop="confidence", draft_tree=9, **plain))
-    assert doubtful == ConfidenceLength(4, tree=9, confidence=0.4)
-    assert _length_policy(GenerateConfig(stop="fixed", draft_length=2, **plain)) == FixedLength(2)
-    assert isinstance(_length_policy(GenerateConfig()), BatterySaver)
+    for flags, policy in (
+        ({"draft_length": 5}, HintLength(5)),
+        ({"draft_tree": 60}, HintLength(tree=60)),
+        ({"stop": "confidence", "draft_tree": 9}, ConfidenceLength(4, tree=9, confidence=0.4)),
+        ({"stop": "fixed", "draft_length": 2}, FixedLength(2)),
+    ):
+        assert _length_policy(GenerateConfig(**flags), has_battery=False) == policy
+    assert isinstance(_length_policy(GenerateConfig(), has_battery=True), BatterySaver)
+    assert _length_policy(GenerateConfig(battery_floor=0), has_battery=True) == HintLength()
 
 
 def test_what_is_no_policy_is_refused() -> None:
