@@ -80,7 +80,7 @@ class Device:
         self.telemetry = Telemetry()
         self._sent_images = SentImages()
         self._idle: list[DraftThread] = []
-        self._latest: RemoteSession | None = None  # the sequence that was opened last
+        self._latest: RemoteSession | None = None  # the sequence with drafts that was opened last
         self.watch = ServerWatch(link)
 
     def answering(self, scope: MutableMapping[str, Any]) -> Answer:
@@ -99,7 +99,8 @@ class Device:
                 way = self._link.connect_padded if padded else self._link.connect
                 session = RemoteSession(way, request, self._retry, self._link.fallback, self._sent_images)
                 await self._begin(session, task)
-                self._latest = None if session.away else session
+                if drafter.drafts:
+                    self._latest = None if session.away else session
                 stream = AnswerStream(
                     session, drafter, task, self.info, self.tokenizer, self._offline, self.telemetry, started
                 )

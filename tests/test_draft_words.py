@@ -16,8 +16,8 @@ from opensled.drafting.status import DraftStatus
 from opensled.messages import Limits
 from opensled.printable import digits
 from tests.devices import read
-from tests.serving import GREEDY, PROMPT
-from tests.test_page_view import CONFIG, page_of, shown
+from tests.serving import PROMPT
+from tests.test_page_view import CONFIG, LONG, page_of, shown
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_gain_is_known_once_both_rates_are():
 def test_a_new_target_is_compared_with_no_other_ones_rate():
     async def scenario():
         async with page_of() as (device, view, _):
-            await read(device, Task(PROMPT, GREEDY))
-            await read(device, Task(PROMPT, GREEDY, drafts=False))
+            await read(device, Task(PROMPT, LONG))
+            await read(device, Task(PROMPT, LONG, drafts=False))
             assert shown(view)["draft"]["drafted_rate"] and shown(view)["draft"]["plain_rate"]
 
             async def another(*_):
@@ -81,7 +81,7 @@ def test_a_new_target_is_compared_with_no_other_ones_rate():
 def test_an_answers_rate_is_the_rate_that_gains_go_by():
     async def scenario():
         async with page_of() as (device, view, _):
-            (*_, last) = await read(device, Task(PROMPT, GREEDY))
+            (*_, last) = await read(device, Task(PROMPT, LONG))
             assert last.stats.tokens_per_second == pytest.approx(device.status.drafted_rate)
             assert last.stats.figures()["tokens_per_second"] == pytest.approx(
                 shown(view)["draft"]["drafted_rate"], abs=0.01
