@@ -128,9 +128,7 @@ class Follower:
         while True:
             try:
                 return await connect(
-                    GenerateConfig(
-                        server=self.server, remember=False, drafter="lookup", stop="fixed", draft_length=4
-                    )
+                    GenerateConfig(server=self.server, drafter="lookup", stop="fixed", draft_length=4)
                 )
             except Unreachable:
                 if now() > deadline:

@@ -1,10 +1,10 @@
-"""Ten answers from a cold start, and with what a device remembers, against every fixed draft length, on a real pair.
+"""Ten answers of a device that obeys its server's hints, from a cold start, against every fixed draft length, on a real
+pair.
 
     python -m benchmarks.cold_start [--target smollm2] [--draft smollm2] [--quick] [--kinds chat,...]
 
 One server on core 0 and one `opensled edge` for each contender on core 1; every prompt goes to all of them in turns,
-and all must write the same text. For each kind of text both adaptive devices start anew: one knows nothing, the other
-has the memory of a device that answered five other prompts before.
+and all must write the same text. For each kind of text the device starts anew, under a name that is new to the server.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import asyncio
 import os
 import random
 import shlex
-import shutil
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -28,7 +26,6 @@ from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_o
 from benchmarks.readme import table, write_readme
 from benchmarks.real_contenders import DEVICE_CORE, SERVER_CORE, SETUPS, ask, serve
 from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
-from edge_client.checks import short_answers
 from opensled.errors import OpenSledError, UsageError
 from opensled.store import model_file
 from opensled_testbed.processes import Process
@@ -36,7 +33,7 @@ from opensled_testbed.provenance import SEED, provenance
 
 SHORT = ("chat", "code", "arithmetic", "rewriting")
 ALL_KINDS = KINDS + MORE_KINDS
-COLD, REMEMBERS = "cold", "remembers"
+HINT = "hint"
 REQUIRED = 0.95  # of the best fixed length
 RESAMPLES = 2000  # of the bootstrap
 WARM = 2  # tokens of an answer that is not counted: one draft token
@@ -91,11 +88,10 @@ def _prompts(arguments: Namespace) -> dict[str, list[str]]:
 
 
 class Site:
-    """The server, the devices with fixed lengths, and what starts the adaptive ones."""
+    """The server, the devices with fixed lengths, and what starts the other ones."""
 
     def __init__(self, stack: ExitStack, arguments: Namespace) -> None:
         self._stack, self._arguments = stack, arguments
-        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         self._server = serve(stack, arguments.target, arguments.setup, {SERVER_CORE})
         os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
         self.fixed = {
@@ -103,37 +99,24 @@ class Site:
             for length in arguments.lengths.split(",")
         }
 
-    def start(self, stack: ExitStack, *words: str, memory: str = "") -> str:
-        """The base URL of a device; `memory`: the folder of what it remembers."""
+    def start(self, stack: ExitStack, *words: str) -> str:
+        """The base URL of a device."""
         model = ("--draft-model", str(model_file(self._arguments.draft, "*.gguf")))
         fixed = ("--drafter", self._arguments.drafter, "--threads", "1", "--http", "127.0.0.1:0")
         edge = ("edge", *model, *fixed, "--server", self._server, *words)
-        kept = {"OPENSLED_CACHE_DIR": str(self._folder / memory), "OPENSLED_REMEMBER": "on"} if memory else {}
-        return f"http://{stack.enter_context(Process(edge, isolated=True, environment=kept)).wait_ready()}"
-
-    def memory_for(self, kind: str) -> str:
-        """A copy of what the first device learned."""
-        shutil.copytree(self._folder / "learned", self._folder / kind)
-        return kind
+        return f"http://{stack.enter_context(Process(edge, isolated=True)).wait_ready()}"
 
 
 async def _ask_all(site: Site, prompts: Mapping[str, Sequence[str]], max_tokens: int) -> Speeds:
     found: Speeds = {}
     async with httpx.AsyncClient(timeout=600, trust_env=False) as http:
-        with ExitStack() as stack:
-            learner = site.start(stack, memory="learned")
-            for others in short_answers.PROMPTS.values():
-                await _ask(http, learner, others[0], 64)
         await _warm(http, site.fixed)
         for kind, texts in prompts.items():
             with ExitStack() as stack:
-                adaptive = {
-                    COLD: site.start(stack),
-                    REMEMBERS: site.start(stack, memory=site.memory_for(kind)),
-                }
-                await _warm(http, adaptive)
+                cold = {HINT: site.start(stack)}
+                await _warm(http, cold)
                 for prompt in texts:
-                    await _in_turns(http, {**adaptive, **site.fixed}, kind, prompt, max_tokens, found)
+                    await _in_turns(http, {**cold, **site.fixed}, kind, prompt, max_tokens, found)
     return found
 
 
@@ -186,33 +169,25 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
 
 def _figure(samples: Speeds, arguments: Namespace) -> Figure:
     best = {kind: best_fixed(samples, kind) for kind in arguments.kinds.split(",")}
-    names = [(kind, name) for kind in best for name in (COLD, REMEMBERS)]
-    shares = {
-        f"{kind}: {name}": ratio_of_all(samples[f"{kind}, {name}"], samples[best[kind]])
-        for kind, name in names
-    }
-    first = {
-        f"{kind}: {name}": round(samples[f"{kind}, {name}"][0] / samples[best[kind]][0], 3)
-        for kind, name in names
-    }
+    ours = {kind: f"{kind}, {HINT}" for kind in best}
+    shares = {kind: ratio_of_all(samples[ours[kind]], samples[best[kind]]) for kind in best}
+    first = {kind: round(samples[ours[kind]][0] / samples[best[kind]][0], 3) for kind in best}
     return Figure(
         title="Cold start on a real pair",
         unit="tokens/s",
         more_is_better=True,
         compared=(
-            f"`--stop adaptive` of a device that has just started, against the best of the fixed lengths "
+            f"`--stop hint` of a device that has just started, against the best of the fixed lengths "
             f"{arguments.lengths} (the one with the least time for all answers of the kind): "
             f"{Path(arguments.target).name} behind `opensled serve` (set-up {arguments.setup}, one thread "
             f"on core {SERVER_CORE}), {Path(arguments.draft).name} in `opensled edge` ({arguments.drafter}, one thread "
             f"on core {DEVICE_CORE}). Greedy answers of {arguments.max_tokens} tokens at most, from "
             f"the request to the last token, all contenders in turns, each after an answer of {WARM} tokens. "
-            f"`{REMEMBERS}`: with the memory of a device that answered five other prompts. All wrote the same texts."
+            "All wrote the same texts."
         ),
         loses="The first answer of a cold device: it starts with blocks of four. Nobody knows the best length before.",
         samples=samples,
-        ratios=tuple(
-            Comparison(f"{kind}: {name}", f"{kind}, {name}", best[kind], REQUIRED) for kind, name in names
-        ),
+        ratios=tuple(Comparison(kind, ours[kind], best[kind], REQUIRED) for kind in best),
         facts={
             "ratio of all answers, 95 %": shares,
             "ratio of the first answer": first,

@@ -128,9 +128,7 @@ async def _answers(
 
 
 async def _ask_all(address: str, drafter: str, at_once: int, tasks: Sequence[Task]) -> Answers:
-    device = await connect(
-        DeviceConfig(server=address, drafter=drafter, threads=1, remember=False), parallel=at_once
-    )
+    device = await connect(DeviceConfig(server=address, drafter=drafter, threads=1), parallel=at_once)
     places = asyncio.Semaphore(at_once)
 
     async def ask(task: Task) -> tuple[int, ...]:

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 from benchmarks.program import say
 from benchmarks.real_contenders import NONE
 from benchmarks.real_summary import mean_ratio
-from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.hint import HintLength
 from edge_client.link import Endpoint, Link
 from hw_profiles.profiles import DraftSpeed
-from hw_profiles.sysfs import BoardState
 from opensled.errors import OpenSledError, UsageError
 from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.recorded_items import recorded_items
@@ -45,9 +44,9 @@ class Replayed(NamedTuple):
 
 
 CONTENDERS: Mapping[str, Replayed] = {
-    "draft model": Replayed(MODEL, partial(Adaptive, board=BoardState)),
+    "draft model": Replayed(MODEL, HintLength),
     "draft model, fixed k = 4": Replayed(MODEL, partial(FixedLength, 4)),
-    "lookup": Replayed("lookup", partial(Adaptive, board=BoardState), has_model=False),
+    "lookup": Replayed("lookup", HintLength, has_model=False),
 }
 
 

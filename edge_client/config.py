@@ -75,16 +75,16 @@ class DeviceConfig(LinkConfig):
     )
     draft_length: int = option(
         0,
-        "most tokens of a draft block; 0 = as many as pay (--stop adaptive), or the server's hint, "
-        f"{UNADVISED} without a hint (--stop fixed, confidence)",
+        f"most tokens of a draft block; 0 = what the server's hint says (--stop hint), {UNADVISED} (--stop fixed, "
+        "confidence)",
         low=0,
         metavar="K",
     )
     stop: str = option(
-        "adaptive",
-        "when a draft block ends. adaptive: at the length that commits most tokens per second, as measured; no drafts "
-        "where they do not pay; fixed: at its length; confidence: also before the first token below --confidence; "
-        "or your own module:Class",
+        "hint",
+        "when a draft block ends. hint: where the server says, which knows what drafts cost and gain all its users; at "
+        f"{UNADVISED} tokens while it says nothing; fixed: at --draft-length, or at a shorter hint; confidence: also "
+        "before the first token below --confidence; or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
     )
@@ -96,20 +96,14 @@ class DeviceConfig(LinkConfig):
         metavar="P",
     )
     draft_tree: int = option(
-        60,
-        "most tokens of a draft tree, for drafters with trees; 0 = chains only. --stop adaptive sends trees only while "
-        "they commit more tokens per second than chains, as measured",
+        LengthOptions.tree,
+        "most tokens of a draft tree, where the drafter has trees; 0 = chains only (docs/draft-length.md)",
         low=0,
         metavar="N",
     )
-    remember: bool = option(
-        True,
-        "keep for the next start what the device learned of the speeds of this server and draft, and of acceptance; it "
-        "holds no text; off = begin anew, as with --background",
-    )
     battery_floor: float = option(
-        LengthOptions.battery_floor,
-        "charge in percent below which a device on its battery drafts nothing (--stop adaptive)",
+        20.0,
+        "charge in percent below which a device on its battery drafts nothing; 0 = it drafts at any charge",
         low=0,
         high=100,
         metavar="PERCENT",

@@ -17,10 +17,11 @@ from edge_client.drafter_choice import FittingFactory
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.drafting import DraftThread
-from edge_client.length_memory import LengthMemory
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
-from edge_client.lengths.words import measured, rested, without_drafter
+from edge_client.lengths.battery import BatterySaver
+from edge_client.lengths.board_watch import board_watch
+from edge_client.lengths.words import NOTHING_TO_DRAFT_WITH, draft_status, resting
 from edge_client.link import Endpoint, Link, endpoint_at
 from edge_client.loading_server import described
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
@@ -32,6 +33,7 @@ from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, 
 from edge_client.server_watch import ServerWatch
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
+from hw_profiles.sysfs import read_board
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.drafting.status import DraftStatus
@@ -66,21 +68,19 @@ class Device:
         offline: Offline = Offline(),
         memory: TargetMemory | None = None,
         pad_frames: bool = False,
-        length_memory: LengthMemory | None = None,
     ) -> None:
-        """`memory`: of the target; with it the mode `local-only` is on. `pad_frames`: of every stream.
-        `length_memory`: of what `lengths` learns; None = it ends with the device."""
+        """`memory`: of the target; with it the mode `local-only` is on. `pad_frames`: of every stream."""
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._lengths, self._retry = link, factory, lengths, retry
         self.rule, self._cache, self._defaults = rule, cache, defaults
         self._looks_ahead, self._offline, self._memory = looks_ahead, offline, memory
-        self._pad_frames, self._length_memory = pad_frames, length_memory
+        self._pad_frames = pad_frames
         self._updating = asyncio.Lock()  # of the target
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
         self._sent_images = SentImages()
         self._idle: list[DraftThread] = []
-        self._latest: RemoteSession | None = None  # the sequence that was opened last
+        self._latest: RemoteSession | None = None  # the sequence with drafts that was opened last
         self.watch = ServerWatch(link)
 
     def answering(self, scope: MutableMapping[str, Any]) -> Answer:
@@ -99,15 +99,14 @@ class Device:
                 way = self._link.connect_padded if padded else self._link.connect
                 session = RemoteSession(way, request, self._retry, self._link.fallback, self._sent_images)
                 await self._begin(session, task)
-                self._latest = None if session.away else session
+                if drafter.drafts:
+                    self._latest = None if session.away else session
                 stream = AnswerStream(
                     session, drafter, task, self.info, self.tokenizer, self._offline, self.telemetry, started
                 )
                 async with aclosing(stream):
                     while not (chunk := await stream.next()).finish_reason:
                         yield chunk
-        if self._length_memory:
-            self._length_memory.keep(self._lengths)
         yield chunk
 
     @property
@@ -151,8 +150,7 @@ class Device:
         described, began = self.info, time.monotonic()
         try:
             await session.open()
-            self._lengths.opened(seconds := time.monotonic() - began)
-            self.telemetry.opened(seconds)
+            self.telemetry.opened(time.monotonic() - began)
             self.watch.admitted()
         except Unauthorized as error:
             self.watch.refused(error)
@@ -192,12 +190,7 @@ class Device:
             self._dismiss(*self._idle)
             self._idle = []
         self.info, self.tokenizer, self.drafter_name = target.info, target.tokenizer, self._factory.name
-        if self._length_memory:
-            self._length_memory.keep(self._lengths, ends=True)
-        self._lengths.forget()
         self.telemetry.forget_rates()
-        if self._length_memory:
-            self._length_memory.recall(self._lengths, self.info, self.drafter_name)
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
     def _open(self, task: Task, drafts: bool) -> Open:
@@ -223,12 +216,13 @@ class Device:
     def status(self) -> DraftStatus:
         """How the device drafts now, why, and what it brings."""
         counts, session = self.telemetry, self._latest
-        status = self._lengths.status
         if self.drafter_name == NoneFactory.name:
-            status = without_drafter(status)
-        elif session and session.turn.hint == 0:
-            status = rested(status)
-        return measured(status, counts.rate_drafted.ratio or None, counts.rate_plain.ratio or None)
+            status = resting(NOTHING_TO_DRAFT_WITH)
+        else:
+            limits = session.limits if session else self.info.limits
+            status = draft_status(self._lengths, limits, session.turn.hint if session else None)
+        drafted, plain = counts.rate_drafted.ratio or None, counts.rate_plain.ratio or None
+        return replace(status, drafted_rate=drafted, plain_rate=plain)
 
     @property
     def drafters_busy(self) -> int:
@@ -278,8 +272,6 @@ class Device:
         return DraftThread(drafter, self._lengths, self.info.vocab_size, self._looks_ahead, placeholder)
 
     async def close(self) -> None:
-        if self._length_memory:
-            self._length_memory.keep(self._lengths, ends=True)
         for drafter in self._idle:
             drafter.close()
         await self._link.close()
@@ -303,16 +295,14 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     defaults = RequestDefaults(
         config.pace, config.background, config.device_name or own_name(config.token_file)
     )
-    lengths = _length_policy(config)
-    length_memory = LengthMemory(config) if config.remember and not config.background else None
-    if length_memory:
-        length_memory.recall(lengths, target.info, factory.name)
+    board = await asyncio.to_thread(read_board)
+    lengths = _length_policy(config, has_battery=board.battery_percent is not None)
     return Device(
         link, target.info, target.tokenizer, factory, lengths, parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline, shows_vetted=shows_vetted), memory=memory,
-        pad_frames=config.pad_frames, length_memory=length_memory,
+        pad_frames=config.pad_frames,
     )  # fmt: skip
 
 
@@ -328,15 +318,10 @@ def _tell_limit(wanted: int, most: int) -> None:
         )
 
 
-def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
-    options = LengthOptions(
-        length=config.draft_length,
-        confidence=config.confidence,
-        tree=config.draft_tree,
-        look_ahead=config.look_ahead,
-        battery_floor=config.battery_floor,
-    )
-    return length_policy(config.stop, options)
+def _length_policy(config: DeviceConfig, has_battery: bool) -> DraftLengthPolicy:
+    options = LengthOptions(config.draft_length, config.confidence, config.draft_tree)
+    policy, floor = length_policy(config.stop, options), config.battery_floor
+    return BatterySaver(policy, floor, board_watch()) if has_battery and floor else policy
 
 
 async def _first_target(

@@ -16,7 +16,7 @@ Two pieces of the job come first: how much of a long text a pass reads, and the 
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple, TypeVar
@@ -60,13 +60,12 @@ class LookAhead:
     tokens: int = 0  # drafted so far, and
     seconds: float = 0.0  # what they took
 
-    def work(self, steps: Iterator[None], drafted: Callable[[int, float], None]) -> Work[None]:
-        """Take `steps`, one token each, until it is over; `drafted` hears of each token."""
+    def work(self, steps: Iterator[None]) -> Work[None]:
+        """Take `steps`, one token each, until it is over."""
         began = yield
         while not self.over and next(steps, self) is not self:
             ended = yield
             self.tokens, self.seconds = self.tokens + 1, self.seconds + ended - began
-            drafted(1, ended - began)
             began = ended
 
     @property
@@ -118,7 +117,6 @@ class DraftJob:
         self.over = False  # interrupted, or the drafter failed
         self.wasted = 0  # tokens drafted ahead for nothing
         self._drafter, self._policy, self._vocab_size, self._sparse = drafter, policy, vocab_size, sparse
-        # A policy of lengths learns from what it is asked: it is asked only where the drafter can act on the answer.
         self._looks_ahead = type(drafter).look_ahead is not Drafter.look_ahead
         self._has_trees = type(drafter).propose_tree is not Drafter.propose_tree
         self._known = known  # tokens of the truth that the drafter has heard of
@@ -128,10 +126,6 @@ class DraftJob:
         self._pieces = Pieces()  # of the text that is to be read
         self._reads_on = False  # the latest block is empty because there is much to read
         self._bet: LookAhead | None = None  # on the latest block
-        self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
-        self._sent = 0  # tokens of the latest block
-        # The policy wanted no draft, or the server wrote more than the latest block explains: that is still to be read.
-        self._rested = False
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
         """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
@@ -210,15 +204,12 @@ class DraftJob:
     def _propose(self, news: tuple[int, ...], budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
         """Fill `nodes`; the seconds that they took, those of the tokens drafted ahead included."""
         self._commit(news)
-        if news:
-            self._rested |= len(news) > self._sent + 1
         ready, ready_s = self._settle()
         seconds = 0.0
         if self._has_trees and budget.length and not self._sparse:
             seconds += yield from self._tree(budget, nodes)
         if not nodes and not self._reads_on:
             seconds += yield from self._chain(budget, ready, nodes)
-        self._sent = len(nodes)
         return seconds + min(ready, len(nodes)) * ready_s
 
     def _catch_up(self, budget: BlockBudget) -> Work[bool]:
@@ -230,7 +221,7 @@ class DraftJob:
             self._reads_on = True
             return False
         began, read, written = (yield), 0, 0
-        # A device that hardly reads faster than the server writes drafts all the same: its policy learns how slow
+        # A device that hardly reads faster than the server writes drafts all the same: its server learns how slow
         while self._drafter.lags and not self.over and 2 * written <= read:
             self._drafter.read(self._pieces.length)
             read += self._pieces.length
@@ -240,7 +231,6 @@ class DraftJob:
                 written += len(news)
                 self._base = self._known = self._base + len(news)
                 self._commit(news)
-        self._fresh = True
         return True
 
     @property
@@ -269,31 +259,22 @@ class DraftJob:
     def _chain(self, budget: BlockBudget, ready: int, nodes: list[TreeNode]) -> Work[float]:
         """A chain, until it is long enough, or the policy or the truth ends it; its seconds."""
         policy = budget.policy or self._policy
-        # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
-        length = policy.most(budget.length, budget.hint, 0 if self._sparse else ready)
-        # While the server reads the prompt there is as much time as while a block travels.
-        if length and self._fresh and self._looks_ahead and not budget.awaited:
-            length = max(length, policy.ahead(budget.length, budget.hint))
+        length = policy.most(budget.length, budget.hint)
         if length:
             length = max(length, min(budget.least, budget.length))
         if length > ready:
             if not (yield from self._catch_up(budget)):
                 return 0.0
             ready = min(ready, self._drafter.ready)
-        # The first token after a long text, or after a rest, comes with the end of the reading: no pace of a token.
-        untimed, self._fresh = max(ready, self._fresh or self._rested), False
-        self._rested = not length
         tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes), budget.least)
         for token in islice(tokens, ready):
             nodes.append(TreeNode(token, len(nodes) - 1))
         if len(nodes) < ready or len(nodes) >= length:
             return 0.0
-        began = ended = yield
+        began = yield
         for token in tokens:
-            before, ended = ended, (yield)
+            yield
             nodes.append(TreeNode(token, len(nodes) - 1))
-            if len(nodes) > untimed:
-                self._policy.drafted(1, ended - before)
         return (yield) - began  # a token that the policy threw away took a pass as well
 
     def _ends(self, nodes: list[TreeNode]) -> bool:
@@ -303,13 +284,12 @@ class DraftJob:
 
     def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
         try:
-            self._sent = len(bet.block.tokens)
-            length = 0 if self.over else self._policy.ahead(budget.length, budget.hint)
+            length = 0 if self.over else self._policy.most(budget.length, budget.hint)
             if length and self._drafter.behind:
                 began = yield
                 while not (bet.over or self.over) and self._drafter.read(self._pieces.length):
                     began = self._pieces.took(began, (yield))
             if length:
-                yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)
+                yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length))
         except Exception:
             self._fail()

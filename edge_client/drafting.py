@@ -19,8 +19,6 @@ from opensled.sampling import Sampler, SparseSampler
 class Drafting(Protocol):
     """What the edge loop asks for drafts: a drafter in its thread, or drafts recorded earlier."""
 
-    stop: DraftLengthPolicy
-
     @property
     def wasted(self) -> int:
         """Tokens so far that were drafted ahead for nothing."""
@@ -57,7 +55,7 @@ class JobDrafting(ABC):
         looks_ahead: bool = True,
         placeholder: int | None = None,
     ) -> None:
-        self._drafter, self.stop, self._vocab_size = drafter, stop, vocab_size
+        self._drafter, self._stop, self._vocab_size = drafter, stop, vocab_size
         self._placeholder = placeholder
         self._looks_ahead = looks_ahead
         self._job = DraftJob(drafter, stop, 0)
@@ -86,7 +84,7 @@ class JobDrafting(ABC):
         """A new job, behind all that is known."""
         self.interrupt()
         self._sampler, self._rewinds = sampler, truth.rewinds
-        stop, sparse = self.stop, isinstance(sampler, SparseSampler)
+        stop, sparse = self._stop, isinstance(sampler, SparseSampler)
         self._job = DraftJob(self._drafter, stop, len(truth), self._vocab_size, sparse)
         text = self._without_pictures(truth)
         skipped = len(truth) - len(text)

@@ -4,15 +4,14 @@ A `Verifier` is what the loop talks to: the keeper of one sequence's truth.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
 
 from edge_client.commits import Commit, Commits
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
 from opensled.messages import Draft, DraftBlock, Limits, SamplingParams, Verdict
-from opensled.protocol import Truth, agreed, rebase
+from opensled.protocol import Truth, rebase
 from opensled.sampling import sampler
 from opensled.turns import Turn, hear
 
@@ -79,35 +78,19 @@ async def generate(
         await asyncio.gather(hearing, return_exceptions=True)
 
 
-class Sent(NamedTuple):
-    """A block on its way."""
-
-    at: float  # seconds
-    awaited: bool  # the server had given the drive away by then
-
-
 class Exchange:
     """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent.
 
-    No I/O: `generate` sends what `drafted` returns. `clock` in seconds.
+    No I/O: `generate` sends what `drafted` returns.
     """
 
-    def __init__(
-        self,
-        sequence: OpenSequence,
-        drafter: Drafting,
-        params: SamplingParams,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, sequence: OpenSequence, drafter: Drafting, params: SamplingParams) -> None:
         self.drafting: asyncio.Future[Drafted] | None = None
-        self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
+        self._sequence, self._drafter, self._params = sequence, drafter, params
         self._counter = 0  # of the latest draft
         self._rewinds = 0  # of the truth, when the block that is being drafted began
         self._commits = Commits()
-        self._sent = Sent(0.0, False)  # the latest draft
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
-        # When the latest verdict came that the server decoded by itself, 0 = something else
-        self._streamed_at = 0.0
 
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
@@ -126,7 +109,6 @@ class Exchange:
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
             self._counter += 1
-            self._sent = Sent(self._clock(), awaited=not turn.server_drives)
             return Draft(self._counter, block, seconds)
         return None
 
@@ -144,27 +126,12 @@ class Exchange:
         known, turn = (truth.confirmed, len(truth)), self._sequence.turn
         news, answered = hear(verdict, truth, turn)
         block = answered.block if answered else None
-        self._learn(known[1], answered)
         if truth.finish_reason:
             self._drafter.interrupt()
         else:
             self._drafter.heard(truth)
             self.draft()
         return self._commits.of(verdict, news, known, block, truth)
-
-    def _learn(self, known: int, answered: Draft | None) -> None:
-        """Tell the length policy what came of the latest block, or how fast the server is by itself; `known`: tokens
-        before the verdict."""
-        now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
-        streams = self._sequence.turn.server_drives and answered is None
-        if answered is not None:
-            block, sent = answered.block, self._sent
-            awaited = sent.awaited and known == block.base
-            accepted = len(agreed(block, truth.tokens[block.base :]))
-            policy.answered(block, accepted, now - sent.at, awaited)
-        elif streams and self._streamed_at and len(truth) > known:
-            policy.streamed(len(truth) - known, now - self._streamed_at)
-        self._streamed_at = now if streams else 0.0
 
     def _budget(self, base: int) -> BlockBudget:
         """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""

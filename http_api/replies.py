@@ -113,15 +113,14 @@ def _status() -> Schema:
     return every(
         {
             "drafting": {"type": "boolean"},
-            "words": {**TEXT, "description": "what it has settled on, and why"},
-            "length": {**NATURAL, "description": "tokens of a draft block; 0 = drafts do not pay"},
-            "expected_rate": {**rate, "description": "tokens/s with drafts; null = not known yet"},
-            "server_rate": {**rate, "description": "tokens/s of the server's own decoding"},
-            "measured_rate": {**rate, "description": "tokens/s of the latest answers with drafts"},
-            "expected_gain": {**rate, "description": "expected_rate / server_rate"},
-            "measured_gain": {**rate, "description": "measured_rate / server_rate"},
-            "token_seconds": {**rate, "description": "to draft one token"},
-            "acceptance": {**rate, "maximum": 1, "description": "chance of the first token of a block"},
+            "words": {**TEXT, "description": "how it drafts, and why"},
+            "length": {**NATURAL, "description": "tokens of a draft block; 0 = it drafts nothing now"},
+            "drafted_rate": {
+                **rate,
+                "description": "tokens/s of the latest answers with drafts; null = not known yet",
+            },
+            "plain_rate": {**rate, "description": "tokens/s of the latest answers without drafts"},
+            "gain": {**rate, "description": "drafted_rate / plain_rate"},
         }
     )
 

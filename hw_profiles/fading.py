@@ -5,7 +5,6 @@ Devices, servers and policies follow changes with these: a board that gets hot, 
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
 from math import exp
 
 
@@ -17,13 +16,6 @@ def kept(age: float, half_life: float) -> float:
 def faded_rate(rate: float, amount: float, seconds: float, window_s: float) -> float:
     """The rate per second, over about the last `window_s`, when `amount` came `seconds` after the update before."""
     return rate * exp(-seconds / window_s) + amount / window_s
-
-
-def mean_but_largest(values: Sequence[float]) -> float | None:
-    """The mean without the largest value, which an interference may have caused; of fewer than 3 the smallest."""
-    if len(values) < 3:
-        return min(values, default=None)
-    return (sum(values) - max(values)) / (len(values) - 1)
 
 
 class RunningMedian:
@@ -62,12 +54,6 @@ class FadingRatio:
         self.above = self.above * keep + above
         self.below = self.below * keep + below
         self.seen += age
-
-    def recall(self, above: float = 0.0, below: float = 0.0) -> None:
-        """Go on from these sums of another start; nothing happens without any."""
-        if below > 0:
-            self.above, self.below = above, below
-            self.seen = self._half_life
 
     @property
     def ratio(self) -> float:

@@ -90,7 +90,8 @@ def opensled_server(fleet: Fleet) -> Fleet:
 def opensled_device(fleet: Fleet) -> Fleet:
     """`opensled` whose server has no draft of its own."""
     groups = tuple(
-        replace(group, draft_length=LONGEST, confidence=0.0, product=0.0) for group in fleet.groups
+        replace(group, stop="hint", draft_length=LONGEST, confidence=0.0, product=0.0)
+        for group in fleet.groups
     )
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="goodput"))
 

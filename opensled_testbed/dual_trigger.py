@@ -17,10 +17,9 @@ message, and the upload is left out.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.drafting.status import DraftStatus
 from opensled.messages import DraftToken
 
 PRODUCT, NEWEST = 0.2, 0.4  # R1 and R2 of a fleet that is not tuned (chosen)
@@ -59,9 +58,5 @@ class DualTrigger(FixedLength):
         return True
 
     @property
-    def status(self) -> DraftStatus:
-        status = super().status
-        words = (
-            f"{status.words}, until their confidences multiply to {self.product:g} or one is {self.newest:g}"
-        )
-        return replace(status, words=words)
+    def ending(self) -> str:
+        return f", until their confidences multiply to {self.product:g} or one is {self.newest:g}"

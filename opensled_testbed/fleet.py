@@ -15,7 +15,7 @@ from hw_profiles.step_cost import DraftCost, TargetCost
 from opensled.config import read_file
 from opensled.errors import UsageError
 
-STOPS = ("fixed", "adaptive", "dual-trigger")
+STOPS = ("fixed", "hint", "dual-trigger")
 Part = TypeVar("Part", "Group", "Server", "Hub", "Fleet")
 NESTED = ("server", "hub", "groups")  # keys of a fleet that are tables
 
@@ -41,7 +41,7 @@ class Group:
     draft_length: int = 4
     confidence: float = 0.0  # c_th of SLED, 0 = fixed length; R2 of "dual-trigger"
     product: float = 0.0  # R1 of "dual-trigger"
-    # Who says how long blocks are: "fixed", or "adaptive" and "dual-trigger" with draft_length as the most
+    # What says how long blocks are: "fixed", or "hint" and "dual-trigger" with draft_length as the most
     stop: str = "fixed"
     look_ahead: bool = False  # draft on while a verdict travels
     live: bool = False  # run the real drafter, paced; else replay what it drafted when it was recorded

@@ -188,6 +188,6 @@ def _device(
     looks_ahead = group.look_ahead and group.drafter != "lookup"
     if group.drafter == "none":  # all blocks are empty
         group = replace(group, draft_length=0, stop="fixed")
-    rule = rule_of(group, lambda: events.now)
+    rule = rule_of(group)
     drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
     return SimulatedDevice(events, server, ways(group.link, seed), drafts, user, group.wish(number))

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from edge_client.commits import Commit
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.generate import generate
-from edge_client.lengths.base import DraftLengthPolicy
-from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
@@ -74,7 +72,6 @@ class VettedBlocks:
     ) -> None:
         """`future`: makes what holds a block once there is one."""
         self._vetting, self._bound, self._future = vetting, bound, future
-        self.stop: DraftLengthPolicy = FixedLength(length)
         self._length = length
         self._next: tuple[asyncio.Future[Drafted], Truth, BlockBudget] | None = None
 

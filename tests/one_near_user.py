@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from statistics import fmean
 
-from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.hint import HintLength
 from hw_profiles import catalog
-from hw_profiles.sysfs import BoardState
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.records import RequestRecord
@@ -59,8 +58,7 @@ def tokens_per_s(policy: str, round_trip_ms: float, acceptance: float, answers: 
     )
     traces = tuple([made(number, acceptance) for number in range(answers)])
     items = scripts(TraceSet(SERVER.target, DRAFT, {}, traces))
-    rule = Adaptive(look_ahead=True, clock=lambda: events.now, board=BoardState)
-    drafts = SimulatedDrafts(events, catalog.device(DEVICE).draft(DRAFT), rule, True)
+    drafts = SimulatedDrafts(events, catalog.device(DEVICE).draft(DRAFT), HintLength(), True)
     ways = Ways(Delay(round_trip_ms / 2000), Delay(round_trip_ms / 2000))
     device = SimulatedDevice(events, server, ways, drafts, None)
     done: list[RequestRecord] = []

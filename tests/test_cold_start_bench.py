@@ -7,7 +7,7 @@ from benchmarks.cold_start import best_fixed, ratio_of_all
 
 def test_the_best_fixed_length_takes_the_least_time_for_all_answers() -> None:
     speeds = {
-        "chat, cold": [9.0, 9.0],
+        "chat, hint": [9.0, 9.0],
         "chat, k = 1": [5.0, 5.0],
         "chat, k = 4": [30.0, 2.0],
         "code, k = 1": [99.0, 99.0],

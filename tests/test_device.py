@@ -14,6 +14,7 @@ from edge_client.device import connect
 from edge_client.lengths.base import UNADVISED, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.hint import HintLength
 from edge_client.prompt_config import GenerateConfig
 from edge_client.request_defaults import RequestDefaults
 from edge_client.telemetry import Telemetry
@@ -158,10 +159,10 @@ def test_the_stop_rule(rule, taken):
         (FixedLength(6), 3, 3),
         (FixedLength(6), 9, 6),
         (FixedLength(6), 0, 0),
-        (FixedLength(may_grow=True), None, UNADVISED),
-        (FixedLength(may_grow=True), 3, 3),
-        (FixedLength(may_grow=True), 9, 9),
-        (FixedLength(may_grow=True), 50, 12),
+        (HintLength(), None, UNADVISED),
+        (HintLength(), 3, 3),
+        (HintLength(), 9, 9),
+        (HintLength(), 50, 12),
         (FixedLength(50), None, 12),
     ],
 )
@@ -170,13 +171,13 @@ def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
 
 
 @pytest.mark.parametrize(
-    ("length", "rule"), [(0, FixedLength(UNADVISED, True)), (7, FixedLength(7)), (99, FixedLength(99))]
+    ("length", "rule"), [(0, FixedLength(UNADVISED)), (7, FixedLength(7)), (99, FixedLength(99))]
 )
 def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
     async def scenario():
         async with serving(text=TinyText()) as (_, address):
             config = GenerateConfig(
-                server=address, drafter="lookup", draft_length=length, stop="fixed", draft_tree=0
+                server=address, drafter="lookup", draft_length=length, stop="fixed", battery_floor=0
             )
             device = await connect(config)
             assert device._lengths == rule

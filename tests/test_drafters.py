@@ -21,8 +21,8 @@ from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
-from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.hint import HintLength
 from edge_client.prompt_config import GenerateConfig
 from hw_profiles.detect import usable_cores
 from opensled.drafting.ngrams import MISSES, PRIOR
@@ -99,13 +99,10 @@ class MinimalFactory(DrafterFactory):
 
 
 class Unasked(FixedLength):
-    """A policy that must not be asked about trees and look-ahead."""
+    """A policy that must not be asked about trees."""
 
     def nodes(self, limit, hint=None):
         raise AssertionError("a drafter without trees")
-
-    def ahead(self, limit, hint=None):
-        raise AssertionError("a drafter without look-ahead")
 
 
 class TestMinimal(DrafterContract):
@@ -134,7 +131,7 @@ class TestMinimal(DrafterContract):
 
         assert list(asyncio.run(drafted()).ids) == continuation((1, 2, 3), 3) and not caplog.records
 
-    @pytest.mark.parametrize(("policy", "told"), [(Adaptive, True), (lambda: FixedLength(3), False)])
+    @pytest.mark.parametrize(("policy", "told"), [(HintLength, True), (lambda: FixedLength(3), False)])
     def test_the_default_policy_has_drafts_say_how_sure_they_are(self, drafter, policy, told, monkeypatch):
         """A busy server verifies the likeliest tokens of all devices."""
         samplers = []

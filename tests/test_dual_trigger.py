@@ -19,7 +19,7 @@ from opensled_testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPE
 from opensled_testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
 from opensled_testbed.fleet import Fleet, Group, Server, read_fleet
 from opensled_testbed.load.load import Load
-from opensled_testbed.rules import rule_of, stretched_rule_of
+from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.links import FRAME, draft_bytes
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace
@@ -85,7 +85,7 @@ def test_length_hint_and_room_bind_where_no_trigger_fires():
 def test_it_says_what_it_does():
     told = DualTrigger(6, product=0.3, newest=0.5)
     assert told.needs_confidence
-    assert told.status.words.endswith("until their confidences multiply to 0.3 or one is 0.5")
+    assert told.ending.endswith("until their confidences multiply to 0.3 or one is 0.5")
 
 
 # -- the upload that is left out --------------------------------------------------------------------------------
@@ -136,14 +136,14 @@ def test_devices_of_the_baseline_have_the_rule_at_a_server_that_waits_for_none()
     fleet = BASELINES[PIPESD](Fleet(HUB, (replace(BESIDE, draft_length=2, pace=9, confidence=0.7),)))
     (group,) = fleet.groups
     usual = DualTrigger(LONGEST, product=PRODUCT, newest=NEWEST)
-    assert rule_of(group, lambda: 0.0) == stretched_rule_of(group, 2.0) == usual
+    assert rule_of(group) == usual
     assert (group.pace, fleet.server.policy) == (0.0, "fcfs")
     assert {*BASELINES} - {*USUAL} == {PIPESD, *PARTS, *OF_HEADS}
 
 
 def test_tuned_thresholds_stay():
     fleet = BASELINES[PIPESD](Tuning(3, 0.2, 0.6).of(Fleet(HUB, (BESIDE,))))
-    assert rule_of(fleet.groups[0], lambda: 0.0) == DualTrigger(LONGEST, product=0.2, newest=0.6)
+    assert rule_of(fleet.groups[0]) == DualTrigger(LONGEST, product=0.2, newest=0.6)
     assert Tuning(3).of(Fleet(HUB, (BESIDE,))) == Fleet(HUB, (replace(BESIDE, draft_length=3),))
 
 
@@ -157,7 +157,7 @@ def test_a_fleet_file_names_the_rule(tmp_path):
     path = tmp_path / "fleet.toml"
     path.write_text('[[device]]\nstop = "dual-trigger"\nproduct = 0.3\nconfidence = 0.5\n')
     (group,) = read_fleet(path).groups
-    assert rule_of(group, lambda: 0.0) == DualTrigger(4, product=0.3, newest=0.5)
+    assert rule_of(group) == DualTrigger(4, product=0.3, newest=0.5)
     path.write_text('[[device]]\nstop = "dual-trigger"\nproduct = 3.0\n')
     with pytest.raises(UsageError, match="within 0 and 1"):
         read_fleet(path)

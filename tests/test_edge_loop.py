@@ -276,25 +276,3 @@ def test_nothing_is_heard_after_the_last_verdict():
         thread.close()
 
     asyncio.run(scenario())
-
-
-def test_the_policy_hears_which_blocks_the_server_waited_for():
-    """Not for the first one, as it reads the prompt meanwhile; nor for the third one, as it has gone on without it."""
-    heard = []
-
-    class Measuring(FixedLength):
-        def answered(self, block, accepted, seconds, awaited):
-            heard.append((block.base, awaited))
-
-    async def scenario():
-        own = [Verdict(5, (7,)), Verdict(8, (10,), finish_reason="eos")]
-        answers = [Verdict(base, (base + 2,), 0, draft) for draft, base in enumerate((3, 4, 6, 7), 1)]
-        verdicts = sorted([*own, *answers], key=lambda verdict: verdict.base)
-        thread = Watched(OracleDrafter(1.0), Measuring(2))
-        script = Script(verdicts, thread=thread)
-        async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
-            _ = [commit async for commit in commits]
-        thread.close()
-
-    asyncio.run(scenario())
-    assert heard == [(3, False), (4, True), (5, False), (7, True)]

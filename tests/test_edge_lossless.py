@@ -7,25 +7,20 @@ import asyncio
 
 import pytest
 
-from edge_client.lengths.adaptive import Adaptive
-from hw_profiles.sysfs import BoardState
+from edge_client.lengths.hint import HintLength
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401
 
 TREE = 60
 
 
-def adaptive(**options) -> Adaptive:
-    return Adaptive(board=BoardState, **options)
-
-
 def edges():
     """Drafter, and rule of its blocks."""
     return {
-        "llamacpp adaptive": ("llamacpp", adaptive()),
-        "onnx adaptive": ("onnx", adaptive()),
-        "cacheback, adaptive": ("cacheback", adaptive(tree=TREE)),
-        "chain, adaptive": ("chain:cacheback,llamacpp", adaptive(tree=TREE)),
-        "accelerated": ("accelerated:llamacpp", adaptive()),
+        "llamacpp": ("llamacpp", HintLength()),
+        "onnx": ("onnx", HintLength()),
+        "cacheback": ("cacheback", HintLength(tree=TREE)),
+        "chain": ("chain:cacheback,llamacpp", HintLength(tree=TREE)),
+        "accelerated": ("accelerated:llamacpp", HintLength()),
     }
 
 
@@ -57,5 +52,5 @@ def test_verdicts_commit_what_they_should(exact64, edge):  # noqa: F811
 @pytest.mark.parametrize("drafter", ["chain:lookup,cacheback,llamacpp", "accelerated:llamacpp"])
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):  # noqa: F811
     wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=adaptive(tree=TREE), rule="ratio"))
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=HintLength(tree=TREE), rule="ratio"))
     check(wanted, answers)

@@ -98,8 +98,10 @@ def test_no_gain(own_s, said):
 
 
 def test_a_device_that_rests_by_itself_needs_no_fix():
-    finding = verdict(DoctorConfig(stop="adaptive"), exchange(own_s=0.01), 8, "it")
-    assert finding.status == "ok" and finding.detail.endswith("the server's own decoding is used")
+    finding = verdict(DoctorConfig(stop="hint"), exchange(own_s=0.01), 8, "it")
+    assert finding.status == "ok" and finding.detail.endswith(
+        "the server then asks for no drafts, and decodes by itself"
+    )
 
 
 def by_law_of(config, server=None, draft=None):
@@ -240,7 +242,7 @@ def test_what_was_measured_in_words():
     assert "about 40 tokens/s, without drafts 20 (2.0x); stories 30, code 60" in drafting.detail
 
 
-@pytest.mark.parametrize(("stop", "status"), [("adaptive", "ok"), ("fixed", "warn")])
+@pytest.mark.parametrize(("stop", "status"), [("hint", "ok"), ("fixed", "warn")])
 def test_drafts_that_were_measured_to_be_slow(stop, status):
     slow = [answer("code", True, 30, 4.0), answer("code", False, 30, 1.0)]
     accepted, drafting = told(DoctorConfig(stop=stop), predicted(slow))

@@ -95,7 +95,7 @@ async def server(load=load_torch):
 async def device():
     """A client of the API of a device that drafts for that server."""
     async with server() as behind:
-        one = await connect(DeviceConfig(server=behind.grpc, drafter="lookup", remember=False))
+        one = await connect(DeviceConfig(server=behind.grpc, drafter="lookup"))
         try:
             transport = httpx.ASGITransport(build_app(one))
             async with httpx.AsyncClient(transport=transport, base_url="http://edge", timeout=60) as client:

@@ -10,6 +10,7 @@ import pytest
 
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.hint import HintLength
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan
@@ -89,10 +90,10 @@ def test_hints_that_are_lost_repeated_or_overtaken(seed):
     [
         (2, FixedLength(4), 2),
         (7, FixedLength(4), 4),
-        (7, FixedLength(4, may_grow=True), 7),
-        (1, FixedLength(4, may_grow=True), 1),
-        (None, FixedLength(4, may_grow=True), 4),
-        (40, FixedLength(4, may_grow=True), 16),  # the server's own limit
+        (7, HintLength(), 7),
+        (1, HintLength(), 1),
+        (None, HintLength(), 4),
+        (40, HintLength(), 16),  # the server's own limit
     ],
 )
 def test_a_block_is_as_long_as_hint_and_owner_allow_and_no_round_wastes_a_token(hint, stop, longest):

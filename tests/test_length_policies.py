@@ -6,31 +6,31 @@ Run: .venv/bin/python -m pytest tests/test_length_policies.py -q
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_client.device import _length_policy
 from edge_client.lengths import LENGTH_POLICIES, length_policy
-from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.base import DraftLengthPolicy, LengthOptions, pulled
+from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions, pulled
+from edge_client.lengths.battery import BatterySaver
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.hint import HintLength
+from edge_client.lengths.words import draft_status
 from edge_client.prompt_config import GenerateConfig
-from opensled.drafting.status import DraftStatus
 from opensled.errors import UsageError
-from opensled.messages import DraftBlock, DraftToken
+from opensled.messages import DraftToken, Limits
 
 
 class Pairs(DraftLengthPolicy):
     """The least that a policy of one's own must say."""
 
-    def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
-        return min(limit, 2 if hint is None else hint)
-
-    @property
-    def status(self) -> DraftStatus:
-        return DraftStatus(True, "k = 2", 2)
+    def most(self, limit: int, hint: int | None = None) -> int:
+        return min(limit, 2 if hint is None else hint, 2)
 
 
 NAMES = [*LENGTH_POLICIES.names(), f"{__name__}:Pairs"]
+LIMITS = Limits(16, 1000, max_tree=64)
 TOKEN = DraftToken(1, 0.9)
 
 
@@ -39,64 +39,60 @@ def policy(request: pytest.FixtureRequest) -> DraftLengthPolicy:
     return length_policy(request.param, LengthOptions(length=6, tree=8))
 
 
-def rounds(policy: DraftLengthPolicy, count: int = 40) -> None:
-    """Rounds of a device that drafts ten times as fast as its server decodes."""
-    base = 10
-    for number in range(count):
-        length = policy.most(16)
-        block = DraftBlock(base, tuple(pulled(policy, iter([TOKEN] * 16), length, lambda: False)))
-        if block.tokens:
-            policy.drafted(len(block.tokens), 0.005 * len(block.tokens))
-            accepted = min(len(block.tokens), number % 5)
-            policy.answered(block, accepted, 0.06)
-        else:
-            accepted = 0
-            policy.streamed(1, 0.05)
-        base += accepted + 1
-
-
 def test_a_block_never_exceeds_its_limit_the_hint_or_the_length_of_its_owner(
     policy: DraftLengthPolicy,
 ) -> None:
-    for _ in range(3):
-        for limit in (0, 1, 3, 16):
-            assert 0 <= policy.most(limit) <= min(limit, 6)
-            assert 0 <= policy.most(limit, 2, 1) <= min(limit, 2)
-            assert 0 <= policy.ahead(limit, 2) <= min(limit, 2)
-            assert 0 <= policy.nodes(limit) <= limit
-        rounds(policy)
+    for limit in (0, 1, 3, 16):
+        for hint in (None, 1, 2, 5, 9):
+            assert 0 <= policy.most(limit, hint) <= min(limit, 6, 16 if hint is None else hint)
+            assert 0 <= policy.nodes(limit, hint) <= min(limit, 8)
 
 
 def test_a_hint_of_zero_means_no_drafts(policy: DraftLengthPolicy) -> None:
-    rounds(policy)
-    assert policy.most(16, 0) == policy.ahead(16, 0) == policy.nodes(16, 0) == 0
+    assert policy.most(16, 0) == policy.nodes(16, 0) == 0
+    assert not draft_status(policy, LIMITS, 0).drafting
 
 
 def test_a_pulled_block_stops_where_it_must(policy: DraftLengthPolicy) -> None:
-    rounds(policy)
     assert not list(pulled(policy, iter([TOKEN] * 4), 4, lambda: True))
     assert len(list(pulled(policy, iter([TOKEN] * 2), 4, lambda: False))) <= 2
 
 
-def test_it_says_what_it_does(policy: DraftLengthPolicy) -> None:
-    rounds(policy)
-    status = policy.status
-    assert status.words
-    assert status.length <= 6
-    assert status.drafting == (policy.most(16) > 0)
-    assert isinstance(policy.needs_confidence, bool)
+@given(name=st.sampled_from(NAMES), owner=st.integers(0, 20), hint=st.none() | st.integers(0, 40))
+def test_it_says_what_it_does(name: str, owner: int, hint: int | None) -> None:
+    policy = length_policy(name, LengthOptions(length=owner))
+    status, length = draft_status(policy, LIMITS, hint), policy.most(LIMITS.max_draft, hint)
+    assert status.length == length and status.drafting == (length > 0)
+    assert status.words.startswith(f"k = {length}" if length else "not drafting: ")
+    assert ("by the server's hint" in status.words) == (length > 0 and length == hint)
+
+
+def test_the_hint_is_an_order() -> None:
+    """A later one replaces an earlier one, up or down; before the first one the device drafts four."""
+    free, bounded = HintLength(), HintLength(6)
+    assert [free.most(16, hint) for hint in (None, 8, 0, 1, 12, 40)] == [UNADVISED, 8, 0, 1, 12, 16]
+    assert [bounded.most(16, hint) for hint in (None, 8, 0, 1)] == [UNADVISED, 6, 0, 1]
+    assert HintLength(2).most(16) == 2 and free.most(3) == 3
+
+
+def test_a_fixed_length_is_only_ever_shortened() -> None:
+    assert [FixedLength(6).most(16, hint) for hint in (None, 8, 0, 1)] == [6, 6, 0, 1]
 
 
 def test_what_the_flags_mean() -> None:
-    adaptive = _length_policy(GenerateConfig(draft_length=5, battery_floor=0))
-    assert isinstance(adaptive, Adaptive) and adaptive.top(16, 9) == 5
-    doubtful = _length_policy(GenerateConfig(stop="confidence", draft_tree=0))
-    assert doubtful == ConfidenceLength(4, True, confidence=0.4)
-    assert _length_policy(GenerateConfig(stop="fixed", draft_length=2)) == FixedLength(2, tree=60)
+    for flags, policy in (
+        ({"draft_length": 5}, HintLength(5)),
+        ({"draft_tree": 60}, HintLength(tree=60)),
+        ({"stop": "confidence", "draft_tree": 9}, ConfidenceLength(4, tree=9, confidence=0.4)),
+        ({"stop": "fixed", "draft_length": 2}, FixedLength(2)),
+    ):
+        assert _length_policy(GenerateConfig(**flags), has_battery=False) == policy
+    assert isinstance(_length_policy(GenerateConfig(), has_battery=True), BatterySaver)
+    assert _length_policy(GenerateConfig(battery_floor=0), has_battery=True) == HintLength()
 
 
 def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(UsageError, match="choose from adaptive, fixed, confidence"):
+    with pytest.raises(UsageError, match="choose from hint, fixed, confidence"):
         length_policy("longest", LengthOptions())
     with pytest.raises(UsageError, match="no draft-length policy"):
         length_policy("edge_client.lengths.base:UNADVISED", LengthOptions())

@@ -16,7 +16,7 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.protocol import Truth
-from opensled.sampling import Sampler, SparseSampler
+from opensled.sampling import Sampler
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
 from tests.test_edge_loop import PROMPT, Script, Watched
@@ -275,30 +275,6 @@ def test_work_ahead_of_the_last_block_is_wasted():
         thread.interrupt()
         assert thread.wasted == 4
         thread.close()
-
-    asyncio.run(scenario())
-
-
-def test_by_rule_ratio_the_length_of_a_block_does_not_depend_on_what_is_ready():
-    asked = []
-
-    class Listening(FixedLength):
-        def most(self, limit, hint=None, ready=0):
-            asked.append(ready)
-            return 3
-
-    async def scenario():
-        for kind in (Sampler, SparseSampler):
-            drafter, truth = Model(), Truth(PROMPT)
-            thread = DraftThread(drafter, Listening(3))
-            thread.begin(truth, kind(SamplingParams(temperature=0.01), b"k" * 16))
-            block = (await thread.draft(truth, BlockBudget(8))).block
-            await worked_ahead(thread, block, drafter, 7)
-            truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-            asked.clear()
-            await thread.draft(truth, BlockBudget(8))
-            assert asked == ([3] if kind is Sampler else [0])
-            thread.close()
 
     asyncio.run(scenario())
 

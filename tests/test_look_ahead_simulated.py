@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -23,9 +23,8 @@ from opensled.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix
 from opensled.turns import Turn
 from opensled_testbed.emulation.replay import ReplayDrafts
-from opensled_testbed.fleet import Group, read_fleet
+from opensled_testbed.fleet import read_fleet
 from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.device import SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
@@ -251,27 +250,10 @@ def test_drafting_ahead_saves_time_and_no_tokens(seed: int) -> None:
     assert second.wasted > first.wasted
 
 
-def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
-    """A device that is far slower than its server soon leaves it alone."""
-    trace = replace(steady(1, 0.5, 400), item="long")
-    events = Events()
-    server = SimulatedWaits(events, 0.02)
-    rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
-    device = SimulatedDevice(
-        events, server, ways("", 0), SimulatedDrafts(events, speed(4, 40), rule, True), None
-    )
-    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
-    record = RequestRecord(0, 0, trace.item, 0.0)
-    device.ask(record, script, lambda _: None)
-    events.run(1000.0)
-    assert record.finish_reason and not rule.status.drafting
-    assert record.tokens / record.arrivals[-1].time > 0.8 / 0.02
-
-
 def test_a_rule_that_does_not_exist_is_refused_where_the_fleet_is_read(tmp_path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text('[[device]]\nstop = "never"\n')
-    with pytest.raises(UsageError, match=r"stop = 'never' is not known; choose from fixed, adaptive"):
+    with pytest.raises(UsageError, match=r"stop = 'never' is not known; choose from fixed, hint"):
         read_fleet(path)
-    path.write_text('[[device]]\nstop = "adaptive"\nlook_ahead = true\n')
+    path.write_text('[[device]]\nstop = "hint"\nlook_ahead = true\n')
     assert read_fleet(path).groups[0].look_ahead

@@ -11,11 +11,10 @@ from functools import cache
 import pytest
 
 from edge_client.drafters import DRAFTERS
-from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.hint import HintLength
 from edge_client.remote import RetryPolicy
-from hw_profiles.sysfs import BoardState
 from opensled.messages import MATCH, SamplingParams
 from opensled.noise import noise_key
 from opensled.store import heldout_path, model_path
@@ -108,10 +107,6 @@ async def answer_all(
         return await asyncio.gather(*asked)
 
 
-def adaptive() -> Adaptive:
-    return Adaptive(tree=60, board=BoardState)
-
-
 def check(wanted, answers) -> None:
     for case, answer in zip(wanted, answers, strict=True):
         assert (answer.tokens, answer.finish_reason) == (case.expected, case.reason)
@@ -146,11 +141,8 @@ def test_blocks_that_end_after_a_doubtful_token(exact64, drafter):
 
 
 @pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
-def test_a_rule_that_learns_while_sixteen_sessions_share_it(exact64, drafter):
-    rule = adaptive()
-    answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=rule))
-    check(cases(), answers)
-    assert rule.status.server_rate and rule.status.expected_rate
+def test_the_default_policy_with_trees(exact64, drafter):
+    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=HintLength(tree=60))))
 
 
 def test_look_ahead_in_a_storm(exact64):

@@ -58,7 +58,7 @@ def test_before_the_first_answer_nothing_is_claimed():
             }  # fmt: skip
             assert look["offline"] == "provisional" and look["drafter"] == "oracle" and not look["images"]
             assert look["drafters"] == {"busy": 0, "all": 1} and look["context"] == 400
-            assert look["draft"]["measured_gain"] is look["draft"]["measured_rate"] is None
+            assert look["draft"]["gain"] is look["draft"]["drafted_rate"] is None
             assert look["counts"]["answers"] == look["counts"]["drafts"] == look["counts"]["tokens"] == 0
             assert look["board"] == {
                 "temperature_c": 81.5, "throttled": True, "reasons": ["thermal"], "power_w": None,
@@ -98,11 +98,11 @@ def test_what_drafts_gain_is_measured():
             assert counts["drafts"] and counts["drafted"] >= counts["accepted"] == sum(
                 counts["accepted_per_position"]
             )
-            assert look["draft"]["measured_rate"] > 0 and look["draft"]["server_rate"] is None
+            assert look["draft"]["drafted_rate"] > 0 and look["draft"]["plain_rate"] is None
             assert look["server"]["opening_s"] > 0
             await read(device, Task(PROMPT, LONG, drafts=False))
             draft = shown(view)["draft"]
-            assert draft["measured_gain"] == pytest.approx(draft["measured_rate"] / draft["server_rate"])
+            assert draft["gain"] == pytest.approx(draft["drafted_rate"] / draft["plain_rate"])
 
     asyncio.run(scenario())
 

@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hw_profiles.fading import FadingRatio, faded_rate, kept, mean_but_largest
+from hw_profiles.fading import FadingRatio, faded_rate, kept
 from hw_profiles.speculation import accepted_tokens, reach, uniform_tokens
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
@@ -65,9 +65,3 @@ def test_a_steady_rate_is_found() -> None:
         rate = faded_rate(rate, 3.0, 0.01, window_s=5.0)
     assert rate == pytest.approx(300.0, rel=0.01)
     assert faded_rate(rate, 0.0, inf, window_s=5.0) == 0
-
-
-def test_one_interference_does_not_count() -> None:
-    assert mean_but_largest([]) is None
-    assert mean_but_largest([0.02, 0.9]) == 0.02
-    assert mean_but_largest([0.01, 0.03, 7.0]) == pytest.approx(0.02)

@@ -9,17 +9,16 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from benchmarks.gpu.replay import DeviceReplay, Recording, prompt_of
+from edge_client.lengths.hint import HintLength
 from edge_client.link import Endpoint, Link
 from hw_profiles import catalog
 from opensled.errors import OpenSledError
 from opensled.protocol import common_prefix
 from opensled_testbed.emulation.replay import NoDrafts
-from opensled_testbed.fleet import Group
 from opensled_testbed.load.hub_process import linked
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.load_device import LoadDevice
 from opensled_testbed.load.records import Clock, RequestRecord
-from opensled_testbed.rules import rule_of
 
 LONGEST = 8  # draft tokens of a device at most: more are not recorded at a place
 TIMEOUT = 60.0  # seconds in which a server may answer its first call
@@ -84,14 +83,12 @@ async def _device(cell: Cell, recording: Recording, clock: Clock, stack: AsyncEx
 
 
 def _drafts(cell: Cell, recording: Recording) -> NoDrafts | DeviceReplay:
-    """As the product's own device drafts by default: as many tokens as pay, and on while a verdict travels."""
+    """As the product's own device drafts by default: as the server's hint says, and on while a verdict travels."""
     if not cell.device:
         return NoDrafts()
     trace = recording.trace(cell.share, cell.vocabulary)
-    group = Group(draft_length=LONGEST, stop="adaptive", look_ahead=True)
     speed = catalog.device(cell.device).draft("0.5b")
-    rule = rule_of(group, time.monotonic)
-    return DeviceReplay({trace.prompt_ids: trace}, speed, rule, looks_ahead=True)
+    return DeviceReplay({trace.prompt_ids: trace}, speed, HintLength(LONGEST), looks_ahead=True)
 
 
 async def _user(cell: Cell, recording: Recording, device: LoadDevice, clock: Clock) -> Heard:

@@ -31,7 +31,7 @@ EXAMPLES = (
     ("dense-8b", "a100-80", "a fast server"),
     ("dense-8b", "agx-orin", "a hub in the house"),
 )
-RESTS = "adaptive"  # the --stop that does not draft where drafting does not pay
+RESTS = "hint"  # the --stop that drafts as the server says, which asks for no drafts where they do not pay
 SHARED = ", but one at a time: the server shares this machine, and each slows the other down"
 USERS, CONTEXT = 8, 1024  # of such a server: sequences at a time, and positions of each
 
@@ -182,5 +182,5 @@ def _effect(times: float) -> str:
 def _slower(config: DoctorConfig, detail: str) -> Finding:
     """A warning only if the policy drafts where drafts do not pay."""
     if config.stop == RESTS:
-        return ok("drafting", f"{detail}; the server's own decoding is used")
-    return warn("drafting", detail, f"--stop {RESTS}, which lets the server decode; or --drafter none")
+        return ok("drafting", f"{detail}; the server then asks for no drafts, and decodes by itself")
+    return warn("drafting", detail, f"--stop {RESTS}, which lets the server decide; or --drafter none")

@@ -82,7 +82,7 @@ def main() -> int:
 
 async def _compare(config: DeviceConfig) -> None:
     """Both ways in turns. Users' own answers go first, and nothing is learned from these."""
-    config = replace(config, background=True, personal_table=OFF, remember=False)
+    config = replace(config, background=True, personal_table=OFF)
     drafting = await connect(config)
     try:
         plain = await connect(replace(config, drafter="none", draft_table=""))

@@ -7,7 +7,7 @@ from opensled.registry import Registry
 LENGTH_POLICIES = Registry(
     "draft-length policy",
     {
-        "adaptive": "edge_client.lengths.adaptive:Adaptive",
+        "hint": "edge_client.lengths.hint:HintLength",
         "fixed": "edge_client.lengths.fixed:FixedLength",
         "confidence": "edge_client.lengths.confidence:ConfidenceLength",
     },

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edge_client.lengths.base import UNADVISED, LengthOptions
 from edge_client.lengths.fixed import FixedLength
-from opensled.drafting.status import DraftStatus
 from opensled.messages import DraftToken
 
 
@@ -19,12 +18,11 @@ class ConfidenceLength(FixedLength):
 
     @classmethod
     def of(cls, options: LengthOptions) -> ConfidenceLength:
-        return cls(options.length or UNADVISED, not options.length, options.tree, options.confidence)
+        return cls(options.length or UNADVISED, options.tree, options.confidence)
 
     def belongs(self, token: DraftToken, index: int) -> bool:
         return token.confidence >= self.confidence
 
     @property
-    def status(self) -> DraftStatus:
-        status = super().status
-        return replace(status, words=f"{status.words}, until a token below {self.confidence:g}")
+    def ending(self) -> str:
+        return f", until a token below {self.confidence:g}"

@@ -59,7 +59,6 @@ class ProvisionalDrafting:
 
     def __init__(self, inner: DraftThread, ends: EndRules, most: int) -> None:
         self._inner, self._ends, self._most = inner, ends, most
-        self.stop = inner.stop
         self._tail: ProvisionalTail | None = None
         self._wasted = 0
 

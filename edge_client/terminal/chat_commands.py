@@ -145,12 +145,8 @@ def _stats(desk: Desk, argument: str) -> None:
 
 def _status(desk: Desk, argument: str) -> None:
     status = desk.status()
-    gains = (
-        ("expected", status.gain(status.expected_rate)),
-        ("measured on whole answers", status.gain(status.measured_rate)),
-    )
-    told = [f"{digits(gain)}x {how}" for how, gain in gains if gain]
-    desk.view.note(status.words + (f"; gain {', '.join(told)}" if told else ""))
+    gain = f"; gain {digits(status.gain)}x, measured on whole answers" if status.gain else ""
+    desk.view.note(status.words + gain)
 
 
 def _save(desk: Desk, argument: str) -> None:

@@ -17,7 +17,7 @@ from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
 from opensled_testbed.fleet import Group
 from opensled_testbed.load.load import Item
-from opensled_testbed.rules import stretched_rule_of
+from opensled_testbed.rules import rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
 
 
@@ -83,7 +83,7 @@ def replaying(group: Group, found: Mapping[str, ItemTrace], dilation: float) -> 
     speed = speed_of(group) if has_model else None
     looks_ahead = group.look_ahead and has_model
     by_prompt = {trace.prompt_ids: trace for trace in found.values()}
-    return ReplayDrafts(by_prompt, speed, stretched_rule_of(group, dilation), dilation, looks_ahead)
+    return ReplayDrafts(by_prompt, speed, rule_of(group), dilation, looks_ahead)
 
 
 class Factories:
@@ -98,7 +98,7 @@ class Factories:
         factory, speed = self._factory(group), speed_of(group)
         if speed is not None:
             factory = PacedFactory(factory, speed, self._dilation)
-        rule = stretched_rule_of(group, self._dilation)
+        rule = rule_of(group)
         return LiveDrafts(factory.create(), rule, self._info.vocab_size, group.look_ahead)
 
     def _factory(self, group: Group) -> DrafterFactory:

@@ -5,7 +5,6 @@ The law has no word of its own for it: the server is that of `sled-continuous`, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -43,4 +42,4 @@ def _worth(source: RecordedDrafts) -> Mapping[Tuning, DraftWorth]:
         raise UsageError("drafts that are made up are all sure, so that no threshold ends a block")
     traces = traces_of(source)
     groups = {tuning: tuning.of(Fleet()).groups[0] for tuning in TRIGGERS}
-    return {tuning: of_rule(traces, rule_of(group, time.monotonic)) for tuning, group in groups.items()}
+    return {tuning: of_rule(traces, rule_of(group)) for tuning, group in groups.items()}

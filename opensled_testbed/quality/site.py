@@ -53,7 +53,7 @@ async def site(config: QualityConfig) -> AsyncIterator[dict[str, Device]]:
 
 
 def _device(config: QualityConfig, address: str, rule: str) -> DeviceConfig:
-    """Without trees, for loose rules take none; without memory, for an earlier run must not matter."""
+    """Without trees, for loose rules take none."""
     return DeviceConfig(
         server=address,
         rule=rule,
@@ -63,5 +63,4 @@ def _device(config: QualityConfig, address: str, rule: str) -> DeviceConfig:
         draft_tree=0,
         stop="fixed",
         threads=1,
-        remember=False,
     )

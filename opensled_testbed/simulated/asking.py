@@ -89,7 +89,7 @@ class Asking(ABC):
     def _draft_by(self, drafts: Drafting) -> None:
         """The edge loop begins."""
         params = SamplingParams(temperature=0, max_tokens=self.script.last)
-        self._exchange = Exchange(self, drafts, params, lambda: self._events.now)
+        self._exchange = Exchange(self, drafts, params)
         self._exchange.draft()
         self._advance()
 

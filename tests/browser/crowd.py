@@ -51,7 +51,6 @@ class Crowd:
             drafter=self._drafter,
             device_name=name,
             cache_dir=str(self._cache),
-            remember=False,
         )
         return await connect(config)
 
