@@ -35,7 +35,6 @@ class StepCandidates(NamedTuple):
     """The sessions of a snapshot, by what can be done with them now; clock times."""
 
     deciding: list[SessionView]  # one token to compute, and perhaps a draft
-    late: set[int]  # those of them whose device is at work on a draft that is not waited for any longer
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
     ahead: list[SessionView]  # lost KV to compute again; the session waits for its device anyway
     awaited: list[Wait]  # of the sessions that wait for a draft
@@ -67,8 +66,8 @@ class Goodput:
         return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
-        candidates = StepCandidates([], set(), [], [], [])
-        deciding, late, prompts, ahead, awaited = candidates
+        candidates = StepCandidates([], [], [], [])
+        deciding, prompts, ahead, awaited = candidates
         known, hints = state.waits, state.hints
         for session in sessions:
             wait = known.get(session.id)
@@ -82,9 +81,7 @@ class Goodput:
             waits = False
             if wait is not None:
                 waits = now < wait.until
-                if not waits:
-                    late.add(session.id)
-                elif not session.paused:
+                if waits and not session.paused:
                     awaited.append(wait)
             if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
@@ -101,18 +98,13 @@ class Goodput:
         forecast, asked = device.forecast, device.asked_since
         if forecast is None:
             return Wait(session, inf, asked + self.draft_wait)
-        delay_s, draft_s, jitter_s, drafts, latest = forecast[2:7]
+        delay_s, draft_s, jitter_s, drafts = forecast[2:6]
         if not drafts:
             return Wait(session, inf, asked + self.draft_wait)
-        length = device.hint or state.hints[session.id]
-        # A device may draft less than its hint, and changes its length in small steps.
-        if latest is not None and latest < length:
-            length = latest + 1
-        away_s = delay_s + length * draft_s + jitter_s
-        expected, late_s = asked + away_s, JITTERS * jitter_s
-        if late_s > away_s:  # one long outage is no measure of the next
-            late_s = away_s
-        return Wait(session, expected, expected + late_s + state.step_s)
+        away_s = delay_s + (device.hint or state.hints[session.id]) * draft_s + jitter_s
+        expected = asked + away_s
+        # One long outage is no measure of the next.
+        return Wait(session, expected, expected + min(JITTERS * jitter_s, away_s) + state.load.step_s)
 
 
 def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) -> float:
@@ -145,12 +137,10 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     prompts = sorted(candidates.prompts, key=urgency)
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = most_urgent(candidates.deciding, budget - kept)
-    second = state.rate * (CAUTION if candidates.awaited else 1.0)
+    second = state.load.rate * (CAUTION if candidates.awaited else 1.0)
     drafts, own = _cut(chosen, budget - kept - len(chosen), second, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
     asks = state.asks
-    if candidates.late:
-        asks = {**asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
     slices = _decided(chosen, (drafts, own), state.told, asks)
     for session in _short_first(prompts, budget):
         if budget <= 0:
