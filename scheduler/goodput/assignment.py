@@ -17,7 +17,7 @@ Chosen = NDArray[np.int_]  # the arm of each session
 ITERATIONS = 6  # of the fixed point
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 SOME = 8  # positions over which the cost of one more is measured: across a bend
-BETTER = 0.03  # of the tokens/s of all sessions that change, by which a change must gain
+BETTER = 0.01  # of the tokens/s of all sessions that change, by which a change must gain
 PROMISE = 5.0  # weight of tokens up to a promised pace, beside 1 for any token
 DRAFTING, STEADY = 0.3, 0.025  # relative spread of tokens/s, of drafting and of decoded sessions
 LEAST = 0.5  # tokens for each step that passes: a session that drafts and gets fewer is decoded instead
@@ -40,7 +40,9 @@ class StepLoad(NamedTuple):
     position_s: float = 0.0  # of a step, for one more position,
     session_s: float = 0.0  # and for one more session
     slowdown: float = 0.0  # tokens/s that all lose if steps become a second longer
-    sharing: float = 1.0  # sessions that share a pass of the server's drafter
+    # Passes of the server's drafter shared by so many sessions; a longer draft pays for its extra passes alone
+    passes: float = 0.0
+    sharing: float = 1.0
 
 
 class Assignment(NamedTuple):
@@ -84,7 +86,8 @@ class DraftPlanner(RoundTable):
         share = self._shares(load.step_s, self.away, load.busy)
         rates = self.tokens * share / load.step_s
         places = load.position_s * self.positions + load.session_s
-        passes = self._drafting.passes(self.own) / load.sharing
+        passes = self._drafting.passes(self.own)
+        passes = np.minimum(passes, load.passes) / load.sharing + np.maximum(0.0, passes - load.passes)
         places = places + self._drafting.seconds(passes, self.drafted, self.read)
         gains = rates + self._promised(rates, self.drafts, self.paces) - load.slowdown * share * places
         gains[~self.allowed] = -np.inf
@@ -154,6 +157,7 @@ class DraftPlanner(RoundTable):
         sessions = max(1.0, float(share.sum()))
         positions = max(1.0, float(share @ self.positions[at.arms, self.all]))
         contexts = max(float(self.contexts.mean()), float(share @ self.contexts))
+        own = np.sort(self.own[at.arms, self.all])
         now_s = cost.verify_s(positions, contexts, sessions)
         another_s = cost.verify_s(positions, contexts * (1 + 1 / sessions), sessions + 1)
         return StepLoad(
@@ -163,5 +167,6 @@ class DraftPlanner(RoundTable):
             (cost.verify_s(positions + SOME, contexts, sessions) - now_s) / SOME,
             another_s - now_s,
             float(at.rates @ share) / at.step_s,
-            max(1.0, float(np.count_nonzero(self.own[at.arms, self.all]))),
+            float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
+            max(1.0, float(np.count_nonzero(own))),
         )

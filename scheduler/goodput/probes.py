@@ -14,10 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hw_profiles.step_cost import DraftingCost
-from scheduler.goodput.rounds import LENGTHS
 from scheduler.plan import OfferView
 
-LENGTH = LENGTHS[0]
+LENGTH = 4
 DRAFTS = 2  # the first one after a rest follows the reading of the text, and its time says nothing
 PAUSE = 50  # at most 2 % of the sessions' time are lost to probes
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are first probes

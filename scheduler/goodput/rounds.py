@@ -17,11 +17,11 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import Forecast
 from scheduler.plan import OfferView, SessionView
 
-LENGTHS = (4, 8)  # draft tokens that are tried
-# Each arm: tokens of the device and of the server. Plain decoding, the device, the server, and both together.
-OF_DEVICE = np.array([[0], [4], [8], [0], [0], [4], [8]])
-OF_SERVER = np.array([[0], [0], [0], [4], [8], [4], [8]])
-WITHOUT_SERVER = 3  # the first arms, in which the server drafts nothing
+# Draft tokens of the device and of the server in each arm: plain decoding, the device, the server, and both together.
+ARMS = ((0, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 4), (0, 8), (2, 2), (4, 4), (8, 8))
+OF_DEVICE, OF_SERVER = np.array(ARMS).T[:, :, None]
+WITHOUT_SERVER = 4  # the first arms, in which the server drafts nothing
+LONGEST = 8
 ANSWER = 64  # tokens still to be written that pay for reading a text at most: short answers come again
 NO_FORECAST = Forecast(0.0, 0.0, 0.0, 0.0)
 CHANCES, TIMES = attrgetter("first", "later"), attrgetter("delay_s", "draft_s", "earlier")
@@ -37,7 +37,7 @@ def _lengths(asked: NDArray[np.int_], devices: Sequence[OfferView]) -> NDArray[n
     """[arm, session]: tokens that each device drafts; a rule that needs long drafts gets whole ones or none."""
     longest = np.array([one.longest if one.forecast else 0 for one in devices])
     least = np.array([one.least for one in devices])
-    whole = np.where((asked == LENGTHS[-1]) & (least <= longest), least, 0)
+    whole = np.where((asked == LONGEST) & (least <= longest), least, 0)
     return np.where(least > 0, whole, np.minimum(asked, longest))
 
 
