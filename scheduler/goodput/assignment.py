@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from scheduler.goodput.rounds import RoundTable
+from scheduler.goodput.rounds import Chosen, RoundTable
 from scheduler.plan import SessionView
 
-Chosen = NDArray[np.int_]  # the arm of each session
 ITERATIONS = 6  # of the fixed point
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 SOME = 8  # positions over which the cost of one more is measured: across a bend
 BETTER = 0.01  # of the tokens/s of all sessions that change, by which a change must gain
 PROMISE = 5.0  # weight of tokens up to a promised pace, beside 1 for any token
-DRAFTING, STEADY = 0.3, 0.025  # relative spread of tokens/s, of drafting and of decoded sessions
+DRAFTING, STEADY = 0.25, 0.025  # relative spread of tokens/s, of drafting and of decoded sessions
 LEAST = 0.5  # tokens for each step that passes: a session that drafts and gets fewer is decoded instead
 NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 
@@ -58,7 +57,9 @@ class Assignment(NamedTuple):
 class DraftPlanner(RoundTable):
     """What a choice of arms comes to, and which one is worth most."""
 
-    def __init__(self, sessions: Sequence[SessionView], profile: HardwareProfile, prompts: PromptLoad) -> None:
+    def __init__(
+        self, sessions: Sequence[SessionView], profile: HardwareProfile, prompts: PromptLoad
+    ) -> None:
         super().__init__(sessions, profile)
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
@@ -66,7 +67,8 @@ class DraftPlanner(RoundTable):
 
     def best(self, present: Chosen) -> Assignment:
         """The assignment worth most; the present arms stay unless a change gains more than BETTER of what it touches."""
-        kept = self.assignment(present)
+        present = np.where(present < len(self.allowed), present, 0)
+        kept = self.assignment(np.where(self.allowed[present, self.all], present, 0))
 
         def worth(found: Assignment) -> float:
             return found.worth - BETTER * float(kept.rates[found.arms != kept.arms].sum())
@@ -121,7 +123,9 @@ class DraftPlanner(RoundTable):
             load = max(1.0, float(share @ positions))
             turns = max(1.0, load / self._step_tokens)
             places = max(1.0, float(share.sum()) / turns), max(mean, float(share @ contexts) / turns)
-            drafting_s = self._drafting.seconds(passes, float(share @ drafted), float(share @ read)) if passes else 0.0
+            drafting_s = (
+                self._drafting.seconds(passes, float(share @ drafted), float(share @ read)) if passes else 0.0
+            )
             step_s = self._step_s(load / turns, places[1], places[0], step_s) + drafting_s / turns
         return step_s, share, turns
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from hw_profiles.step_cost import DraftingCost
 from scheduler.plan import OfferView
 
-LENGTH = 4
+LENGTH = 4  # tokens of each draft: the length of a device without a hint
 DRAFTS = 2  # the first one after a rest follows the reading of the text, and its time says nothing
-PAUSE = 50  # at most 2 % of the sessions' time are lost to probes
+PAUSE = 50  # chosen: 2 % of the sessions' time at most, against what is noticed late
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are first probes
 
 
@@ -41,12 +41,15 @@ def pause_s(offer: OfferView, sessions: int, position_s: float, drafting: Drafti
     return PAUSE * DRAFTS * (away_s + sessions * added_s)
 
 
-def probed(old: Probe | None, id: int, drafts: int, pause: float, now: float) -> Probe:
-    """The probe of a resting source of session `id`, which has made so many `drafts`. The first one begins anywhere
-    within the `pause`: else short answers would never see one."""
-    before = old or Probe(now + pause * (id * GOLDEN % 1))
+def probed(before: Probe, drafts: int, pause: float, now: float) -> Probe:
+    """The probe of a resting source that has made so many `drafts`."""
     if before.length and drafts < before.drafts and now < before.until:
         return before
     if now < before.due:
         return Probe(before.due)
     return Probe(now + pause, LENGTH, drafts + DRAFTS, now + pause / DRAFTS)
+
+
+def first_probe(id: int, pause: float, now: float) -> Probe:
+    """Before the first one, which begins anywhere within the pause: else short answers would never see one."""
+    return Probe(now + pause * (id * GOLDEN % 1))

@@ -17,14 +17,16 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import Forecast
 from scheduler.plan import OfferView, SessionView
 
-# Draft tokens of the device and of the server in each arm: plain decoding, the device, the server, and both together.
-ARMS = ((0, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (0, 4), (0, 8), (2, 2), (4, 4), (8, 8))
+LENGTHS = (1, 2, 3, 4, 6, 8)  # draft tokens of a device, or of the server
+BOTH = (2, 4, 8)  # of each, where both draft
+# Each arm: tokens of the device and of the server. Plain decoding, the device, the server, and both.
+ARMS = [(0, 0), *[(k, 0) for k in LENGTHS], *[(0, k) for k in LENGTHS], *[(k, k) for k in BOTH]]
 OF_DEVICE, OF_SERVER = np.array(ARMS).T[:, :, None]
-WITHOUT_SERVER = 4  # the first arms, in which the server drafts nothing
-LONGEST = 8
+WITHOUT_SERVER = 1 + len(LENGTHS)  # the first arms, in which the server drafts nothing
+Chosen = NDArray[np.int_]  # the arm of each session
 ANSWER = 64  # tokens still to be written that pay for reading a text at most: short answers come again
 NO_FORECAST = Forecast(0.0, 0.0, 0.0, 0.0)
-CHANCES, TIMES = attrgetter("first", "later"), attrgetter("delay_s", "draft_s", "earlier")
+CHANCES, TIMES = attrgetter("first", "later"), attrgetter("delay_s", "draft_s")
 
 
 def _columns(forecasts: Sequence[Forecast], features: Callable[[Forecast], tuple[float, ...]]) -> Numbers:
@@ -37,7 +39,7 @@ def _lengths(asked: NDArray[np.int_], devices: Sequence[OfferView]) -> NDArray[n
     """[arm, session]: tokens that each device drafts; a rule that needs long drafts gets whole ones or none."""
     longest = np.array([one.longest if one.forecast else 0 for one in devices])
     least = np.array([one.least for one in devices])
-    whole = np.where((asked == LONGEST) & (least <= longest), least, 0)
+    whole = np.where((asked == LENGTHS[-1]) & (least <= longest), least, 0)
     return np.where(least > 0, whole, np.minimum(asked, longest))
 
 
@@ -50,10 +52,10 @@ class RoundTable:
         arms = len(OF_SERVER) if has_own.any() else WITHOUT_SERVER
         asked, self.own = OF_DEVICE[:arms], np.where(has_own, OF_SERVER[:arms], 0)
         forecasts = [one.forecast or NO_FORECAST for one in devices]
-        chances, (delay, draft, earlier) = _columns(forecasts, CHANCES), _columns(forecasts, TIMES)
+        chances, (delay, draft) = _columns(forecasts, CHANCES), _columns(forecasts, TIMES)
         self.device = _lengths(asked, devices)
         self.allowed = ((self.device > 0) == (asked > 0)) & (self.own == OF_SERVER[:arms])
-        self.away = np.where(self.device > 0, (delay + self.device * draft) * (1 - earlier), 0.0)  # seconds
+        self.away = np.where(self.device > 0, delay + self.device * draft, 0.0)  # seconds
         self.tokens = 1 + accepted_tokens(*chances, self.device)
         self.drafted = self.read = np.zeros(self.tokens.shape)  # tokens of the server's drafter
         if has_own.any():

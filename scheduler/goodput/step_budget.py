@@ -36,43 +36,28 @@ def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.in
     `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
     many are taken as makes the sum of their chances, less their price, largest.
     """
+    chances = _chances(offers)
+    # Chances never rise within a draft, and equal ones keep their order: what is taken of a draft is its beginning.
+    ranked = np.argsort(-chances, kind="stable")[:room]
+    worth = np.concatenate(([0.0], chances[ranked].cumsum())) - price(np.arange(len(ranked) + 1))
+    drafts = np.repeat(np.arange(len(offers.tokens)), offers.tokens)
+    taken: list[int] = np.bincount(drafts[ranked[: worth.argmax()]], minlength=len(offers.tokens)).tolist()
+    return taken
+
+
+def _chances(offers: DraftOffers) -> Numbers:
+    """For each token of the first draft, then of the next ones, the chance that it stands with all before it."""
     tokens = np.array(offers.tokens, int)
-    chances = _chances(offers, tokens)
-    ranked = np.sort(chances)[::-1][:room]
-    counts = np.arange(len(ranked) + 1)
-    worth = np.concatenate(([0.0], np.cumsum(ranked))) - price(counts)
-    count = int(worth.argmax())
-    if not count:
-        return [0] * len(tokens)
-    if count == len(chances):
-        return list(offers.tokens)
-    return _likeliest(chances, tokens, count, ranked[count - 1])
-
-
-def _chances(offers: DraftOffers, tokens: NDArray[np.int_]) -> Numbers:
-    """For each of the `tokens` of the first draft, then of the next ones, the chance that it stands with all before it:
-    never rising within a draft."""
-    reach, counts = offers.reach, offers.tokens
-    told = [place for place, each in enumerate(reach) if each or offers.depths[place]]
+    is_told = np.array([bool(each or depth) for each, depth in zip(offers.reach, offers.depths)], bool)
     # All at once: row by row, a thousand drafts would take a millisecond.
-    rows = [reach[place][: counts[place]] or _spread(offers, place) for place in told]
-    known = np.fromiter(chain.from_iterable(rows), float)
-    if len(told) == len(tokens):
-        return known
-    chances = _guessed(offers.forecasts, tokens)
-    if told:
-        is_told = np.zeros(len(tokens), bool)
-        is_told[told] = True
-        chances[np.repeat(is_told, tokens)] = known
-    return chances
-
-
-def _guessed(forecasts: Sequence[Forecast], tokens: NDArray[np.int_]) -> Numbers:
-    """The same of drafts of so many `tokens`, where their drafters do not say."""
-    first = np.array([each.first for each in forecasts])
-    later = np.array([each.later for each in forecasts])
+    told = [
+        offers.reach[place][: offers.tokens[place]] or _spread(offers, place)
+        for place in np.flatnonzero(is_told)
+    ]
+    first, later = np.array([each[:2] for each in offers.forecasts]).T
     place = np.arange(tokens.sum()) - np.repeat(tokens.cumsum() - tokens, tokens)
     chances: Numbers = np.repeat(first, tokens) * np.repeat(later, tokens) ** place
+    chances[np.repeat(is_told, tokens)] = np.fromiter(chain.from_iterable(told), float)
     return chances
 
 
@@ -80,23 +65,19 @@ def _spread(offers: DraftOffers, place: int) -> Sequence[float]:
     """Survival chances of a tree without confidences: it spreads its expected accepted tokens evenly."""
     tokens = offers.tokens[place]
     depth = min(offers.depths[place], tokens)
-    share = accepted_tokens(*offers.forecasts[place][:2], depth) / max(1, tokens)
-    return [float(share)] * tokens
+    return [float(accepted_tokens(*offers.forecasts[place][:2], depth)) / max(1, tokens)] * tokens
 
 
-def _likeliest(chances: Numbers, tokens: NDArray[np.int_], count: int, least: float) -> list[int]:
-    """Of each draft its tokens among the `count` likeliest, the last of which has the chance `least`."""
-    ends = tokens.cumsum()
-    above, equal = _sums(chances > least, ends, tokens), _sums(chances == least, ends, tokens)
-    left = np.maximum(0, count - above.sum() - (equal.cumsum() - equal))
-    kept: list[int] = (above + np.minimum(equal, left)).tolist()
-    return kept
-
-
-def _sums(counted: NDArray[np.bool_], ends: NDArray[np.int_], tokens: NDArray[np.int_]) -> NDArray[np.int_]:
-    """How many of each draft's tokens are counted; the drafts lie one behind the other."""
-    until = np.concatenate(([0], counted.cumsum()))
-    return until[ends] - until[ends - tokens]
+def short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
+    """The rest of a step by urgency, but short prompts pass long ones: half of it at most, so that those go on, too."""
+    room, short, long = budget // 2, [], []
+    for session in prompts:
+        if session.uncomputed <= room and not session.background:
+            room -= session.uncomputed
+            short.append(session)
+        else:
+            long.append(session)
+    return short + long
 
 
 def urgency(session: SessionView) -> float:
