@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
-from scheduler.goodput.state import GoodputState, Wait, current
+from scheduler.goodput.state import GoodputState, Lengths, Wait, current
 from scheduler.goodput.step_budget import (
     DraftOffers,
     in_turn,
@@ -65,7 +65,7 @@ class Goodput:
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
         deciding = in_turn(candidates.deciding, now, lambda sessions: _step_s(profile, sessions))
-        slices = _slices(deciding, candidates.prompts, state, profile)
+        slices = _slices(deciding, candidates.prompts, state, profile, now)
         state = state.after(slices, now)
         if candidates.ahead:
             computed = sum([piece.tokens + (piece.draft or 0) for piece in slices])
@@ -138,6 +138,7 @@ def _slices(
     prompts: Sequence[SessionView],
     state: GoodputState,
     profile: HardwareProfile,
+    now: float,
 ) -> list[Slice]:
     """Sessions that decide, then pieces of prompts with what is left of the step."""
     budget = profile.max_step_tokens
@@ -145,7 +146,8 @@ def _slices(
     chosen = most_urgent(deciding, budget - kept)
     drafts, own = _verified(chosen, budget - kept - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
-    slices = [_slice(each, 1, True, draft, mine, state) for each, draft, mine in zip(chosen, drafts, own)]
+    orders = state.orders(now)
+    slices = [_slice(each, 1, True, draft, mine, orders) for each, draft, mine in zip(chosen, drafts, own)]
     for session in short_first(sorted(prompts, key=urgency), budget):
         if budget <= 0:
             break
@@ -153,18 +155,23 @@ def _slices(
         decide = tokens == session.uncomputed
         draft = min(_draft(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
-        slices.append(_slice(session, tokens, decide, draft, 0 if session.server.tokens else None, state))
+        slices.append(_slice(session, tokens, decide, draft, 0 if session.server.tokens else None, orders))
     return slices
 
 
 def _slice(
-    session: SessionView, tokens: int, decide: bool, draft: int, own: int | None, state: GoodputState
+    session: SessionView,
+    tokens: int,
+    decide: bool,
+    draft: int,
+    own: int | None,
+    orders: tuple[Lengths, Lengths],
 ) -> Slice:
     """With the orders to those that draft for the session next."""
-    hint = state.told.get(session.id)
+    hint = orders[0].get(session.id)
     if hint and hint > session.device.longest:
         hint = session.device.longest
-    ask = state.asks.get(session.id, 0) if decide else 0
+    ask = orders[1].get(session.id, 0) if decide else 0
     return Slice(session.id, tokens, decide, False, 0, draft, hint, own, ask)
 
 

@@ -1,12 +1,13 @@
 """Sources of drafts that rest are asked again now and then, for what they can do is known only while they draft.
 
-One rule for devices and the server's drafter. A probe asks one session's source for DRAFTS drafts of LENGTH tokens. It
-delays this session while the device drafts, and all sessions by what it adds to their steps:
+One rule for devices and the server's drafter. A probe asks the source of one session for drafts of LENGTH tokens, for
+about as long as DRAFTS of them take. Its session is decoded meanwhile, like all that rest. A device's drafts cost this
+session their time at most, those of the server and the rows of either cost all sessions a longer step:
 
-    costs = DRAFTS * (away + sessions * (drafting + LENGTH * position))
+    costs = DRAFTS * (device's seconds + sessions * (server's seconds + seconds of LENGTH positions))
 
-session-seconds at most. The next probe of this source comes PAUSE * costs later, so that all probes of devices, or of
-the server's drafter, take 1 / PAUSE of the sessions' time at most.
+session-seconds. The next probe of the source comes PAUSE times its costs later, and PAUSE times its duration: probes of
+all devices, or of the server's drafter, take 1 / PAUSE of the sessions' time at most.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hw_profiles.step_cost import DraftingCost
+from scheduler.goodput.assignment import StepLoad
 from scheduler.plan import OfferView
 
-LENGTH = 4  # tokens of each draft: the length of a device without a hint
-DRAFTS = 2  # the first one after a rest follows the reading of the text, and its time says nothing
-PAUSE = 50  # chosen: 2 % of the sessions' time at most, against what is noticed late
+LENGTH = 4  # tokens of each draft, as a device without a hint drafts
+DRAFTS = 3  # the first one after a rest follows the reading of the text, and its time says nothing
+PAUSE = 30  # chosen: 3 % of the time at most, against what is noticed late
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are first probes
 
 
@@ -26,30 +28,30 @@ class Probe(NamedTuple):
     """What a source is asked while it rests; clock times."""
 
     due: float  # when the next probe may begin
-    length: int = 0  # tokens that are asked for now; 0 = none
-    drafts: int = 0  # of the source, by which this probe ends,
-    until: float = 0.0  # or at this time
+    until: float = 0.0  # when the latest one ends
 
 
-def pause_s(offer: OfferView, sessions: int, position_s: float, drafting: DraftingCost | None) -> float:
-    """Seconds between two probes of a source; `drafting`: None = it is a device."""
-    added_s, away_s = LENGTH * position_s, 0.0
-    if drafting is not None:
-        added_s += float(drafting.seconds(LENGTH, LENGTH, offer.unread))
-    elif offer.forecast is not None:
-        away_s = offer.forecast.away_s(LENGTH)
-    return PAUSE * DRAFTS * (away_s + sessions * added_s)
+class ProbeCosts(NamedTuple):
+    """Of one source."""
 
+    lasts_s: float  # the probe
+    pause_s: float  # from its beginning to that of the next one
 
-def probed(before: Probe, drafts: int, pause: float, now: float) -> Probe:
-    """The probe of a resting source that has made so many `drafts`."""
-    if before.length and drafts < before.drafts and now < before.until:
-        return before
-    if now < before.due:
-        return Probe(before.due)
-    return Probe(now + pause, LENGTH, drafts + DRAFTS, now + pause / DRAFTS)
+    @classmethod
+    def of(cls, offer: OfferView, sessions: int, load: StepLoad, drafting: DraftingCost | None) -> ProbeCosts:
+        """`drafting`: of the server's drafter; None = the source is a device."""
+        assert offer.forecast is not None
+        if drafting is None:
+            draft_s, delayed = offer.forecast.away_s(LENGTH), 1
+        else:
+            draft_s, delayed = float(drafting.seconds(LENGTH, LENGTH, offer.unread)), sessions
+        lasts_s = DRAFTS * (draft_s + load.step_s)
+        costs_s = DRAFTS * (delayed * draft_s + sessions * LENGTH * load.position_s)
+        return cls(lasts_s, PAUSE * max(lasts_s, costs_s))
 
+    def first(self, id: int, now: float) -> Probe:
+        """Before the first probe, which begins anywhere within the pause: else short answers would never see one."""
+        return Probe(now + self.pause_s * (id * GOLDEN % 1))
 
-def first_probe(id: int, pause: float, now: float) -> Probe:
-    """Before the first one, which begins anywhere within the pause: else short answers would never see one."""
-    return Probe(now + pause * (id * GOLDEN % 1))
+    def next(self, before: Probe, now: float) -> Probe:
+        return before if now < before.due else Probe(now + self.pause_s, now + self.lasts_s)

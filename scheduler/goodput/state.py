@@ -12,7 +12,7 @@ import numpy as np
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.assignment import DraftPlanner, PromptLoad, StepLoad
-from scheduler.goodput.probes import Probe, first_probe, pause_s, probed
+from scheduler.goodput.probes import LENGTH, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
@@ -37,9 +37,8 @@ class GoodputState:
     """As of its latest review. Times in seconds on the caller's clock."""
 
     arms: Mapping[int, int] = field(default_factory=dict)  # of each session
-    hints: Lengths = field(default_factory=dict)  # of devices that have drafted, by their arms
-    told: Lengths = field(default_factory=dict)  # the hints to give: probes, and else the same
-    asks: Lengths = field(default_factory=dict)  # of the server's drafter, probes included
+    hints: Lengths = field(default_factory=dict)  # of devices that have drafted
+    asks: Lengths = field(default_factory=dict)  # of the server's drafter
     load: StepLoad = field(default_factory=StepLoad)
     prompts: PromptLoad = field(default_factory=PromptLoad)
     reviewed: float = -inf
@@ -47,8 +46,17 @@ class GoodputState:
     sessions: int = 0  # at the latest review
     newest: int = -1  # newest session with an arm
     probes: Mapping[Source, Probe] = field(default_factory=dict)
+    until: float = -inf  # when the last probe ends
     # What was found out since hints changed, to be looked up: a session waits for many plans, and its view stays
     waits: dict[int, Wait] = field(default_factory=dict)
+
+    def orders(self, now: float) -> tuple[Lengths, Lengths]:
+        """What devices, and the server's drafter, are asked for; those that are probed, too."""
+        if now >= self.until:
+            return self.hints, self.asks
+        probed = [source for source, probe in self.probes.items() if now < probe.until]
+        devices, servers = ({id: LENGTH for id, own in probed if own == kind} for kind in (False, True))
+        return {**self.hints, **devices}, {**self.asks, **servers}
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -90,7 +98,6 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
         old,
         arms={**old.arms, **arms},
         hints={**old.hints, **hints},
-        told={**old.told, **hints},
         asks={**old.asks, **asks},
         newest=max(old.newest, new[-1].id),
         waits={} if any(one.id in old.waits for one in new) else old.waits,
@@ -110,11 +117,9 @@ def _reviewed(
     best = planner.best(np.array([old.arms.get(one.id, 0) for one in present]))
     load = planner.load(best)
     arms, hints, asks = _orders(present, planner, best.arms)
-    probes = dict(_probes(replace(state, load=load, hints=hints, asks=asks), present, profile, now))
-    asked = [(source, probe.length) for source, probe in probes.items() if probe.length]
-    told = hints | {id: length for (id, is_server), length in asked if not is_server}
-    asks |= {id: length for (id, is_server), length in asked if is_server}
-    return replace(state, arms=arms, hints=hints, told=told, asks=asks, load=load, probes=probes)
+    state = replace(state, arms=arms, hints=hints, asks=asks, load=load)
+    probes = dict(_probes(state, present, profile, now))
+    return replace(state, probes=probes, until=max([probe.until for probe in probes.values()], default=-inf))
 
 
 def _orders(
@@ -145,13 +150,11 @@ def _probes(
             forecast, source = offer.forecast, (session.id, drafting is not None)
             if forecast is None or not offer.longest:
                 continue
-            pause = pause_s(offer, len(sessions), state.load.position_s, drafting)
+            costs = ProbeCosts.of(offer, len(sessions), state.load, drafting)
             if ordered.get(session.id):
-                yield source, Probe(now + pause)
+                yield source, Probe(now + costs.pause_s)
             elif drafting is None or drafting.read_s * offer.unread <= state.load.step_s:
                 # A device whose times are only guesses is asked for its first drafts before it is told to rest.
                 is_unknown = drafting is None and not forecast.drafts
-                before = state.probes.get(source) or first_probe(
-                    session.id, 0.0 if is_unknown else pause, now
-                )
-                yield source, probed(before, forecast.drafts, pause, now)
+                first = Probe(now) if is_unknown else costs.first(session.id, now)
+                yield source, costs.next(state.probes.get(source, first), now)
