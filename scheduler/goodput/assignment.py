@@ -1,4 +1,4 @@
-"""Which arm each session gets: the assignment that is worth most. scheduler/goodput/__init__.py derives the formulas."""
+"""Which arm each session gets: the assignment that is worth most. The package's docstring derives the formulas."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.goodput.rounds import Chosen, RoundTable
 from scheduler.plan import SessionView
 
-ITERATIONS = 6  # of the fixed point
-BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
-SOME = 8  # positions over which the cost of one more is measured: across a bend
-BETTER = 0.01  # of the tokens/s of all sessions that change, by which a change must gain
-PROMISE = 5.0  # weight of tokens up to a promised pace, beside 1 for any token
-DRAFTING, STEADY = 0.25, 0.025  # relative spread of tokens/s, of drafting and of decoded sessions
-LEAST = 0.5  # tokens for each step that passes: a session that drafts and gets fewer is decoded instead
+ITERATIONS = 6  # chosen: of the fixed point; more change nothing that matters and cost planning time
+BLUR = 0.4  # chosen: share of a step over which ceil is smoothed, against trust in exact times
+SOME = 8  # chosen: positions over which the cost of one more is measured, so that a bend near by counts
+# By which share of the tokens/s that it touches a change must gain. 32 users of 8B on an A100, simulated: 2045 tokens/s
+# with 0.005 and 2031 with 0.02, where the better server draft is 2 % better; below it, luck moves hints.
+BETTER = 0.01
+PROMISE = 5.0  # chosen: what a token below the pace counts for; kept promises come before others' speed
+# Chosen: relative spread of tokens/s, of drafting and of decoded sessions; a wider one has those near the pace decoded.
+DRAFTING, STEADY = 0.25, 0.025
+LEAST = (
+    0.5  # chosen: tokens for each step; nobody's answer gets more than half as slow so that others are faster
+)
 NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 
 
@@ -66,7 +71,7 @@ class DraftPlanner(RoundTable):
         self._prompts = prompts
 
     def best(self, present: Chosen) -> Assignment:
-        """The assignment worth most; the present arms stay unless a change gains more than BETTER of what it touches."""
+        """The most valuable one; what changes must gain BETTER of the tokens/s that it touches."""
         present = np.where(present < len(self.allowed), present, 0)
         kept = self.assignment(np.where(self.allowed[present, self.all], present, 0))
 
@@ -84,7 +89,7 @@ class DraftPlanner(RoundTable):
                 yield self.assignment(np.where(allowed, arm, 0))
 
     def response(self, load: StepLoad, present: Chosen | None = None) -> Chosen:
-        """The best arm of each session, if the others stay as `load` says; its `present` one unless another is better."""
+        """The best arm of each session while the others stay; its `present` one unless another is better."""
         share = self._shares(load.step_s, self.away, load.busy)
         rates = self.tokens * share / load.step_s
         places = load.position_s * self.positions + load.session_s

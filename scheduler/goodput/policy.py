@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
-from scheduler.goodput.state import GoodputState, Lengths, Wait, current
+from scheduler.goodput.state import GoodputState, Wait, current
 from scheduler.goodput.step_budget import (
     DraftOffers,
     in_turn,
@@ -30,12 +30,12 @@ from scheduler.goodput.step_budget import (
 )
 from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
 
-JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
-PRICES = 64  # places at most where the cost of a step is asked for: one behind another where rows are few
-PROMPTS = 0.25  # share of a full step that prompts may claim: first tokens against the pace of answers
-WHOLE = (
-    1e6  # chance that stands for any price: a draft that was asked for as a whole is of little use as a part
+JITTERS = 4.0  # chosen: usual deviations that a draft may be late before its session is decoded
+PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
+PROMPTS = (
+    0.25  # chosen: share of a full step that prompts may claim; first tokens against the pace of answers
 )
+WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
 class StepCandidates(NamedTuple):
@@ -75,33 +75,33 @@ class Goodput:
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
         candidates = StepCandidates([], [], [], [])
         deciding, prompts, ahead, awaited = candidates
+        known, hints = state.waits, state.hints
         for session in sessions:
             if session.absent:
                 continue
-            wait = self._wait(session, state)
+            wait = known.get(session.id)
+            if wait is None or wait.view is not session:
+                drafts = hints.get(session.id) and session.device.tokens is None and not session.server_drives
+                wait = self._wait(session, state) if drafts and session.device.hint != 0 else None
             waits = wait is not None and now < wait.until
             if waits and wait is not None and not session.paused:
                 awaited.append(wait)
             if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
+            elif session.uncomputed > 1:
+                prompts.append(session)
             else:
-                (prompts if session.uncomputed > 1 else deciding).append(session)
+                deciding.append(session)
         return candidates
 
-    def _wait(self, session: SessionView, state: GoodputState) -> Wait | None:
-        """When its draft is expected, and until when it is waited for; None = none is."""
-        known = state.waits.get(session.id)
-        if known is not None and known.view is session:
-            return known
-        device, length = session.device, state.hints.get(session.id)
-        if not length or device.tokens is not None or session.server_drives or device.hint == 0:
-            return None
-        forecast, asked = device.forecast, device.asked_since
-        if forecast is None or not forecast.drafts:
-            found = Wait(session, inf, asked + self.draft_wait)
-        else:
-            away_s = forecast.away_s(device.hint or length) + forecast.jitter_s
+    def _wait(self, session: SessionView, state: GoodputState) -> Wait:
+        """When its draft is expected, and until when it is waited for; kept for the next plans."""
+        device, asked = session.device, session.device.asked_since
+        forecast = device.forecast
+        found = Wait(session, inf, asked + self.draft_wait)
+        if forecast is not None and forecast.drafts:
+            away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
             # One long outage is no measure of the next.
             late_s = min(JITTERS * forecast.jitter_s, away_s)
             found = Wait(session, asked + away_s, asked + away_s + late_s + state.load.step_s)
@@ -146,33 +146,26 @@ def _slices(
     chosen = most_urgent(deciding, budget - kept)
     drafts, own = _verified(chosen, budget - kept - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
-    orders = state.orders(now)
-    slices = [_slice(each, 1, True, draft, mine, orders) for each, draft, mine in zip(chosen, drafts, own)]
+    (hints, asks), slices = state.orders(now), []
+    for session, draft, mine in zip(chosen, drafts, own):
+        hint = hints.get(id := session.id)
+        if hint and hint > session.device.longest:
+            hint = session.device.longest
+        slices.append(Slice(id, 1, True, False, 0, draft, hint, mine, asks.get(id, 0)))
     for session in short_first(sorted(prompts, key=urgency), budget):
         if budget <= 0:
             break
-        tokens = min(session.uncomputed, budget)
+        tokens, id = min(session.uncomputed, budget), session.id
         decide = tokens == session.uncomputed
         draft = min(_draft(session.device), budget - tokens) if decide else 0
         budget -= tokens + draft
-        slices.append(_slice(session, tokens, decide, draft, 0 if session.server.tokens else None, orders))
+        hint, ask = hints.get(id), asks.get(id, 0) if decide else 0
+        if hint and hint > session.device.longest:
+            hint = session.device.longest
+        slices.append(
+            Slice(id, tokens, decide, False, 0, draft, hint, 0 if session.server.tokens else None, ask)
+        )
     return slices
-
-
-def _slice(
-    session: SessionView,
-    tokens: int,
-    decide: bool,
-    draft: int,
-    own: int | None,
-    orders: tuple[Lengths, Lengths],
-) -> Slice:
-    """With the orders to those that draft for the session next."""
-    hint = orders[0].get(session.id)
-    if hint and hint > session.device.longest:
-        hint = session.device.longest
-    ask = orders[1].get(session.id, 0) if decide else 0
-    return Slice(session.id, tokens, decide, False, 0, draft, hint, own, ask)
 
 
 def _verified(

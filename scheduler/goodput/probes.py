@@ -53,5 +53,5 @@ class ProbeCosts(NamedTuple):
         """Before the first probe, which begins anywhere within the pause: else short answers would never see one."""
         return Probe(now + self.pause_s * (id * GOLDEN % 1))
 
-    def next(self, before: Probe, now: float) -> Probe:
-        return before if now < before.due else Probe(now + self.pause_s, now + self.lasts_s)
+    def begun(self, now: float) -> Probe:
+        return Probe(now + self.pause_s, now + self.lasts_s)

@@ -16,9 +16,10 @@ from scheduler.goodput.probes import LENGTH, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
 
-PROMPTS_S = 5.0  # seconds over which rates of prompts are means
-REVIEW_S, EACH_S = 0.25, 1e-3  # between two reviews: seconds, and seconds for each session
-CHANGE = 0.1  # share of the sessions that are new or gone, from which on a review comes at once
+PROMPTS_S = 5.0  # chosen: over which rates of prompts are means; follows a burst, ignores a single prompt
+# Chosen: between two reviews. A review of 1000 sessions takes some 10 ms, so it comes once a second.
+REVIEW_S, EACH_S = 0.25, 1e-3
+CHANGE = 0.1  # chosen: share of the sessions that are new or gone, from which on a review comes at once
 
 Lengths = Mapping[int, int]  # by session
 Source = tuple[int, bool]  # a session, and whether it is the server that drafts for it
@@ -98,7 +99,7 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
         old,
         arms={**old.arms, **arms},
         hints={**old.hints, **hints},
-        asks={**old.asks, **asks},
+        asks={**old.asks, **dict.fromkeys(arms, 0), **asks},
         newest=max(old.newest, new[-1].id),
         waits={} if any(one.id in old.waits for one in new) else old.waits,
     )
@@ -141,20 +142,20 @@ def _with_waiting(seen: PromptLoad, sessions: Sequence[SessionView], profile: Ha
 def _probes(
     state: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> Iterator[tuple[Source, Probe]]:
-    """Of all sources that may draft; one that drafts by its arm is not probed soon."""
+    """Of the sources that may draft, and rest."""
     for session in sessions:
         for offer, drafting, ordered in (
             (session.device, None, state.hints),
             (session.server, profile.drafting, state.asks),
         ):
             forecast, source = offer.forecast, (session.id, drafting is not None)
-            if forecast is None or not offer.longest:
+            if forecast is None or not offer.longest or ordered.get(session.id):
                 continue
-            costs = ProbeCosts.of(offer, len(sessions), state.load, drafting)
-            if ordered.get(session.id):
-                yield source, Probe(now + costs.pause_s)
-            elif drafting is None or drafting.read_s * offer.unread <= state.load.step_s:
+            probe = state.probes.get(source)
+            if probe is None or now >= probe.due:
+                costs = ProbeCosts.of(offer, len(sessions), state.load, drafting)
                 # A device whose times are only guesses is asked for its first drafts before it is told to rest.
                 is_unknown = drafting is None and not forecast.drafts
-                first = Probe(now) if is_unknown else costs.first(session.id, now)
-                yield source, costs.next(state.probes.get(source, first), now)
+                probe = costs.begun(now) if probe or is_unknown else costs.first(session.id, now)
+            if drafting is None or drafting.read_s * offer.unread <= state.load.step_s:
+                yield source, probe

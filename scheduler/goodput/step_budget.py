@@ -13,10 +13,10 @@ from hw_profiles.speculation import Numbers, accepted_tokens
 from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 
-BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
-LONG_S = 0.5  # the same of one whose answer is long, and has no end in sight
-NOTICED = 0.1  # share of a step that those who give way may add to it for others
-CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
+# Chosen: seconds for which others pass one in the background, or one whose answer is long without an end in sight
+BACKGROUND_S, LONG_S = 2.0, 0.5
+NOTICED = 0.1  # chosen: share of a step that those who give way may add to it for others
+CREDIT_S = 1.0  # chosen: seconds for which a session that is ahead of its pace lets others pass
 
 
 class DraftOffers(NamedTuple):
@@ -36,28 +36,31 @@ def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.in
     `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
     many are taken as makes the sum of their chances, less their price, largest.
     """
-    chances = _chances(offers)
-    # Chances never rise within a draft, and equal ones keep their order: what is taken of a draft is its beginning.
-    ranked = np.argsort(-chances, kind="stable")[:room]
-    worth = np.concatenate(([0.0], chances[ranked].cumsum())) - price(np.arange(len(ranked) + 1))
-    drafts = np.repeat(np.arange(len(offers.tokens)), offers.tokens)
-    taken: list[int] = np.bincount(drafts[ranked[: worth.argmax()]], minlength=len(offers.tokens)).tolist()
-    return taken
+    chances, sizes = _chances(offers), np.array(offers.tokens, int)
+    ranked = np.sort(chances)[::-1][:room]
+    worth = np.concatenate(([0.0], ranked.cumsum())) - price(np.arange(len(ranked) + 1))
+    count = int(worth.argmax())
+    least = ranked[count - 1] if count else np.inf
+    taken = chances > least
+    # Chances never rise within a draft, so that what is taken of each is its beginning; of equal ones the first.
+    taken[np.flatnonzero(chances == least)[: count - np.count_nonzero(taken)]] = True
+    kept: list[int] = np.bincount(
+        np.repeat(np.arange(len(sizes)), sizes)[taken], minlength=len(sizes)
+    ).tolist()
+    return kept
 
 
 def _chances(offers: DraftOffers) -> Numbers:
     """For each token of the first draft, then of the next ones, the chance that it stands with all before it."""
     tokens = np.array(offers.tokens, int)
-    is_told = np.array([bool(each or depth) for each, depth in zip(offers.reach, offers.depths)], bool)
-    # All at once: row by row, a thousand drafts would take a millisecond.
-    told = [
-        offers.reach[place][: offers.tokens[place]] or _spread(offers, place)
-        for place in np.flatnonzero(is_told)
-    ]
-    first, later = np.array([each[:2] for each in offers.forecasts]).T
+    first = np.array([each.first for each in offers.forecasts])
+    later = np.array([each.later for each in offers.forecasts])
     place = np.arange(tokens.sum()) - np.repeat(tokens.cumsum() - tokens, tokens)
     chances: Numbers = np.repeat(first, tokens) * np.repeat(later, tokens) ** place
-    chances[np.repeat(is_told, tokens)] = np.fromiter(chain.from_iterable(told), float)
+    told = [place for place, each in enumerate(offers.reach) if each or offers.depths[place]]
+    if told:  # all at once: row by row, a thousand drafts would take a millisecond
+        rows = [offers.reach[place][: offers.tokens[place]] or _spread(offers, place) for place in told]
+        chances[np.repeat(np.isin(np.arange(len(tokens)), told), tokens)] = [*chain.from_iterable(rows)]
     return chances
 
 
