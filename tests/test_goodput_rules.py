@@ -13,7 +13,7 @@ import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import Forecast
-from scheduler.goodput.assignment import BETTER, DraftPlanner, PromptLoad
+from scheduler.goodput.assignment import OWN_BETTER, DraftPlanner, PromptLoad
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import REVIEW_S, GoodputState, current
 from scheduler.goodput.step_budget import BACKGROUND_S, LONG_S
@@ -339,7 +339,7 @@ def test_reviews_come_at_their_time_and_when_many_come_or_go() -> None:
 
 
 def test_no_uniform_assignment_is_clearly_better_than_the_one_that_is_taken() -> None:
-    """Tokens and promises count and nothing else; what changes must gain BETTER of the tokens/s that it touches."""
+    """Tokens and promises count and nothing else; what changes must gain a share of the tokens/s that it touches."""
     for seed, cost in enumerate(COSTS):
         planner = DraftPlanner(crowd(seed, 20, NOW).sessions, HardwareProfile(512, cost), PromptLoad())
         plain = planner.assignment(np.zeros(20, int))
@@ -347,5 +347,5 @@ def test_no_uniform_assignment_is_clearly_better_than_the_one_that_is_taken() ->
         for arm, allowed in enumerate(planner.allowed):
             found = planner.assignment(np.where(allowed, arm, 0))
             changed = plain.rates[found.arms != plain.arms].sum()
-            assert best.worth >= found.worth - BETTER * changed
+            assert best.worth >= found.worth - OWN_BETTER * changed
         assert planner.best(best.arms).worth >= best.worth, "a second look never makes it worse"

@@ -11,8 +11,8 @@ tokens is away for A = delay + k * draft seconds, then waits w for a step of t s
     rate  = E(k) * share / t         tokens/s
 
 A verdict leaves when a step ends and the next one begins: a draft misses ceil(A / t) whole steps, and w = ceil(A / t) *
-t - A as far as the target is busy. So a token more may cost a whole step, and exact lengths matter; ceil is smoothed,
-for steps are not all equally long. A second draft of j tokens beside the first one adds
+t - A as far as others keep the target busy. So a token more may cost a whole step, and exact lengths matter; ceil is
+smoothed, for steps are not all equally long. A second draft of j tokens beside the first one adds
 
     apart * sum over i <= j of reach(i) * (1 - the first one's reach(i))
 
@@ -29,9 +29,10 @@ while the others stay (its response, to the present assignment and to the best o
     gain = rate + promise - slowdown * share * seconds that its place adds to a step
 
 `slowdown` = sum of rate * share / t, the tokens/s that all lose if steps become a second longer. A candidate is worth
-the sum of its rates, plus PROMISE * pace for each session by the chance that it keeps its pace, less BETTER times the
-present rates of the sessions that it changes. The best one is taken, the present one included. That is all that keeps
-hints from flapping: while estimates stand still, each change makes the worth larger, so that changes end.
+the sum of its rates, plus PROMISE * pace for each session by the chance that it keeps its pace, less a margin: BETTER
+times the present rate of each session whose device would draft less or more than now, OWN_BETTER for other changes. The
+best one is taken, the present one included. That is all that keeps hints from flapping: while estimates stand still,
+each change makes the worth larger, so that changes end.
 
 **A new session** gets its response at once. Its estimates begin with what its device showed before, or else with the
 mean of its tenant's devices, or with a guess (scheduler/estimates.py). What rests is probed: see probes.py.
