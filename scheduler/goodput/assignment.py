@@ -22,9 +22,7 @@ BETTER, OWN_BETTER = 0.05, 0.005
 PROMISE = 5.0  # chosen: what a token below the pace counts for; kept promises come before others' speed
 # Chosen: relative spread of tokens/s, of drafting and of decoded sessions; a wider one has those near the pace decoded.
 DRAFTING, STEADY = 0.25, 0.025
-LEAST = (
-    0.5  # chosen: tokens for each step; nobody's answer gets more than half as slow so that others are faster
-)
+LEAST = 0.5  # chosen: tokens for each step; no answer gets more than half as slow to speed up others
 SOME = LENGTHS[-1]  # positions over which the cost of one more is measured, so that a bend near by counts
 NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 

@@ -32,9 +32,7 @@ from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Sli
 
 JITTERS = 4.0  # chosen: usual deviations that a draft may be late before its session is decoded
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
-PROMPTS = (
-    0.25  # chosen: share of a full step that prompts may claim; first tokens against the pace of answers
-)
+PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
 WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
