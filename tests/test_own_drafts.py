@@ -45,6 +45,11 @@ def test_a_cheap_drafter_is_asked_where_rows_are_free() -> None:
     assert only(own(), profile=server()).ask == 8
 
 
+def test_a_drafter_whose_cost_is_not_known_yet_is_asked() -> None:
+    assert only(own(), profile=READS).ask == 8
+    assert only(own(forecast=FAR, hint=0), profile=READS).hint == 0, "a device beside it is another source"
+
+
 def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
     assert only(own(), profile=server(DEAR)).ask == 0
 

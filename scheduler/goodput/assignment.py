@@ -64,7 +64,7 @@ class DraftPlanner(RoundTable):
     def __init__(
         self, sessions: Sequence[SessionView], profile: HardwareProfile, prompts: PromptLoad
     ) -> None:
-        super().__init__(sessions, profile)
+        super().__init__(sessions)
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
         self._prompts = prompts

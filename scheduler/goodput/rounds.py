@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers, accepted_tokens, tokens_beside
-from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import Forecast
 from scheduler.plan import OfferView, SessionView
 
@@ -48,7 +47,7 @@ def _lengths(asked: NDArray[np.int_], devices: Sequence[OfferView]) -> NDArray[n
 class RoundTable:
     """Of these sessions; arrays are [arm, session], or [session]."""
 
-    def __init__(self, sessions: Sequence[SessionView], profile: HardwareProfile) -> None:
+    def __init__(self, sessions: Sequence[SessionView]) -> None:
         devices, servers = [one.device for one in sessions], [one.server for one in sessions]
         has_own = np.array([one.forecast is not None for one in servers])
         arms = len(OF_SERVER) if has_own.any() else WITHOUT_SERVER
@@ -67,7 +66,6 @@ class RoundTable:
         self.paces = np.array([one.pace for one in sessions], float)
         self.drafts = (self.device > 0) | (self.own > 0)
         self.all = np.arange(len(sessions))
-        assert profile.drafting or not has_own.any()
 
     def _add_server(self, sessions: Sequence[SessionView], device: Numbers) -> None:
         """What the server's drafts add, beside those of the device where both draft, and what they take."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.goodput.assignment import DraftPlanner, PromptLoad, StepLoad
+from scheduler.goodput.assignment import NO_DRAFTING, DraftPlanner, PromptLoad, StepLoad
 from scheduler.goodput.probes import LENGTH, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
@@ -146,7 +146,7 @@ def _probes(
     for session in sessions:
         for offer, drafting, ordered in (
             (session.device, None, state.hints),
-            (session.server, profile.drafting, state.asks),
+            (session.server, profile.drafting or NO_DRAFTING, state.asks),
         ):
             forecast, source = offer.forecast, (session.id, drafting is not None)
             if forecast is None or not offer.longest or ordered.get(session.id):
