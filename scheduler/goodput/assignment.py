@@ -74,12 +74,14 @@ class DraftPlanner(RoundTable):
         present = np.where(present < len(self.allowed), present, 0)
         kept = self.assignment(np.where(self.allowed[present, self.all], present, 0))
 
+        margins = self._margins(kept.arms) * kept.rates
+
         def worth(found: Assignment) -> float:
-            return found.worth - float((self._margins(kept.arms)[found.arms, self.all] * kept.rates).sum())
+            return found.worth - float(margins[found.arms, self.all].sum())
 
         uniform = list(self._uniform())
         starts = (kept, max(uniform, key=worth))
-        responses = [self.assignment(self.response(self.load(start), start, present)) for start in starts]
+        responses = [self.assignment(self.response(self.load(start), start, margins)) for start in starts]
         return max((kept, *uniform, *responses), key=worth)  # the first of equals
 
     def _margins(self, present: Chosen) -> Numbers:
@@ -95,9 +97,11 @@ class DraftPlanner(RoundTable):
             if allowed.any():
                 yield self.assignment(np.where(allowed, arm, 0))
 
-    def response(self, load: StepLoad, at: Assignment | None = None, present: Chosen | None = None) -> Chosen:
-        """The best arm of each session while the others stay; its `present` one unless another is better. `at`: where
-        these sessions are among those of `load`."""
+    def response(
+        self, load: StepLoad, at: Assignment | None = None, margins: Numbers | float = 0.0
+    ) -> Chosen:
+        """The best arm of each session while the others stay. `at`: where these sessions are among those of `load`;
+        `margins`: [arm, session] tokens/s that an arm must gain."""
         share = self._shares(load.step_s, self.away, load.sessions - (at.shares if at else 0.0))
         rates = self.tokens * share / load.step_s
         places = load.position_s * self.positions + load.session_s
@@ -105,10 +109,9 @@ class DraftPlanner(RoundTable):
         passes = np.minimum(passes, load.passes) / load.sharing + np.maximum(0.0, passes - load.passes)
         places = places + self._drafting.seconds(passes, self.drafted, self.read)
         gains = rates + self._promised(rates, self.drafts, self.paces) - load.slowdown * share * places
+        gains = gains - margins
         gains[~self.allowed] = -np.inf
         gains[1:][(self.tokens * share)[1:] < LEAST] = -np.inf
-        if present is not None:
-            gains -= self._margins(present) * rates[present, self.all]
         best: Chosen = gains.argmax(axis=0)
         return best
 
