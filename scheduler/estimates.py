@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hw_profiles.fading import FadingRatio, RunningMedian, kept
+from hw_profiles.fading import FadingRatio, kept
 from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
@@ -17,8 +17,8 @@ from scheduler.confidences import UNTOLD, ConfidenceCalibration
 USUAL = 30.0  # for which the usual acceptance of its device counts beside a sequence's own
 PRIOR = 8.0  # for which the guess about an unknown device counts
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
-OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
-EARLIER = 32.0  # drafts after which half of what they show of their mean times is forgotten
+OF_DEVICE, OF_TENANT = 17, 33  # drafts over which times are means: drafts made ahead come now and then
+OUTAGE = 2.0  # times what is usual, and assumed of a link, that a draft may be away to count in full
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
 LEAST = 0.01  # chance below which nothing is compared
 MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
@@ -34,16 +34,11 @@ class Forecast(NamedTuple):
     later: float = 0.75  # chance of each token after an accepted one
     delay_s: float = 0.1  # from a verdict that leaves to the draft that follows, without the drafting itself
     draft_s: float = 0.02  # to draft one token
-    jitter_s: float = 0.05  # median deviation of its arrival from that
+    jitter_s: float = 0.05  # mean deviation of its arrival from that
     drafts: int = 0  # that have arrived; 0 = the times are guesses
-    # Of the latest draft, which may be shorter than its hint; None = none has arrived
-    length: int | None = None
     # Of a second draft beside another one: tokens that it adds to what stands, as a share of those that it would add if
     # neither knew of the other; two that always agree add none
     apart: float = 0.0
-    # Share of the times above that a draft is earlier on the mean than these medians say: a device that looks ahead
-    # has drafted a part of it before the verdict came
-    earlier: float = 0.0
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
@@ -83,26 +78,21 @@ class DraftAcceptance:
 class DeviceEstimate:
     """What is known of one device: how good its drafts are on the whole, and how long they are away.
 
-    Times are medians over the latest drafts: a link's rare long delays say little of the next one.
+    Times are fading means: they also count what comes now and then, such as drafts that were made while the verdict was
+    on its way. A long outage counts as OUTAGE, for it says little of the next draft.
     """
 
     def __init__(self, guess: Forecast = GUESS, tenant: DeviceEstimate | None = None) -> None:
         """`tenant`: the mean device of its tenant, which learns from this one; None = this is one."""
-        half_life, window = (DEVICE, OF_DEVICE) if tenant else (TENANT, OF_TENANT)
+        half_life, self._window = (DEVICE, OF_DEVICE) if tenant else (TENANT, OF_TENANT)
         self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
-        # Of the latest drafts, see `Forecast`
         self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
-        self.drafts, self.length = guess.drafts, guess.length
+        self.drafts = guess.drafts
         self.hint: int | None = None  # the latest one given to any of its sequences
         self.confidences: ConfidenceCalibration = ConfidenceCalibration(
             tenant.confidences if tenant else None
         )
         self._tenant = tenant
-        # In which the three times above are the medians
-        self._delays, self._drafting, self._jitter = (RunningMedian(window) for _ in range(3))
-        # What others of its tenant show counts for PRIOR drafts of a token; of an unknown device nothing is assumed.
-        assumed_s = PRIOR * guess.away_s(1) if guess.earlier else 0.0
-        self._earlier = FadingRatio(EARLIER, guess.earlier * assumed_s, assumed_s)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
     @property
@@ -113,15 +103,16 @@ class DeviceEstimate:
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
-        self.drafts, self.length = self.drafts + 1, length
-        spent = min(drafting_s or length * self.draft_s, away_s)
-        self.draft_s, self.delay_s = self._drafting.add(spent / length), self._delays.add(away_s - spent)
+        self.drafts += 1
         usual_s = self.delay_s + length * self.draft_s
-        # A long outage counts like a draft that took twice the time.
-        self._earlier.add(max(-usual_s, usual_s - away_s), usual_s)
+        away_s = min(away_s, OUTAGE * (usual_s + GUESS.delay_s))
+        spent_s = min(drafting_s or length * self.draft_s, away_s)
         # The first draft shows no deviation.
-        missed = abs(away_s - usual_s) if self.drafts > 1 else away_s / 4
-        self.jitter_s = self._jitter.add(missed)
+        missed_s = abs(away_s - usual_s) if self.drafts > 1 else away_s / 4
+        share = 1 / min(self.drafts, self._window)
+        self.draft_s += share * (spent_s / length - self.draft_s)
+        self.delay_s += share * (away_s - spent_s - self.delay_s)
+        self.jitter_s += share * (missed_s - self.jitter_s)
         if self._tenant is not None:
             self._tenant.arrived(away_s, length, drafting_s)
 
@@ -139,20 +130,12 @@ class DeviceEstimate:
     def another(self) -> DeviceEstimate:
         """Of a new device of this tenant, which is assumed to be like the others."""
         known = self.forecast(self.acceptance.first, self.acceptance.later)
-        return DeviceEstimate(known._replace(drafts=0, length=None), self)
+        return DeviceEstimate(known._replace(drafts=0), self)
 
     def forecast(self, first: float, later: float) -> Forecast:
         """Of the next draft of a sequence with these chances."""
         return Forecast(
-            first,
-            later,
-            self.delay_s,
-            self.draft_s,
-            self.jitter_s,
-            self.drafts,
-            self.length,
-            self._beside.ratio,
-            max(0.0, self._earlier.ratio),
+            first, later, self.delay_s, self.draft_s, self.jitter_s, self.drafts, self._beside.ratio
         )
 
 

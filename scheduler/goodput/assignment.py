@@ -1,217 +1,193 @@
-"""For which sessions who drafts how much, the device or the server: the assignment that is worth most.
-
-scheduler/goodput/__init__.py derives the formulas, and says where the constants come from.
-"""
+"""Which arm each session gets: the assignment that is worth most. The package's docstring derives the formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers
-from hw_profiles.step_cost import HardwareProfile
-from scheduler.goodput.arms import LENGTHS, NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
-from scheduler.goodput.rounds import RoundTable
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from scheduler.goodput.rounds import LENGTHS, Chosen, RoundTable
 from scheduler.plan import SessionView
 
-ROUNDS = 6  # iterations of the fixed point; more change nothing that matters and cost planning time
-BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
-# Positions over which marginal costs are measured: beyond a bend of the cost
-TOKENS_STEP, CONTEXTS_STEP = 8, 1000
-# Share of all tokens/s by which another assignment must be better: against flapping; where no device drafts, and where
-# one does.
-OWN_BETTER, BETTER = 0.005, 0.03
-# The same, by which the server's own drafts must be better than plain decoding: what they gain is estimated, and those
-# who get none wait for longer steps.
-DOUBT = 0.03
-PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
-NEEDED = 0.5  # chance that a draft of the server is used, where a device is late (chosen)
-# Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
-MIN_GAIN = 0.5
-# Relative standard deviations of tokens/s: of drafting sessions, more of it for each draft token, of decoded ones.
-SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
-LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
+ITERATIONS = 6  # chosen: of the fixed point; more change nothing that matters and cost planning time
+BLUR = 0.4  # chosen: share of a step over which ceil is smoothed, against trust in exact times
+# By which share of its tokens/s a session must gain for a change: of what its device drafts, for at rest that shows
+# nothing; and of all else. One user 5 ms from a 70B target, simulated: 49.4 tokens/s with 0.03, 49.8 with 0.05 for the
+# former. 32 users of 8B on an A100: 2045 tokens/s with 0.005, 2031 with 0.02 for the latter.
+BETTER, OWN_BETTER = 0.05, 0.005
+PROMISE = 5.0  # chosen: what a token below the pace counts for; kept promises come before others' speed
+# Chosen: relative spread of tokens/s, of drafting and of decoded sessions; a wider one has those near the pace decoded.
+DRAFTING, STEADY = 0.25, 0.025
+LEAST = 0.5  # chosen: tokens for each step; no answer gets more than half as slow to speed up others
+SOME = LENGTHS[-1]  # positions over which the cost of one more is measured, so that a bend near by counts
+NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
+
+
+class PromptLoad(NamedTuple):
+    """Prompts beside answers: some steps have a piece of one, most have none."""
+
+    rate: float = 0.0  # prompt tokens/s
+    steps: float = 0.0  # steps/s that have some
+
+
+class StepLoad(NamedTuple):
+    """How busy steps are under an assignment, and what one more place in them costs all sessions."""
+
+    step_s: float = 0.0
+    rate: float = 0.0  # tokens/s of all sessions
+    sessions: float = 1.0  # mean sessions of a step; below 1 the target idles in between
+    position_s: float = 0.0  # of a step, for one more position,
+    session_s: float = 0.0  # and for one more session
+    slowdown: float = 0.0  # tokens/s that all lose if steps become a second longer
+    # Passes of the server's drafter shared by so many sessions; a longer draft pays for its extra passes alone
+    passes: float = 0.0
+    sharing: float = 1.0
+
+
+class Assignment(NamedTuple):
+    """The arms of all sessions, and what they come to."""
+
+    arms: Chosen
+    worth: float  # tokens/s of all, and what kept promises count for
+    rates: Numbers  # tokens/s of each session
+    shares: Numbers  # of the steps, those that each session is in
+    step_s: float
 
 
 class DraftPlanner(RoundTable):
-    """The law over all sessions at once: what a choice of arms comes to, and which one is worth most."""
+    """What a choice of arms comes to, and which one is worth most."""
 
     def __init__(
-        self,
-        sessions: Sequence[SessionView],
-        profile: HardwareProfile,
-        prompts: PromptLoad,
+        self, sessions: Sequence[SessionView], profile: HardwareProfile, prompts: PromptLoad
     ) -> None:
-        super().__init__(sessions, profile)
+        super().__init__(sessions)
+        self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
+        self._drafting = profile.drafting or NO_DRAFTING
         self._prompts = prompts
 
-    def hints(self, arms: NDArray[np.int_]) -> NDArray[np.int_]:
-        """Tokens that each device drafts, where the sessions have these arms."""
-        return self._lengths[arms, self._all]
+    def best(self, present: Chosen) -> Assignment:
+        """The most valuable one; what changes must gain BETTER of the tokens/s that it touches."""
+        present = np.where(present < len(self.allowed), present, 0)
+        kept = self.assignment(np.where(self.allowed[present, self.all], present, 0))
 
-    def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
-        """The assignment of the present rule, and the best one; both are the same unless another is clearly better."""
-        kept = self.assignment(rule, costs)
-        return kept, self.chosen(kept, list(self._candidates(kept)))
+        margins = self._margins(kept.arms) * kept.rates
 
-    def chosen(self, kept: Assignment, others: Sequence[Assignment]) -> Assignment:
-        """The best of `others`, if it is better than `kept` by BETTER, or by OWN_BETTER where only the server's own
-        drafts change: no device pauses for that."""
-        best = max(others, key=self._trusted)
-        better = BETTER if self.arms.device[[kept.arms, best.arms]].any() else OWN_BETTER
-        return best if self._trusted(best) > self._trusted(kept) + better * kept.rate else kept
+        def worth(found: Assignment) -> float:
+            return found.worth - float(margins[found.arms, self.all].sum())
 
-    def _trusted(self, found: Assignment) -> float:
-        """What an assignment is worth, less DOUBT."""
-        return found.worth - (DOUBT * found.rate if self.arms.own[found.arms].any() else 0.0)
+        uniform = list(self._uniform())
+        starts = (kept, max(uniform, key=worth))
+        responses = [self.assignment(self.response(self.load(start), start, margins)) for start in starts]
+        return max((kept, *uniform, *responses), key=worth)  # the first of equals
 
-    def _candidates(self, kept: Assignment) -> Iterator[Assignment]:
-        uniform = [self.assignment(int(arm)) for arm in np.flatnonzero(self._allowed.any(axis=1))]
-        yield from uniform
-        for start in (kept, max(uniform, key=lambda one: one.worth)):
-            yield self.assignment(RESPONSE, self.marginal_costs(start))
+    def _margins(self, present: Chosen) -> Numbers:
+        """[arm, session]: by which share of its tokens/s a session must gain for a change from its present arm."""
+        drafts = self.device[present, self.all]
+        is_other = np.arange(len(self.allowed))[:, None] != present
+        stops = (drafts > 0) & (self.device != drafts)
+        margins: Numbers = np.where(stops, BETTER, np.where(is_other, OWN_BETTER, 0.0))
+        return margins
 
-    def by(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
-        """The arm that a rule gives each session, where steps are as `costs` say."""
-        arms = self._by(rule, costs)
-        if not costs.step_s:
-            return arms
-        return self._without_losers(arms, self._shares(costs.step_s, self._away[arms, self._all], costs.busy))
+    def _uniform(self) -> Iterator[Assignment]:
+        for arm, allowed in enumerate(self.allowed):
+            if allowed.any():
+                yield self.assignment(np.where(allowed, arm, 0))
 
-    def without_devices(self, costs: MarginalCosts) -> NDArray[np.int_]:
-        """What the server drafts for each session while its device is late: the best of the arms without a device.
+    def response(
+        self, load: StepLoad, at: Assignment | None = None, margins: Numbers | float = 0.0
+    ) -> Chosen:
+        """The best arm of each session while the others stay. `at`: where these sessions are among those of `load`;
+        `margins`: [arm, session] tokens/s that an arm must gain."""
+        share = self._shares(load.step_s, self.away, load.sessions - (at.shares if at else 0.0))
+        rates = self.tokens * share / load.step_s
+        places = load.position_s * self.positions + load.session_s
+        passes = self._drafting.passes(self.own)
+        passes = np.minimum(passes, load.passes) / load.sharing + np.maximum(0.0, passes - load.passes)
+        places = places + self._drafting.seconds(passes, self.drafted, self.read)
+        gains = rates + self._promised(rates, self.drafts, self.paces) - load.slowdown * share * places
+        gains = gains - margins
+        gains[~self.allowed] = -np.inf
+        gains[1:][(self.tokens * share)[1:] < LEAST] = -np.inf
+        best: Chosen = gains.argmax(axis=0)
+        return best
 
-        The device's draft may come first, with which the server's is lost: what it brings counts by the chance NEEDED.
-        Promises do not count: a pace is kept by what a session does most of the time.
-        """
-        lost = (1 - NEEDED) * (self._usual - 1) / costs.step_s
-        gains = np.where(self.arms.device[:, None] == 0, self._gains(costs, promises=False) - lost, -np.inf)
-        return self.arms.own[gains.argmax(axis=0)]
-
-    def _without_losers(self, arms: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
-        """0 for the sessions that would be much slower with drafts than without, whatever the rule.
-
-        `share`: of the steps that have a turn for the session, for a decoded one has no other turns.
-        """
-        losing = self._tokens[arms, self._all] * share < MIN_GAIN
-        return np.where(losing, 0, arms)
-
-    def _by(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
-        if rule == RESPONSE:
-            return np.asarray(self._gains(costs).argmax(axis=0))
-        if rule < len(LENGTHS):
-            arms = np.arange(rule + 1)[:, None]
-            return np.where(self._allowed[: rule + 1], arms, 0).max(axis=0)
-        if rule < len(self.arms.own):
-            return np.where(self._allowed[rule], rule, 0)
-        return np.zeros_like(self._all)  # the server drafts for none of these sessions
-
-    def assignment(self, rule: int, costs: MarginalCosts = NO_COSTS) -> Assignment:
-        """What a rule comes to: the step time that it settles at, and the rates of all sessions."""
-        arms = self._by(rule, costs)
+    def assignment(self, arms: Chosen) -> Assignment:
+        """What these arms come to; sessions that would be much slower than decoded ones are decoded."""
         step_s, share, turns = self._fixed_point(arms)
-        better = self._without_losers(arms, share)
-        if (better != arms).any():
-            arms = better
+        losing = (self.tokens[arms, self.all] * share < LEAST) & (arms > 0)
+        if losing.any():
+            arms = np.where(losing, 0, arms)
             step_s, share, turns = self._fixed_point(arms)
-        share = share / turns
-        rates = self._tokens[arms, self._all] * share / step_s
-        rate = float(rates.sum())
-        promised = float(self._promised(rates, self.arms.drafted[arms]).sum())
-        return Assignment(rule, arms, rate + promised, rate, step_s, float(share.sum()), costs, promised)
+        shares = share / turns
+        rates = self.tokens[arms, self.all] * shares / step_s
+        promised = self._promised(rates, self.drafts[arms, self.all], self.paces)
+        return Assignment(arms, float((rates + promised).sum()), rates, shares, step_s)
 
-    def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers, float]:
-        """Seconds of a step, each session's share of the steps in which it has its turn, and how many steps make a turn
-        for all."""
-        away, positions = self._away[arms, self._all], self._positions[arms, self._all]
-        drafting_s = self._drafting_s(arms)
-        step_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
-        share, turns = np.ones(len(away)), 1.0
-        for _ in range(ROUNDS):
-            share = self._shares(step_s, away, min(1.0, share.sum()))
-            counted = share * self._counts
-            load = float((counted * positions).sum())
-            turns = max(1.0, load / self._step_tokens)  # steps until all had one, if one cannot hold them
-            step_s = self._step_s(
-                max(1.0, load / turns),
-                max(float((counted * self._contexts).sum()) / turns, float(self._contexts.mean())),
-                max(1.0, float(counted.sum()) / turns),
-                step_s,
+    def _fixed_point(self, arms: Chosen) -> tuple[float, Numbers, float]:
+        """Seconds of a step, each session's share of the steps in which it has its turn, and in how many steps all have
+        had one."""
+        away, positions, contexts = self.away[arms, self.all], self.positions[arms, self.all], self.contexts
+        drafted, read = self.drafted[arms, self.all], self.read[arms, self.all]
+        passes, mean = float(self.own[arms, self.all].max()), float(contexts.mean())
+        step_s, share, turns = self._cost.verify_s(1, mean, 1), np.ones(len(away)), 1.0
+        for _ in range(ITERATIONS):
+            share = self._shares(step_s, away, share.sum() - share)
+            load = max(1.0, float(share @ positions))
+            turns = max(1.0, load / self._step_tokens)
+            places = max(1.0, float(share.sum()) / turns), max(mean, float(share @ contexts) / turns)
+            drafting_s = (
+                self._drafting.seconds(passes, float(share @ drafted), float(share @ read)) if passes else 0.0
             )
-            step_s += drafting_s / turns
+            step_s = self._step_s(load / turns, places[1], places[0], step_s) + drafting_s / turns
         return step_s, share, turns
-
-    def _drafting_s(self, arms: NDArray[np.int_]) -> float:
-        """Seconds in which the server drafts after a step with all sessions."""
-        if not self.arms.server_drafts:
-            return 0.0
-        passes = float((self.arms.own[arms] * self._counts).max())
-        tokens = float((self._own[arms, self._all] * self._counts).sum())
-        read = float((self._read[arms, self._all] * self._counts).sum())
-        return float(self._drafting.seconds(passes, tokens, read))
 
     def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:
         """Mean seconds of steps with and without prompts, if steps take about `last_s`."""
         plain_s = self._cost.verify_s(load, contexts, sessions)
         if not self._prompts.steps:
             return plain_s
-        tokens = self._prompts.rate / self._prompts.steps
-        often = min(1.0, self._prompts.steps * last_s)
-        tokens = min(tokens * max(1.0, self._prompts.steps * last_s), self._step_tokens)
-        return plain_s + often * (self._cost.verify_s(load + tokens, contexts, sessions) - plain_s)
+        often = self._prompts.steps * last_s  # pieces for each step
+        piece = min(self._prompts.rate / self._prompts.steps * max(1.0, often), self._step_tokens)
+        return plain_s + min(1.0, often) * (self._cost.verify_s(load + piece, contexts, sessions) - plain_s)
 
     @staticmethod
-    def _shares(step_s: float, away: Numbers, busy: float) -> Numbers:
-        """Of the steps, those that each session is in; its draft misses a whole number of them, smoothed by BLUR."""
+    def _shares(step_s: float, away: Numbers, others: Numbers | float) -> Numbers:
+        """Of the steps, those that each session is in; its draft misses a whole number of them, smoothed by BLUR, as
+        far as `others`, in mean, keep the target busy."""
         steps = away / step_s
         nearest = np.rint(steps)
-        missed = np.where(
-            np.abs(steps - nearest) < BLUR / 2, nearest + (steps - nearest) / BLUR + 0.5, np.ceil(steps)
-        )
-        wait = busy * (missed * step_s - away)
+        near = np.abs(steps - nearest) < BLUR / 2
+        missed = np.where(near, nearest + (steps - nearest) / BLUR + 0.5, np.ceil(steps))
+        wait = np.clip(others, 0.0, 1.0) * (missed * step_s - away)
         return np.where(away > 0, step_s / (away + np.maximum(0.0, wait) + step_s), 1.0)
 
-    def _promised(self, rates: Numbers, drafted: Numbers) -> Numbers:
-        """The worth of promises: PROMISE times the pace, by the chance that it is kept (a normal distribution's)."""
+    @staticmethod
+    def _promised(rates: Numbers, drafts: NDArray[np.bool_], paces: Numbers) -> Numbers:
+        """PROMISE times the pace, by the chance that it is kept."""
         # A wide spread below the pace would make the riskiest drafts look best.
-        spread = np.where((drafted > 0) & (rates > self._pace), SPREAD + WIDER * drafted, STEADY)
-        deviation = spread * rates
-        kept = 0.5 + 0.5 * np.tanh(LOGISTIC * (rates - self._pace) / deviation)
-        return PROMISE * self._pace * kept
+        spread = np.where(drafts & (rates > paces), DRAFTING, STEADY)
+        return PROMISE * paces * (0.5 + 0.5 * np.tanh((rates - paces) / (spread * rates)))
 
-    def marginal_costs(self, at: Assignment) -> MarginalCosts:
-        """What places in steps cost under that assignment."""
-        cost, contexts = self._cost, float(self._contexts.mean())
-        positions = float(self._positions[at.arms, self._all].mean())
-        sessions = max(1.0, at.busy)
-        base = (sessions * positions, sessions * contexts, sessions)
-        now_s = cost.verify_s(*base)
-        share = self._shares(at.step_s, self._away[at.arms, self._all], min(1.0, at.busy))
-        rates = self._tokens[at.arms, self._all] * share / at.step_s
-        own = np.sort(self.arms.own[at.arms])
-        return MarginalCosts(
-            step_s=at.step_s,
-            busy=min(1.0, at.busy),
-            token_s=(cost.verify_s(base[0] + TOKENS_STEP, base[1], base[2]) - now_s) / TOKENS_STEP,
-            context_s=(cost.verify_s(base[0], base[1] + CONTEXTS_STEP, base[2]) - now_s) / CONTEXTS_STEP,
-            session_s=cost.verify_s(base[0], base[1], base[2] + 1) - now_s,
-            slowdown=float((rates * share).sum()) / at.step_s,
-            passes=float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
-            sharing=max(1.0, float((own > 0).sum())),
+    def load(self, at: Assignment) -> StepLoad:
+        """How busy steps are under that assignment."""
+        cost, share = self._cost, at.shares
+        sessions = max(1.0, float(share.sum()))
+        positions = max(1.0, float(share @ self.positions[at.arms, self.all]))
+        contexts = max(float(self.contexts.mean()), float(share @ self.contexts))
+        own = np.sort(self.own[at.arms, self.all])
+        now_s = cost.verify_s(positions, contexts, sessions)
+        another_s = cost.verify_s(positions, contexts * (1 + 1 / sessions), sessions + 1)
+        return StepLoad(
+            at.step_s,
+            float(at.rates.sum()),
+            float(share.sum()),
+            (cost.verify_s(positions + SOME, contexts, sessions) - now_s) / SOME,
+            another_s - now_s,
+            float(at.rates @ share) / at.step_s,
+            float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
+            max(1.0, float(np.count_nonzero(own))),
         )
-
-    def _gains(self, costs: MarginalCosts, promises: bool = True) -> Numbers:
-        """[arm, session]: what each arm is worth to all sessions, if the others stay as they are."""
-        share = self._shares(costs.step_s, self._away, costs.busy)
-        rates = self._usual * share / costs.step_s
-        place_s = costs.token_s * self._positions + costs.context_s * self._contexts + costs.session_s
-        own = self._drafting.passes(self.arms.own)
-        passes = np.minimum(own, costs.passes) / costs.sharing
-        passes = (passes + np.maximum(0.0, own - costs.passes))[:, None]
-        place_s = place_s * share + self._drafting.seconds(passes, self._own, self._read)
-        gains = rates - costs.slowdown * place_s
-        if promises:
-            gains = gains + self._promised(rates, self.arms.drafted[:, None])
-        return np.where(self._allowed, gains, -np.inf)

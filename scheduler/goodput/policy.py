@@ -8,9 +8,8 @@ the latest review. __init__.py derives the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -21,21 +20,26 @@ from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.state import GoodputState, Wait, current
-from scheduler.goodput.step_budget import DraftOffers, in_turn, most_urgent, most_valuable, urgency
+from scheduler.goodput.step_budget import (
+    DraftOffers,
+    in_turn,
+    most_urgent,
+    most_valuable,
+    short_first,
+    urgency,
+)
 from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
 
-JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
-# Times its price that a draft token must be likely, where sessions wait for their devices: a longer step delays those.
-CAUTION = 1.3
-PRICES = 64  # places at most where the cost of a step is asked for: one behind another where rows are few
-PROMPTS = 0.25  # share of a full step that prompts may claim: first tokens against the pace of answers
+JITTERS = 4.0  # chosen: usual deviations that a draft may be late before its session is decoded
+PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
+PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
+WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part
 
 
 class StepCandidates(NamedTuple):
     """The sessions of a snapshot, by what can be done with them now; clock times."""
 
     deciding: list[SessionView]  # one token to compute, and perhaps a draft
-    late: set[int]  # those of them whose device is at work on a draft that is not waited for any longer
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
     ahead: list[SessionView]  # lost KV to compute again; the session waits for its device anyway
     awaited: list[Wait]  # of the sessions that wait for a draft
@@ -58,34 +62,28 @@ class Goodput:
         start_at = _start_at(candidates, profile, now)
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
-        deciding = in_turn(candidates.deciding, now, partial(_step_s, profile))
-        slices = _slices(candidates._replace(deciding=[*deciding]), state, profile)
+        deciding = in_turn(candidates.deciding, now, lambda sessions: _step_s(profile, sessions))
+        slices = _slices(deciding, candidates.prompts, state, profile, now)
         state = state.after(slices, now)
         if candidates.ahead:
             computed = sum([piece.tokens + (piece.draft or 0) for piece in slices])
-            slices += _ahead(candidates, profile.max_step_tokens - computed)
+            slices += _ahead(candidates.ahead, profile.max_step_tokens - computed)
         return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
-        candidates = StepCandidates([], set(), [], [], [])
-        deciding, late, prompts, ahead, awaited = candidates
+        candidates = StepCandidates([], [], [], [])
+        deciding, prompts, ahead, awaited = candidates
         known, hints = state.waits, state.hints
         for session in sessions:
+            if session.absent:
+                continue
             wait = known.get(session.id)
             if wait is None or wait.view is not session:
-                wait = None
-                if session.absent:
-                    continue
-                drafts = session.device.tokens is None and not session.server_drives
-                if drafts and session.device.hint != 0 and hints.get(session.id):
-                    wait = known[session.id] = self._wait(session, state)
-            waits = False
-            if wait is not None:
-                waits = now < wait.until
-                if not waits:
-                    late.add(session.id)
-                elif not session.paused:
-                    awaited.append(wait)
+                drafts = hints.get(session.id) and session.device.tokens is None and not session.server_drives
+                wait = self._wait(session, state) if drafts and session.device.hint != 0 else None
+            waits = wait is not None and now < wait.until
+            if waits and wait is not None and not session.paused:
+                awaited.append(wait)
             if waits or (session.paused and session.device.tokens is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
@@ -96,23 +94,17 @@ class Goodput:
         return candidates
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
-        """When its draft is expected, and until when it is waited for."""
-        device = session.device
-        forecast, asked = device.forecast, device.asked_since
-        if forecast is None:
-            return Wait(session, inf, asked + self.draft_wait)
-        delay_s, draft_s, jitter_s, drafts, latest = forecast[2:7]
-        if not drafts:
-            return Wait(session, inf, asked + self.draft_wait)
-        length = device.hint or state.hints[session.id]
-        # A device may draft less than its hint, and changes its length in small steps.
-        if latest is not None and latest < length:
-            length = latest + 1
-        away_s = delay_s + length * draft_s + jitter_s
-        expected, late_s = asked + away_s, JITTERS * jitter_s
-        if late_s > away_s:  # one long outage is no measure of the next
-            late_s = away_s
-        return Wait(session, expected, expected + late_s + state.step_s)
+        """When its draft is expected, and until when it is waited for; kept for the next plans."""
+        device, asked = session.device, session.device.asked_since
+        forecast = device.forecast
+        found = Wait(session, inf, asked + self.draft_wait)
+        if forecast is not None and forecast.drafts:
+            away_s = forecast.away_s(device.hint or state.hints[session.id]) + forecast.jitter_s
+            # One long outage is no measure of the next.
+            late_s = min(JITTERS * forecast.jitter_s, away_s)
+            found = Wait(session, asked + away_s, asked + away_s + late_s + state.load.step_s)
+        state.waits[session.id] = found
+        return found
 
 
 def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) -> float:
@@ -139,89 +131,56 @@ def _step_s(profile: HardwareProfile, sessions: Sequence[SessionView]) -> float:
     return profile.cost.verify_s(len(sessions) + drafted, contexts, len(sessions))
 
 
-def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwareProfile) -> list[Slice]:
+def _slices(
+    deciding: Sequence[SessionView],
+    prompts: Sequence[SessionView],
+    state: GoodputState,
+    profile: HardwareProfile,
+    now: float,
+) -> list[Slice]:
     """Sessions that decide, then pieces of prompts with what is left of the step."""
     budget = profile.max_step_tokens
-    prompts = sorted(candidates.prompts, key=urgency)
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
-    chosen = most_urgent(candidates.deciding, budget - kept)
-    second = state.rate * (CAUTION if candidates.awaited else 1.0)
-    drafts, own = _cut(chosen, budget - kept - len(chosen), second, profile)
+    chosen = most_urgent(deciding, budget - kept)
+    drafts, own = _verified(chosen, budget - kept - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
-    asks = state.asks
-    if candidates.late:
-        asks = {**asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
-    slices = _decided(chosen, (drafts, own), state.told, asks)
-    for session in _short_first(prompts, budget):
-        if budget <= 0:
-            break
-        tokens = min(session.uncomputed, budget)
-        decide = tokens == session.uncomputed
-        draft = min(_draft(session.device), budget - tokens) if decide else 0
-        budget -= tokens + draft
-        hint, ask = state.told.get(session.id), asks.get(session.id, 0) if decide else 0
-        if hint and hint > session.device.longest:
-            hint = session.device.longest
-        mine = 0 if session.server.tokens else None
-        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, mine, ask))
-    return slices
-
-
-def _decided(
-    chosen: Sequence[SessionView],
-    verified: tuple[Sequence[int], Sequence[int | None]],
-    told: Mapping[int, int],
-    asks: Mapping[int, int],
-) -> list[Slice]:
-    """The slices of sessions that decide; `verified`: see `_cut`."""
-    slices = []
-    for session, draft, mine in zip(chosen, *verified):
-        id = session.id
-        hint = told.get(id)
+    (hints, asks), slices = state.orders(now), []
+    for session, draft, mine in zip(chosen, drafts, own):
+        hint = hints.get(id := session.id)
         if hint and hint > session.device.longest:
             hint = session.device.longest
         slices.append(Slice(id, 1, True, False, 0, draft, hint, mine, asks.get(id, 0)))
+    for session in short_first(sorted(prompts, key=urgency), budget):
+        if budget <= 0:
+            break
+        tokens, id = min(session.uncomputed, budget), session.id
+        decide = tokens == session.uncomputed
+        draft = min(_draft(session.device), budget - tokens) if decide else 0
+        budget -= tokens + draft
+        hint, ask = hints.get(id), asks.get(id, 0) if decide else 0
+        if hint and hint > session.device.longest:
+            hint = session.device.longest
+        slices.append(
+            Slice(id, tokens, decide, False, 0, draft, hint, 0 if session.server.tokens else None, ask)
+        )
     return slices
 
 
-def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
-    """The rest of a step by urgency, but short prompts pass long ones: half of it at most, so that those go on, too."""
-    room, short, long = budget // 2, [], []
-    for session in prompts:
-        if session.uncomputed <= room and not session.background:
-            room -= session.uncomputed
-            short.append(session)
-        else:
-            long.append(session)
-    return short + long
-
-
-def _cut(
+def _verified(
     chosen: Sequence[SessionView], room: int, second: float, profile: HardwareProfile
 ) -> tuple[list[int], list[int | None]]:
     """How much of each device's and of each own draft is verified, None = there is no own one: the tokens of all of
-    them that are worth most.
-
-    `second`: tokens that a second of the target is worth.
-    """
+    them that are worth most. `second`: tokens that a second of the target is worth."""
     drafts, own = [0] * len(chosen), list[int | None]([None]) * len(chosen)
-    offers = [each.device for each in chosen]
-    devices = [place for place, offer in enumerate(offers) if offer.tokens]
-    whole = {place for place in devices if offers[place].least}
-    for place in sorted(whole):  # asked for as a whole, and of little use as a part
-        drafts[place] = min(_draft(offers[place]), room)
-        room -= drafts[place]
-    if whole:
-        devices = [place for place in devices if place not in whole]
+    devices = [place for place, each in enumerate(chosen) if each.device.tokens]
     servers = [place for place, each in enumerate(chosen) if each.server.tokens]
-    if not (devices or servers):
-        return drafts, own
-    offers = [offers[place] for place in devices] + [chosen[place].server for place in servers]
-    kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
-    for place, tokens in zip(devices, kept):
-        drafts[place] = tokens
-    for place, tokens in zip(servers, kept[len(devices) :]):
-        own[place] = tokens
+    if devices or servers:
+        offers = [chosen[place].device for place in devices] + [chosen[place].server for place in servers]
+        kept = most_valuable(_columns(offers), room, lambda drafted: _price(chosen, drafted, second, profile))
+        for place, tokens in zip(devices, kept):
+            drafts[place] = tokens
+        for place, tokens in zip(servers, kept[len(devices) :]):
+            own[place] = tokens
     return drafts, own
 
 
@@ -229,7 +188,7 @@ def _columns(offers: Sequence[OfferView]) -> DraftOffers:
     return DraftOffers(
         [_draft(each) for each in offers],
         [each.forecast or GUESS for each in offers],
-        [each.reach for each in offers],
+        [(WHOLE,) * (each.tokens or 0) if each.least else each.reach for each in offers],
         [each.depth for each in offers],
     )
 
@@ -252,10 +211,10 @@ def _price(
     return second * np.interp(drafted, knots, seconds)
 
 
-def _ahead(candidates: StepCandidates, budget: int) -> list[Slice]:
+def _ahead(sessions: Sequence[SessionView], budget: int) -> list[Slice]:
     """Lost KV of sessions that wait, with the `budget` that others leave."""
     slices = []
-    for session in candidates.ahead:
+    for session in sessions:
         tokens = min(session.uncomputed - 1, budget)
         if tokens <= 0:
             break

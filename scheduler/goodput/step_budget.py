@@ -13,10 +13,10 @@ from hw_profiles.speculation import Numbers, accepted_tokens
 from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 
-BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
-LONG_S = 0.5  # the same of one whose answer is long, and has no end in sight
-NOTICED = 0.1  # share of a step that those who give way may add to it for others
-CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
+# Chosen: seconds for which others pass one in the background, or one whose answer is long without an end in sight
+BACKGROUND_S, LONG_S = 2.0, 0.5
+NOTICED = 0.1  # chosen: share of a step that those who give way may add to it for others
+CREDIT_S = 1.0  # chosen: seconds for which a session that is ahead of its pace lets others pass
 
 
 class DraftOffers(NamedTuple):
@@ -36,43 +36,31 @@ def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.in
     `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
     many are taken as makes the sum of their chances, less their price, largest.
     """
-    tokens = np.array(offers.tokens, int)
-    chances = _chances(offers, tokens)
+    chances, sizes = _chances(offers), np.array(offers.tokens, int)
     ranked = np.sort(chances)[::-1][:room]
-    counts = np.arange(len(ranked) + 1)
-    worth = np.concatenate(([0.0], np.cumsum(ranked))) - price(counts)
+    worth = np.concatenate(([0.0], ranked.cumsum())) - price(np.arange(len(ranked) + 1))
     count = int(worth.argmax())
-    if not count:
-        return [0] * len(tokens)
-    if count == len(chances):
-        return list(offers.tokens)
-    return _likeliest(chances, tokens, count, ranked[count - 1])
+    least = ranked[count - 1] if count else np.inf
+    taken = chances > least
+    # Chances never rise within a draft, so that what is taken of each is its beginning; of equal ones the first.
+    taken[np.flatnonzero(chances == least)[: count - np.count_nonzero(taken)]] = True
+    kept: list[int] = np.bincount(
+        np.repeat(np.arange(len(sizes)), sizes)[taken], minlength=len(sizes)
+    ).tolist()
+    return kept
 
 
-def _chances(offers: DraftOffers, tokens: NDArray[np.int_]) -> Numbers:
-    """For each of the `tokens` of the first draft, then of the next ones, the chance that it stands with all before it:
-    never rising within a draft."""
-    reach, counts = offers.reach, offers.tokens
-    told = [place for place, each in enumerate(reach) if each or offers.depths[place]]
-    # All at once: row by row, a thousand drafts would take a millisecond.
-    rows = [reach[place][: counts[place]] or _spread(offers, place) for place in told]
-    known = np.fromiter(chain.from_iterable(rows), float)
-    if len(told) == len(tokens):
-        return known
-    chances = _guessed(offers.forecasts, tokens)
-    if told:
-        is_told = np.zeros(len(tokens), bool)
-        is_told[told] = True
-        chances[np.repeat(is_told, tokens)] = known
-    return chances
-
-
-def _guessed(forecasts: Sequence[Forecast], tokens: NDArray[np.int_]) -> Numbers:
-    """The same of drafts of so many `tokens`, where their drafters do not say."""
-    first = np.array([each.first for each in forecasts])
-    later = np.array([each.later for each in forecasts])
+def _chances(offers: DraftOffers) -> Numbers:
+    """For each token of the first draft, then of the next ones, the chance that it stands with all before it."""
+    tokens = np.array(offers.tokens, int)
+    first = np.array([each.first for each in offers.forecasts])
+    later = np.array([each.later for each in offers.forecasts])
     place = np.arange(tokens.sum()) - np.repeat(tokens.cumsum() - tokens, tokens)
     chances: Numbers = np.repeat(first, tokens) * np.repeat(later, tokens) ** place
+    told = [place for place, each in enumerate(offers.reach) if each or offers.depths[place]]
+    if told:  # all at once: row by row, a thousand drafts would take a millisecond
+        rows = [offers.reach[place][: offers.tokens[place]] or _spread(offers, place) for place in told]
+        chances[np.repeat(np.isin(np.arange(len(tokens)), told), tokens)] = [*chain.from_iterable(rows)]
     return chances
 
 
@@ -80,23 +68,19 @@ def _spread(offers: DraftOffers, place: int) -> Sequence[float]:
     """Survival chances of a tree without confidences: it spreads its expected accepted tokens evenly."""
     tokens = offers.tokens[place]
     depth = min(offers.depths[place], tokens)
-    share = accepted_tokens(*offers.forecasts[place][:2], depth) / max(1, tokens)
-    return [float(share)] * tokens
+    return [float(accepted_tokens(*offers.forecasts[place][:2], depth)) / max(1, tokens)] * tokens
 
 
-def _likeliest(chances: Numbers, tokens: NDArray[np.int_], count: int, least: float) -> list[int]:
-    """Of each draft its tokens among the `count` likeliest, the last of which has the chance `least`."""
-    ends = tokens.cumsum()
-    above, equal = _sums(chances > least, ends, tokens), _sums(chances == least, ends, tokens)
-    left = np.maximum(0, count - above.sum() - (equal.cumsum() - equal))
-    kept: list[int] = (above + np.minimum(equal, left)).tolist()
-    return kept
-
-
-def _sums(counted: NDArray[np.bool_], ends: NDArray[np.int_], tokens: NDArray[np.int_]) -> NDArray[np.int_]:
-    """How many of each draft's tokens are counted; the drafts lie one behind the other."""
-    until = np.concatenate(([0], counted.cumsum()))
-    return until[ends] - until[ends - tokens]
+def short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
+    """The rest of a step by urgency, but short prompts pass long ones: half of it at most, so that those go on, too."""
+    room, short, long = budget // 2, [], []
+    for session in prompts:
+        if session.uncomputed <= room and not session.background:
+            room -= session.uncomputed
+            short.append(session)
+        else:
+            long.append(session)
+    return short + long
 
 
 def urgency(session: SessionView) -> float:
