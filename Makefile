@@ -50,7 +50,7 @@ $(KERNELS): $(STAMP) tests/kernel_requirements.txt
 	else echo 'Triton cannot be had here: the tests of its kernels are skipped' >&2; fi
 
 test: lint $(KERNELS) ## lint, then the tests: three workers, since waits overlap, file by file; then those that measure time, alone
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed and not real'
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 -m 'not long and not timed and not real'
 	@$(BIN)/python -m pytest -m 'timed and not long and not real' $$(grep -l 'mark\.timed' tests/test_*.py)
 
 test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, benchmark programs (minutes)

@@ -167,7 +167,7 @@ def test_notes_of_the_server_are_seen_while_it_loads(cache, tmp_path):
 async def _deaf() -> str:
     """Ends although it was cancelled."""
     with contextlib.suppress(asyncio.CancelledError):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(10)
     return "an answer"
 
@@ -180,7 +180,7 @@ def test_ctrl_c_that_comes_as_work_ends_is_heard():
 async def _sudden() -> str:
     """Is interrupted in its last step, which no wait follows."""
     await asyncio.sleep(0)
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
     return "an answer"
 
 
