@@ -88,7 +88,7 @@ class Replayed(DeviceReplay):
     """Drafts from the one of several recordings that fits the text best."""
 
     def __init__(self, traces: Sequence[ItemTrace]) -> None:
-        super().__init__({trace.prompt_ids: trace for trace in traces}, None, rule_of(GROUP, time.monotonic))
+        super().__init__({trace.prompt_ids: trace for trace in traces}, None, rule_of(GROUP))
         self._all = traces
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:

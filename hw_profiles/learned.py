@@ -25,8 +25,9 @@ Array = NDArray[np.float64]
 
 # Without another source the values are chosen, on made-up machines and on the tiny target (tests/test_learned.py).
 TABLE = 1024  # tokens of a step up to which costs are tabled; beyond, they go on as straight as they ended
-# Tokens at which the broken line may bend; between its ends it can take any monotone shape.
-KNOTS = (8, 16, 32, 64, 128, 256)
+# Tokens from which on the broken line may bend; it can take any monotone shape. A second row more than doubles a step
+# of llama.cpp on a processor (SmolLM2: 16, 37 and 43 ms for 1, 2 and 3 rows), so it may bend after each of the first.
+KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Rows up to which engines that pad steps do so by a few at a time, so that the first row of these costs what all do
 PADDED = 32
 LEARN_EVERY = 16  # steps between two fits
@@ -44,8 +45,9 @@ LEAST_SHARE = 1e-3  # of the seed that a step takes in any case
 # per SLOPE tokens).
 NO_MORE, TO_SCALE, SCALE, FLAT, STRAIGHT = 0.05, 0.5, 0.05, 0.02, 0.05
 SLOPE = 16
+NARROW = 8  # tokens; pieces that are shorter bend more easily, else few steps could not show what a second row costs
 SEED, CONTEXTS, SESSIONS, OVERHEAD, LINE = range(5)  # columns; LINE and all after it are pieces of the line
-COLUMNS = LINE + len(KNOTS) + 1
+COLUMNS = LINE + len(KNOTS)
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _pieces(tokens: Array) -> Array:
     return np.clip(tokens[:, None] - _STARTS, 0, most) / _LENGTHS
 
 
-_STARTS = np.array((0.0, *KNOTS))
+_STARTS = np.array(KNOTS, float)
 _LENGTHS = np.diff((*_STARTS, 2 * KNOTS[-1]))
 _LINES = _pieces(np.arange(TABLE + 1.0))
 
@@ -206,13 +208,15 @@ _LINES = _pieces(np.arange(TABLE + 1.0))
 def _prior(known: Array) -> Array:
     """The quadratic form of all that is believed before the first step; 0 at `known`."""
     slopes = SLOPE / _LENGTHS
-    prior = np.diag([SCALE, *[NO_MORE] * (LINE - 1), *(FLAT * slopes**2)])
+    firm = np.minimum(1.0, _LENGTHS / NARROW) ** 2
+    prior = np.diag([SCALE, *[NO_MORE] * (LINE - 1), *(FLAT * firm * slopes**2)])
     for column in (CONTEXTS, SESSIONS):
         if known[column]:
             prior[column, column] = 0.0
             _tie(prior, SEED, column, 1.0, 1.0, TO_SCALE)
-    for piece in range(len(KNOTS)):
-        _tie(prior, LINE + piece, LINE + piece + 1, slopes[piece], slopes[piece + 1], STRAIGHT)
+    for piece in range(len(KNOTS) - 1):
+        strength = STRAIGHT * firm[piece]
+        _tie(prior, LINE + piece, LINE + piece + 1, slopes[piece], slopes[piece + 1], strength)
     return prior
 
 

@@ -58,15 +58,17 @@ class DraftAcceptance:
         self.first, self.later = first, later
         self._half_life, self._firsts, self._laters = half_life, weight, weight
 
-    def judged(self, length: int, accepted: int) -> None:
-        """The target accepted the first `accepted` of a draft's `length` >= 1 tokens."""
-        tries = min(length - 1, accepted)
+    def judged(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
+        """The target accepted the first `accepted` of a draft's `length` >= 1 tokens. `unseen`: see `DraftEstimate`."""
+        tries, stood = float(min(length - 1, accepted)), max(0.0, accepted - 1.0)
+        if unseen and accepted == length:
+            tries, stood = tries + 1 + sum(unseen[:-1]), stood + sum(unseen)
         keep = kept(1 + tries, self._half_life)
         firsts, laters = self._firsts * keep, self._laters * keep
         self._firsts, self._laters = firsts + 1, laters + tries
         self.first = (self.first * firsts + (accepted > 0)) / self._firsts
         if tries:
-            self.later = (self.later * laters + accepted - 1) / self._laters
+            self.later = (self.later * laters + stood) / self._laters
 
     def beside(self, usual: DraftAcceptance) -> tuple[float, float]:
         """Both chances, where `usual` counts for USUAL draft tokens beside what was seen here."""
@@ -116,10 +118,11 @@ class DeviceEstimate:
         if self._tenant is not None:
             self._tenant.arrived(away_s, length, drafting_s)
 
-    def judged(self, length: int, accepted: int) -> None:
-        self.acceptance.judged(length, accepted)
+    def judged(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
+        """See `DraftEstimate.judged`."""
+        self.acceptance.judged(length, accepted, unseen)
         if self._tenant is not None:
-            self._tenant.judged(length, accepted)
+            self._tenant.judged(length, accepted, unseen)
 
     def beside(self, added: int, independent: float) -> None:
         """A second draft has `added` so many tokens to what stands of the first; see `Forecast.apart`."""
@@ -168,11 +171,20 @@ class DraftEstimate:
         self.device.beside(added, independent)
         self._forecast = None
 
-    def judged(self, length: int, accepted: int, tried: Iterable[tuple[float, bool]] = ()) -> None:
-        """The target accepted the first `accepted` of a draft's `length` tokens; `tried`: see its calibration."""
+    def judged(
+        self,
+        length: int,
+        accepted: int,
+        tried: Iterable[tuple[float, bool]] = (),
+        unseen: Sequence[float] = (),
+    ) -> None:
+        """The target accepted the first `accepted` of the `length` tokens of a draft that it has seen; `tried`: see
+        their calibration. `unseen`: for each token behind them the chance that it stands, with those between, if they
+        do. A server leaves out what is unlikely: without it, a long draft of which it verifies the likely half would
+        look as good as that half."""
         if length:
-            self.device.judged(length, accepted)
-            self._acceptance.judged(length, accepted)
+            self.device.judged(length, accepted, unseen)
+            self._acceptance.judged(length, accepted, unseen)
             self.device.confidences.judged(tried)
             self._forecast = None
 

@@ -136,11 +136,14 @@ class DraftPlanner(RoundTable):
         step_s, share, turns = self._cost.verify_s(1, mean, 1), np.ones(len(away)), 1.0
         for _ in range(ITERATIONS):
             share = self._shares(step_s, away, share.sum() - share)
-            load = max(1.0, float(share @ positions))
+            present = share / _busy(share)  # in a step that there is
+            load = float(present @ positions)
             turns = max(1.0, load / self._step_tokens)
-            places = max(1.0, float(share.sum()) / turns), max(mean, float(share @ contexts) / turns)
+            places = max(1.0, float(present.sum()) / turns), max(mean, float(present @ contexts) / turns)
             drafting_s = (
-                self._drafting.seconds(passes, float(share @ drafted), float(share @ read)) if passes else 0.0
+                self._drafting.seconds(passes, float(present @ drafted), float(present @ read))
+                if passes
+                else 0.0
             )
             step_s = self._step_s(load / turns, places[1], places[0], step_s) + drafting_s / turns
         return step_s, share, turns
@@ -175,9 +178,10 @@ class DraftPlanner(RoundTable):
     def load(self, at: Assignment) -> StepLoad:
         """How busy steps are under that assignment."""
         cost, share = self._cost, at.shares
-        sessions = max(1.0, float(share.sum()))
-        positions = max(1.0, float(share @ self.positions[at.arms, self.all]))
-        contexts = max(float(self.contexts.mean()), float(share @ self.contexts))
+        present = share / _busy(share)
+        sessions = max(1.0, float(present.sum()))
+        positions = float(present @ self.positions[at.arms, self.all])
+        contexts = max(float(self.contexts.mean()), float(present @ self.contexts))
         own = np.sort(self.own[at.arms, self.all])
         now_s = cost.verify_s(positions, contexts, sessions)
         another_s = cost.verify_s(positions, contexts * (1 + 1 / sessions), sessions + 1)
@@ -191,3 +195,9 @@ class DraftPlanner(RoundTable):
             float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
             max(1.0, float(np.count_nonzero(own))),
         )
+
+
+def _busy(shares: Numbers) -> float:
+    """The chance that some session is in a step: without any there is none. At 1 user all that counts is a step with
+    this user's draft."""
+    return 1.0 - float(np.prod(1.0 - shares))

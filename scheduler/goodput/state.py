@@ -134,9 +134,12 @@ def _orders(
 
 
 def _with_waiting(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwareProfile) -> PromptLoad:
-    """The prompts seen lately, and those that wait, as if they came within PROMPTS_S."""
+    """The prompts seen lately, and those that wait, as if they came within PROMPTS_S; but no answer is beside the prompt
+    of its own session."""
     waiting = sum([session.uncomputed - 1 for session in sessions]) / PROMPTS_S
-    return PromptLoad(seen.rate + waiting, seen.steps + waiting / profile.max_step_tokens)
+    others = 1 - 1 / len(sessions)
+    rate, steps = seen.rate + waiting, seen.steps + waiting / profile.max_step_tokens
+    return PromptLoad(others * rate, others * steps)
 
 
 def _probes(

@@ -60,10 +60,20 @@ class DraftSource:
             seen = seen_of(verified, whole)
             path = agreed(seen, ids)
             length = known + depth(seen.tokens, seen.parents)
-            self.estimate.judged(length, known + len(path), tried(seen, path))
+            unseen = _behind(len(seen.tokens), taken)
+            self.estimate.judged(length, known + len(path), tried(seen, path), unseen)
             stands = min(len(path), len(verified.tokens))
         self.budget.judged(len(verified.tokens), stands, committed)
         return stands
 
     def _reach(self, block: DraftBlock) -> tuple[float, ...]:
         return self.estimate.reach(confidences(block), block.parents)
+
+
+def _behind(seen: int, taken: Offer) -> tuple[float, ...]:
+    """For each token of a chain behind the first `seen` the chance that it stands if they do; () = its drafter does not
+    say."""
+    if taken.block.parents or not taken.reach or not 0 < seen < len(taken.reach):
+        return ()
+    given = taken.reach[seen - 1]
+    return tuple([chance / given for chance in taken.reach[seen:]]) if given else ()
