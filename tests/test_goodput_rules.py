@@ -330,6 +330,22 @@ def test_prompts_that_wait_count_before_the_first_of_them_is_computed() -> None:
     assert with_them.load.step_s > 2 * without.load.step_s
 
 
+def test_no_answer_is_beside_the_prompt_of_its_own_session() -> None:
+    alone, reads = drafting(), drafting(uncomputed=1001)
+    assert current(None, [reads], COMPUTES, NOW).load.step_s == current(None, [alone], COMPUTES, NOW).load.step_s
+
+
+@pytest.mark.parametrize("users", [1, 2, 20])
+def test_each_step_has_a_session(users: int) -> None:
+    """The only user's draft is verified in steps of its own; many users' drafts are spread over the steps."""
+    planner = DraftPlanner([drafting(id) for id in range(users)], COMPUTES, PromptLoad())
+    found = planner.assignment(np.full(users, 4))  # 4 tokens each, 40 ms away
+    share = float(found.shares[0])
+    present = users * share / (1 - (1 - share) ** users)  # sessions of a step, since it has one
+    assert found.step_s == pytest.approx(COMPUTES.cost.verify_s(5 * present, 50 * present, present), rel=0.02)
+    assert (present == pytest.approx(1)) is (users == 1)
+
+
 def test_reviews_come_at_their_time_and_when_many_come_or_go() -> None:
     one, many = [drafting()], [drafting(id) for id in range(1, 5)]
     state = current(None, one, READS, NOW)

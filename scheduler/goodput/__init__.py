@@ -5,7 +5,8 @@
 **Arms** (rounds.py). A session is decoded, or its device drafts k tokens, or the server does, or both. A hint is an
 order: a device drafts as many tokens as the latest one says, and 4 before the first. After a verdict a draft of k
 tokens is away for A = delay + k * draft seconds, then waits w for a step of t seconds, which commits E(k) tokens
-(hw_profiles/speculation.py, with the chances `first` and `later` that this session's drafts have shown):
+(hw_profiles/speculation.py, with the chances `first` and `later` that this session's drafts have shown; tokens that
+were left out as unlikely count as their confidences say):
 
     share = t / (A + w + t)          of the steps that the session is in; 1 if the server decodes it
     rate  = E(k) * share / t         tokens/s
@@ -18,10 +19,11 @@ smoothed, for steps are not all equally long. A second draft of j tokens beside 
 
 with reach(i), the chance that i tokens stand, and `apart` learned: two models of one target often agree.
 
-**The step time** (assignment.py). A step computes share * (k + 1) positions of each session and reads share * context
-KV positions, so its seconds depend on the shares, and they on it: t = cost(sum of all) is solved by iteration. The
-server's drafting adds one pass for each token of its longest draft. Steps with a piece of a prompt are mixed in by
-frequency.
+**The step time** (assignment.py). There is a step if some session is in it, of which the chance is busy = 1 - product of
+(1 - share). So a step computes share / busy * (k + 1) positions of each session and reads share / busy * context KV
+positions: of one user all of them, of many the mean. Its seconds depend on the shares, and they on it: t = cost(sum of
+all) is solved by iteration. The server's drafting adds one pass for each token of its longest draft. Steps with a piece
+of a prompt are mixed in by frequency; no answer is beside the prompt of its own session.
 
 **The assignment.** Candidates: all sessions have the same arm, for each arm; and each has the arm that is best for it
 while the others stay (its response, to the present assignment and to the best of the former):

@@ -16,9 +16,10 @@ from scheduler.plan import SessionView
 ITERATIONS = 6  # chosen: of the fixed point; more change nothing that matters and cost planning time
 BLUR = 0.4  # chosen: share of a step over which ceil is smoothed, against trust in exact times
 # By which share of its tokens/s a session must gain for a change: of what its device drafts, for at rest that shows
-# nothing; and of all else. One user 5 ms from a 70B target, simulated: 49.4 tokens/s with 0.03, 49.8 with 0.05 for the
-# former. 32 users of 8B on an A100: 2045 tokens/s with 0.005, 2031 with 0.02 for the latter.
-BETTER, OWN_BETTER = 0.05, 0.005
+# nothing; and of all else. The former is also what drafts that do not pay may cost a user for long. One user 5 ms from
+# a 70B target, simulated: 49.4 tokens/s with 0.03, 49.8 with 0.05. 32 users of 8B on an A100: 2045 tokens/s with 0.005,
+# 2031 with 0.02 for the latter.
+BETTER, OWN_BETTER = 0.03, 0.005
 PROMISE = 5.0  # chosen: what a token below the pace counts for; kept promises come before others' speed
 # Chosen: relative spread of tokens/s, of drafting and of decoded sessions; a wider one has those near the pace decoded.
 DRAFTING, STEADY = 0.25, 0.025
