@@ -332,7 +332,9 @@ def test_prompts_that_wait_count_before_the_first_of_them_is_computed() -> None:
 
 def test_no_answer_is_beside_the_prompt_of_its_own_session() -> None:
     alone, reads = drafting(), drafting(uncomputed=1001)
-    assert current(None, [reads], COMPUTES, NOW).load.step_s == current(None, [alone], COMPUTES, NOW).load.step_s
+    assert (
+        current(None, [reads], COMPUTES, NOW).load.step_s == current(None, [alone], COMPUTES, NOW).load.step_s
+    )
 
 
 @pytest.mark.parametrize("users", [1, 2, 20])

@@ -212,8 +212,12 @@ def test_what_a_second_row_costs_is_seen():
     model = CostModel()
     for rows in (1, 2, 4, 8, 16, 32) * 2:
         model.observe(rows, 0, 1, real[rows] / 1000)
-    assert model.cost.verify_s(2, 0, 1) > 1.8 * model.cost.verify_s(1, 0, 1), "what is measured at the start tells"
+    assert model.cost.verify_s(2, 0, 1) > 1.8 * model.cost.verify_s(1, 0, 1), (
+        "what is measured at the start tells"
+    )
     for _ in range(20):
         for rows in (1, 2, 3, 5):
             model.observe(rows, 0, 1, real[rows] / 1000)
-    assert [1000 * model.cost.verify_s(rows, 0, 1) for rows in real] == pytest.approx([*real.values()], rel=0.08)
+    assert [1000 * model.cost.verify_s(rows, 0, 1) for rows in real] == pytest.approx(
+        [*real.values()], rel=0.08
+    )

@@ -19,8 +19,8 @@ smoothed, for steps are not all equally long. A second draft of j tokens beside 
 
 with reach(i), the chance that i tokens stand, and `apart` learned: two models of one target often agree.
 
-**The step time** (assignment.py). There is a step if some session is in it, of which the chance is busy = 1 - product of
-(1 - share). So a step computes share / busy * (k + 1) positions of each session and reads share / busy * context KV
+**The step time** (assignment.py). There is a step if some session is in it: the chance of that is busy = 1 - product
+of (1 - share). So a step computes share / busy * (k + 1) positions of each session and reads share / busy * context KV
 positions: of one user all of them, of many the mean. Its seconds depend on the shares, and they on it: t = cost(sum of
 all) is solved by iteration. The server's drafting adds one pass for each token of its longest draft. Steps with a piece
 of a prompt are mixed in by frequency; no answer is beside the prompt of its own session.

@@ -134,8 +134,8 @@ def _orders(
 
 
 def _with_waiting(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwareProfile) -> PromptLoad:
-    """The prompts seen lately, and those that wait, as if they came within PROMPTS_S; but no answer is beside the prompt
-    of its own session."""
+    """The prompts seen lately, and those that wait, as if they came within PROMPTS_S; but no answer is beside the
+    prompt of its own session."""
     waiting = sum([session.uncomputed - 1 for session in sessions]) / PROMPTS_S
     others = 1 - 1 / len(sessions)
     rate, steps = seen.rate + waiting, seen.steps + waiting / profile.max_step_tokens
