@@ -35,9 +35,9 @@ class Turn:
         self.server_drives = self.unanswered is None or self.hint == 0
 
     def verdict(self, answers: int, hint: int | None) -> bool:
-        """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none.
+        """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none. True: its hint ends a rest.
 
-        True: its hint ends a rest, so that the server now waits for a draft.
+        The server goes on decoding until a draft is there: a device that rested has a text to read first.
         """
         if self.unanswered is not None and self.unanswered.counter <= answers:
             self.unanswered = None
@@ -47,8 +47,6 @@ class Turn:
         self.hint = hint
         if hint == 0:
             self.server_drives = True
-        elif rested:
-            self.server_drives = False
         return rested and hint > 0
 
     def reopened(self, hint: int | None) -> Draft | None:
