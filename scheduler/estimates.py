@@ -14,9 +14,9 @@ from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
 # its first dozens of tokens, for texts differ less than luck does.
-USUAL = 15.0  # for which the usual acceptance of its device counts beside a sequence's own
+USUAL = 30.0  # for which the usual acceptance of its device counts beside a sequence's own
 PRIOR = 8.0  # for which the guess about an unknown device counts
-SEQUENCE, DEVICE, TENANT = 32.0, 128.0, 2048.0  # half-lives of what is learned of each
+SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
 OF_DEVICE, OF_TENANT = 8, 33  # drafts over which times are means: drafts made ahead come now and then
 OUTAGE = 2.0  # times what is usual, and assumed of a link, that a draft may be away to count in full
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten

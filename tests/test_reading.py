@@ -117,7 +117,8 @@ def test_it_gives_the_drive_back_and_reads_on() -> None:
     thread.close()
     empty, drafted = script.drafts[:2]
     assert empty.block == DraftBlock(base)
-    assert (drafted.block.base, len(drafted.block.tokens)) == (base + 1, 2)
+    assert drafted.block.base - base in (0, 1), "by what came first, the verdict or the end of reading"
+    assert len(drafted.block.tokens) == 2
 
 
 class TestChain:
