@@ -35,9 +35,10 @@ class Turn:
         self.server_drives = self.unanswered is None or self.hint == 0
 
     def verdict(self, answers: int, hint: int | None) -> bool:
-        """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none. True: its hint ends a rest.
+        """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none.
 
-        The server goes on decoding until a draft is there: a device that rested has a text to read first.
+        True: its hint ends a rest. The server goes on decoding until a draft is there: a device that rested has a text
+        to read first.
         """
         if self.unanswered is not None and self.unanswered.counter <= answers:
             self.unanswered = None
