@@ -36,6 +36,10 @@ times the present rate of each session whose device would draft less or more tha
 best one is taken, the present one included. That is all that keeps hints from flapping: while estimates stand still,
 each change makes the worth larger, so that changes end.
 
+**What came of it** (outcomes.py). The formulas know neither that one processor drafts for several sequences, nor that
+the next text is harder. So E(k) of drafts is multiplied by what sessions with drafts have committed beside their rates,
+over the same of the others.
+
 **A new session** gets its response at once. Its estimates begin with what its device showed before, or else with the
 mean of its tenant's devices, or with a guess (scheduler/estimates.py). What rests is probed: see probes.py.
 

@@ -63,9 +63,15 @@ class DraftPlanner(RoundTable):
     """What a choice of arms comes to, and which one is worth most."""
 
     def __init__(
-        self, sessions: Sequence[SessionView], profile: HardwareProfile, prompts: PromptLoad
+        self,
+        sessions: Sequence[SessionView],
+        profile: HardwareProfile,
+        prompts: PromptLoad,
+        worth: float = 1.0,
     ) -> None:
+        """`worth`: of a token that is planned with drafts of a device; see outcomes.py."""
         super().__init__(sessions)
+        self.tokens = np.where(self.device > 0, worth * self.tokens, self.tokens)
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
         self._drafting = profile.drafting or NO_DRAFTING
         self._prompts = prompts

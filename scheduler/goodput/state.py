@@ -8,10 +8,12 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.goodput.assignment import NO_DRAFTING, DraftPlanner, PromptLoad, StepLoad
+from scheduler.goodput.assignment import NO_DRAFTING, Assignment, DraftPlanner, PromptLoad, StepLoad
+from scheduler.goodput.outcomes import NOTHING_SEEN, SETTLED, Expected, Outcomes
 from scheduler.goodput.probes import LENGTH, Probe, ProbeCosts
 from scheduler.goodput.rounds import Chosen
 from scheduler.plan import SessionView, Slice
@@ -48,6 +50,8 @@ class GoodputState:
     newest: int = -1  # newest session with an arm
     probes: Mapping[Source, Probe] = field(default_factory=dict)
     until: float = -inf  # when the last probe ends
+    outcomes: Outcomes = NOTHING_SEEN
+    expected: Mapping[int, Expected] = field(default_factory=dict)  # of each session, by the latest review
     # What was found out since hints changed, to be looked up: a session waits for many plans, and its view stays
     waits: dict[int, Wait] = field(default_factory=dict)
 
@@ -93,7 +97,7 @@ def current(
 
 def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
     """With the best arms of a few new sessions, which change nothing for the others."""
-    planner = DraftPlanner(new, profile, old.prompts)
+    planner = DraftPlanner(new, profile, old.prompts, old.outcomes.worth)
     arms, hints, asks = _orders(new, planner, planner.response(old.load))
     return replace(
         old,
@@ -114,13 +118,35 @@ def _reviewed(
     present = [session for session in sessions if not session.absent]
     if not present:
         return state
-    planner = DraftPlanner(present, profile, _with_waiting(old.prompts, present, profile))
+    began = now - SETTLED * old.load.step_s
+    outcomes = old.outcomes
+    if old.expected:
+        outcomes = outcomes.after(old.expected, present, now - old.reviewed, began)
+    planner = DraftPlanner(present, profile, _with_waiting(old.prompts, present, profile), outcomes.worth)
     best = planner.best(np.array([old.arms.get(one.id, 0) for one in present]))
     load = planner.load(best)
     arms, hints, asks = _orders(present, planner, best.arms)
-    state = replace(state, arms=arms, hints=hints, asks=asks, load=load)
+    drafts = planner.device[best.arms, planner.all] > 0
+    expected = dict(_expected(old, present, best, drafts, outcomes.worth, now))
+    state = replace(state, arms=arms, hints=hints, asks=asks, load=load, outcomes=outcomes, expected=expected)
     probes = dict(_probes(state, present, profile, now))
     return replace(state, probes=probes, until=max([probe.until for probe in probes.values()], default=-inf))
+
+
+def _expected(
+    old: GoodputState,
+    sessions: Sequence[SessionView],
+    best: Assignment,
+    drafts: NDArray[np.bool_],
+    worth: float,
+    now: float,
+) -> Iterator[tuple[int, Expected]]:
+    """What the formulas promise of each session that writes; `drafts`: whether its device does, `worth`: of that."""
+    for one, rate, drafted in zip(sessions, best.rates.tolist(), drafts.tolist()):
+        before = old.expected.get(one.id)
+        since = before.since if before and before.drafts == drafted else now
+        if one.uncomputed <= 1:
+            yield one.id, Expected(one.context, rate / worth if drafted else rate, drafted, since)
 
 
 def _orders(
