@@ -28,7 +28,7 @@ from opensled_testbed.load.records import Clock, RequestRecord
 from opensled_testbed.rules import rule_of
 from opensled_testbed.traces import WHOLE, ItemTrace, Proposal
 
-GROUP = Group(drafter="lookup", draft_model="", draft_length=WHOLE, stop="adaptive")
+GROUP = Group(drafter="lookup", draft_model="", draft_length=WHOLE, stop="hint")
 
 
 class Drafts(NamedTuple):

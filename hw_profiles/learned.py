@@ -31,7 +31,7 @@ KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Rows up to which engines that pad steps do so by a few at a time, so that the first row of these costs what all do
 PADDED = 32
 LEARN_EVERY = 16  # steps between two fits
-FIRST_FITS = (4, 8)  # steps after which the first ones come
+FIRST_FITS = (4, 8, 12)  # steps after which the first ones come
 REMEMBERED = 64  # errors of the latest predictions
 HUBER = 1.5  # times the median error, beyond which a step counts less (Huber: 1.345 times the deviation)
 LEAST_SPREAD = 0.05  # median error that is always taken for noise

@@ -37,8 +37,7 @@ class Turn:
     def verdict(self, answers: int, hint: int | None) -> bool:
         """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none.
 
-        True: its hint ends a rest. The server goes on decoding until a draft is there: a device that rested has a text
-        to read first.
+        True: its hint ends a rest, so that the server now waits for a draft.
         """
         if self.unanswered is not None and self.unanswered.counter <= answers:
             self.unanswered = None
@@ -48,6 +47,8 @@ class Turn:
         self.hint = hint
         if hint == 0:
             self.server_drives = True
+        elif rested:
+            self.server_drives = False
         return rested and hint > 0
 
     def reopened(self, hint: int | None) -> Draft | None:

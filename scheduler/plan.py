@@ -23,7 +23,8 @@ class OfferView:
     reach: tuple[float, ...] = ()
     least: int = 0  # tokens of its drafts where the rule needs long ones, all or nothing; 0 = any
     hint: int | None = None  # the latest one that a device was given
-    # When the verdict left on which a device now drafts: it stays while the server decodes.
+    # When the verdict left on which a device now drafts: it stays while the server decodes. -inf = the device rested
+    # until then, and may have a long text to read first.
     asked_since: float = 0.0
     share: float = 1.0  # of the tokens that it is asked for, those that it proposes
     unread: int = 0  # tokens of the text that it has to read first

@@ -89,7 +89,7 @@ class Homes:
         """Of the kitchen's device: its text, the name of its drafter, and tokens a round."""
 
         async def main():
-            place = {"server": self.address, "token_file": str(self._folder / "kitchen"), "remember": False}
+            place = {"server": self.address, "token_file": str(self._folder / "kitchen")}
             device = await connect(EdgeConfig(**place, stop="fixed", draft_length=4, **config))
             try:
                 task = Task(ASKED, SamplingParams(temperature=0, max_tokens=40))

@@ -30,9 +30,7 @@ from scheduler.goodput.step_budget import (
 )
 from scheduler.plan import BatchPlan, OfferView, PolicyOptions, SessionView, Slice, Snapshot
 
-JITTERS = (
-    1.0  # usual deviations that a draft may be late before its session is decoded; simulated, 4 do as well
-)
+JITTERS = 1.0  # usual deviations that a draft may be late before its session is decoded; 4 simulated alike
 PRICES = 64  # chosen: places at most where the cost of a step is asked for; exact where rows are few
 PROMPTS = 0.25  # chosen: share of a full step for prompts; first tokens against the pace of answers
 WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of little use as a part

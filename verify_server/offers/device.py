@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 from opensled.messages import Draft, DraftBlock
 from opensled.turns import Turn
@@ -24,7 +25,8 @@ class DeviceDrafts(DraftSource):
         """Of a device of which nothing is known, without an `estimate`."""
         super().__init__(estimate or DraftEstimate(), budget)
         self.turn = Turn(self.estimate.device.hint)
-        self.asked_since = 0.0  # when the verdict left on which it now drafts
+        # When the verdict left on which it now drafts; -inf = it rested, so that it may have a long text to read first
+        self.asked_since = 0.0
         self._verdicts: deque[tuple[int, float]] = deque(maxlen=VERDICTS_TIMED)  # (length, time)
 
     def begin(self, now: float) -> None:
@@ -63,7 +65,7 @@ class DeviceDrafts(DraftSource):
         if draft is not None:
             self._ask(length, now)
         if self.turn.verdict(draft.counter if draft else 0, hint):
-            self.asked_since = now
+            self.asked_since = -inf
         if hint is not None:
             self.estimate.device.hint = hint
 
