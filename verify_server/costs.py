@@ -11,8 +11,8 @@ from verify_server.engine.base import Segment, TargetEngine
 log = logging.getLogger(__name__)
 
 # Steps that are measured at the start, twice: sessions, tokens of each, scores of each. What drafts add to a step lies
-# between them. The first four span what comes, else the fit takes the long ones for accidents. Chosen, as is the time for
-# all of them: a large target on a small machine measures fewer.
+# between them. The first four span what comes, else the fit takes the long ones for accidents. Chosen, as is the time
+# for all of them: a large target on a small machine measures fewer.
 MEASURED = ((1, 1, 1), (8, 1, 1), (8, 2, 2), (1, 32, 1), (1, 2, 2), (1, 4, 4))
 MEASURE_S = 2.0
 
