@@ -142,10 +142,10 @@ def test_verdicts_leave_before_the_server_drafts() -> None:
     server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 1, drafter=SimulatedDrafter(LAW, traces.items))
     server.open(reader)
     events.run(1.1)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
-    drafts = reader.session.sources.server
-    assert (server.totals.steps, server.totals.tokens, drafts.estimate.drafts) == (1, 1, 0)
+    drafts = reader.session.sources.server.estimate
+    assert (server.totals.steps, server.totals.tokens, drafts.drafts) == (1, 1, 0)
     events.run(2.2)
-    assert drafts.offer is not None and len(drafts.offer.block.tokens) == 3 and server.totals.tokens == 1
+    assert (drafts.drafts, server.totals.tokens) == (1, 1)
     events.run(2.4)
     assert (server.totals.steps, server.totals.tokens) == (2, 5)
     assert server.totals.busy_s == pytest.approx(2.6, rel=1e-3)

@@ -278,7 +278,7 @@ def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
 
 def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
     bench, judged, arrived = TreeBench(), [], []
-    bench.session.sources.device.estimate.judged = lambda length, accepted, tried=(): judged.append(
+    bench.session.sources.device.estimate.judged = lambda length, accepted, *_: judged.append(
         (length, accepted)
     )  # type: ignore
     bench.session.sources.device.estimate.arrived = lambda away, length, s: arrived.append(length)  # type: ignore
