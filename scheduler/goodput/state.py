@@ -114,7 +114,7 @@ def _reviewed(
 ) -> GoodputState:
     """With the best assignment of all present sessions."""
     newest = max([old.newest, *[one.id for one in sessions[-1:]]])
-    state = replace(old, reviewed=now, sessions=len(sessions), newest=newest, waits={})
+    state = replace(old, reviewed=now, sessions=len(sessions), newest=newest, waits={}, expected={})
     present = [session for session in sessions if not session.absent]
     if not present:
         return state
