@@ -102,6 +102,15 @@ def _log_levels_as_before():
         logger.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def _signal_handlers_as_before():
+    """A program that a test runs in this process may have set some: the next Ctrl-C of a test would end the worker."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def plain_logs():
     """Logs as a command has them by default, whatever an earlier test left behind."""
