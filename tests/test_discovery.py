@@ -81,7 +81,7 @@ def reached(monkeypatch):
     """Addresses that accept connections."""
     accepting = {NEAR, "192.168.1.8"}
 
-    async def accepts(address, port):
+    async def accepts(address, port, tls, name):
         return address in accepting
 
     monkeypatch.setattr(discovery, "_accepts", accepts)

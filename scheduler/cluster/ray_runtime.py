@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from opensled.errors import EngineError, OpenSledError, Unreachable, UsageError
 from opensled.registry import Registry
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import WatchedDirectory
+from scheduler.cluster.leftovers import end_leftovers, own_folder
 from scheduler.cluster.placement import Heartbeat
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, HostedServer, ReplicaSupervisor
 
@@ -49,14 +49,18 @@ STARTS = Registry("replica", {})
 
 @contextlib.contextmanager
 def own_ray(cpus: int) -> Iterator[None]:
-    """A Ray of this process alone, with so many CPUs, on loopback; it ends with the block, and with the process."""
-    with tempfile.TemporaryDirectory(prefix="opensled-", ignore_cleanup_errors=True) as folder:
+    """A Ray of this process alone, with so many CPUs, on loopback; it ends with the block, and with the process.
+
+    What outlives a process that is killed ends when the next one starts.
+    """
+    end_leftovers()
+    with own_folder() as folder:
         started = ray.init(
             address="local",
             num_cpus=cpus,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE,
-            _temp_dir=folder,
+            _temp_dir=str(folder),
             **_QUIET,
         )
         try:
