@@ -28,7 +28,7 @@ from tests.replicas import Cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
 from verify_server import service
-from verify_server.client_limits import ClientLimits
+from verify_server.client_limits import ClientLimits, Rate
 from verify_server.config import ServeConfig
 from verify_server.handout import hand_out as module
 from verify_server.security import Tenants
@@ -188,6 +188,38 @@ def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path)
             assert await parts(links[0])
 
     asyncio.run(main())
+
+
+def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
+    """A tenant begins transfers and leaves, as often as its calls allow: the bytes that it never took are others'."""
+    content = WEIGHTS * 4  # 1 MB
+    drafts = store_with(tmp_path / "store", manifest(), manifest(tenant="garage"), content=content)
+    file, rate = handed(content).sha256, 1e6
+
+    async def hostile(address):
+        """More than the calls of one honest client, as from several addresses."""
+        async with linked(address, token="g") as link:
+            while True:
+                asking = [asyncio.ensure_future(parts(link, file)) for _ in range(module.MOST_OF_CLIENT)]
+                await asyncio.sleep(0.02)
+                for task in asking:
+                    task.cancel()
+                await asyncio.gather(*asking, return_exceptions=True)
+
+    async def main():
+        limits = ClientLimits(calls=Rate(1e6, 1e6), refusals=Rate(1e6, 1e6))
+        async with (
+            serving(TENANTS, drafts=hand_out(drafts, rate), client_limits=limits) as (_, address),
+            linked(address, token="k") as link,
+            flooding([hostile], address),
+        ):
+            await asyncio.sleep(0.5)
+            began = time.monotonic()
+            assert b"".join(await parts(link, file)) == content
+            return time.monotonic() - began
+
+    # Its share of the rate beside four others, at worst
+    assert asyncio.run(main()) < 5 * len(content) / rate * 1.5
 
 
 def test_an_older_server_is_named(monkeypatch):

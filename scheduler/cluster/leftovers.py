@@ -77,5 +77,4 @@ def _end(process: Any) -> str:
     with contextlib.suppress(psutil.Error):
         title = f"{' '.join(process.cmdline()[:1]) or process.name()} (process {process.pid})"
         process.kill()
-        process.wait(5)
     return title
