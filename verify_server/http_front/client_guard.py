@@ -57,6 +57,8 @@ class ClientGuard:
             await self._app(scope, receive, send)
             return
         peer: RemoteEnd = scope[PEER]
+        if scope["path"] in FLEET_PATHS:
+            await self._clients.after_refusals(peer_name(*peer[:2]))
         try:
             tenant = self._tenant(scope, peer)
         except Unauthorized as error:
