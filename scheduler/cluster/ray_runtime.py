@@ -201,6 +201,7 @@ class Cluster:
     def __init__(self, spec: ClusterSpec | None) -> None:
         """Find or start the scheduler; without a `spec`, with the replicas that are there. Raises UsageError."""
         self._scheduler, self.key = _settled(spec) if spec else _found()
+        self.head = ray.get_runtime_context().gcs_address  # HOST:PORT
         self.directory = WatchedDirectory(self._state, time.monotonic)
 
     async def restart(self) -> None:
