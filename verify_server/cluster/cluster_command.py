@@ -164,8 +164,8 @@ async def _end_without_head(head: str, signals: asyncio.Queue[int]) -> None:
     """Drain as at SIGTERM once Ray's head is lost: replicas that are left end with it, and none comes back."""
     await head_lost(head)
     log.error(
-        "nothing listens at %s any more, where Ray's head was: this cluster ends with it. Start it again; devices go on "
-        "where they were",
+        "nothing listens at %s any more, where Ray's head was: this cluster ends with it. Start it again; devices "
+        "go on where they were",
         head,
     )
     signals.put_nowait(signal.SIGTERM)
