@@ -12,9 +12,8 @@ from opensled.errors import OpenSledError, Unauthorized
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0  # between two questions whether the device is still let in; chosen
-FRESH_S = (
-    1.0  # for which a refusal answers further requests: apps that ask on must not hammer the server; chosen
-)
+# For which a refusal answers further requests: apps that ask on and on must not hammer the server. Chosen.
+FRESH_S = 1.0
 
 
 class ServerWatch:

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from opensled.files import write_whole
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
 from tests.gated_target import GATE, reached
 
-SERVE = ("serve", "--engine", "tests.gated_target:load", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+SERVE = ("serve", "--engine", "tests.gated_target:load", "--listen", "127.0.0.1:0")
 ASKED = {"prompt": "Hi", "temperature": 0, "max_tokens": 80, "stream": True}
 SOON = 5.0  # seconds in which an edit counts, on a busy machine; a look at a file comes each second
 PATIENCE = 30.0
@@ -51,14 +51,14 @@ class Place:
         return str(self.folder / name)
 
     def start(self, stack: ExitStack) -> None:
-        flags = ("--tokens", self.path("tokens"), "--operator-keys", self.path("operators"))
+        own = f"127.0.0.1:{free_port()}"
+        flags = ("--http", own, "--tokens", self.path("tokens"), "--operator-keys", self.path("operators"))
         environment = {GATE: str(self.gate)}
-        log = self.folder / "serve.log"
         server = stack.enter_context(
-            Process((*SERVE, *flags), isolated=True, environment=environment, log=log)
+            Process((*SERVE, *flags), isolated=True, environment=environment)
         )
         self.server = server.wait_ready()
-        self.api = f"http://{api_of(log)}"
+        self.api = f"http://{own}"
         flags = (
             "--server",
             self.server,
@@ -77,12 +77,6 @@ class Place:
     def completion(self, base: str, key: str) -> httpx.Response:
         body = {**ASKED, "max_tokens": 4, "stream": False}
         return httpx.post(f"{base}/v1/completions", json=body, headers=bearer(key), timeout=PATIENCE)
-
-
-def api_of(log: Path) -> str:
-    """HOST:PORT of the API, as the server says it."""
-    [line] = [line for line in log.read_text().splitlines() if "http://" in line]
-    return line.partition("http://")[2].split("/")[0].split()[0]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pytest
 
 from scheduler.cluster import ray_guard
 from scheduler.cluster.leftovers import end_leftovers, own_folder
-from tests.system import until_now
 
 # A gateway, and an agent of its Ray that outlives it: with a log in the folder, and a title in place of a command line.
 GATEWAY = """
@@ -36,6 +36,16 @@ def own_temporary_folder(tmp_path, monkeypatch):
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def ended(process):
+    """Also when nobody has taken notice of its end yet."""
+    deadline = time.monotonic() + 20
+    while process.is_running() and process.status() != "zombie":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 @contextmanager

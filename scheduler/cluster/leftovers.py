@@ -64,7 +64,8 @@ def _using(folder: Path) -> list[Any]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+            has_open = any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+            if has_open and process.pid != os.getpid():  # we hold the lock
                 found.append(process)
     return found
 
