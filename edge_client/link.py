@@ -47,7 +47,6 @@ class Endpoint:
 
     server: str  # HOST:PORT
     token: str = field(default="", repr=False)  # bearer token, as it was at the start
-    tokens: Watched[str] | None = field(default=None, repr=False)  # where it comes from; None = it stays
     tls: bool = False
     tls_ca: Path | None = None  # PEM; None = the system's own
     tls_name: str = ""  # host that the certificate must name; "" = that of `server`
@@ -55,6 +54,7 @@ class Endpoint:
     timeout: float = 10.0  # seconds for Describe and GetTokenizer
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
     fallback: str = ""  # HOST:PORT of the server to ask while the other one cannot be reached; "" = none
+    tokens: Watched[str] | None = field(default=None, repr=False)  # where `token` comes from; None = it stays
 
     @property
     def bearer(self) -> str:

@@ -1,8 +1,12 @@
-"""Whether Ray's head is still there. Ray itself ends every process of its cluster a minute after it, without a word."""
+"""Whether the Ray of a gateway is still there: its head, and the node of this machine.
+
+Ray itself cuts every process of its cluster a minute after the head, in the midst of answers; without the node none.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from opensled.address import host_port
 
@@ -10,12 +14,15 @@ LOOK_S = 1.0  # between two looks, and for one; chosen
 GONE = 5  # looks in a row that find nothing. Chosen: a busy head is no dead one, and answers have 30 s to end
 
 
-async def head_lost(address: str) -> None:
-    """Returns once nothing has listened at the head's HOST:PORT for some seconds."""
-    missed = 0
-    while missed < GONE:
+async def ray_lost(ports: Sequence[str]) -> str:
+    """Returns the first of these HOST:PORT at which nothing has listened for some seconds."""
+    missed = dict.fromkeys(ports, 0)
+    while True:
         await asyncio.sleep(LOOK_S)
-        missed = 0 if await _listens(address) else missed + 1
+        for port in ports:
+            missed[port] = 0 if await _listens(port) else missed[port] + 1
+            if missed[port] == GONE:
+                return port
 
 
 async def _listens(address: str) -> bool:

@@ -22,6 +22,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 
+from opensled.address import joined
 from opensled.errors import EngineError, OpenSledError, Unreachable, UsageError
 from opensled.registry import Registry
 from scheduler.cluster import ray_guard
@@ -102,6 +103,13 @@ def machine_addresses() -> list[str]:
     kinds = (socket.AF_INET, socket.AF_INET6)
     cards = psutil.net_if_addrs().values()
     return [one.address.partition("%")[0] for card in cards for one in card if one.family in kinds]
+
+
+def _ports() -> list[str]:
+    """HOST:PORT of Ray's head, and of the node of this machine: without one of them there is no cluster."""
+    context = ray.get_runtime_context()
+    [node] = [each for each in ray.nodes() if each["NodeID"] == context.get_node_id()]
+    return [context.gcs_address, joined(node["NodeManagerAddress"], node["NodeManagerPort"])]
 
 
 def gpus_there() -> float:
@@ -201,7 +209,7 @@ class Cluster:
     def __init__(self, spec: ClusterSpec | None) -> None:
         """Find or start the scheduler; without a `spec`, with the replicas that are there. Raises UsageError."""
         self._scheduler, self.key = _settled(spec) if spec else _found()
-        self.head = ray.get_runtime_context().gcs_address  # HOST:PORT
+        self.ports = _ports()
         self.directory = WatchedDirectory(self._state, time.monotonic)
 
     async def restart(self) -> None:
