@@ -54,9 +54,7 @@ class Place:
         own = f"127.0.0.1:{free_port()}"
         flags = ("--http", own, "--tokens", self.path("tokens"), "--operator-keys", self.path("operators"))
         environment = {GATE: str(self.gate)}
-        server = stack.enter_context(
-            Process((*SERVE, *flags), isolated=True, environment=environment)
-        )
+        server = stack.enter_context(Process((*SERVE, *flags), isolated=True, environment=environment))
         self.server = server.wait_ready()
         self.api = f"http://{own}"
         flags = (
