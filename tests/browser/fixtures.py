@@ -111,8 +111,8 @@ def edge(server, *options, http="127.0.0.1:0", folder=None, **kept):
 
 
 def served(*options, http="127.0.0.1:0", listen="127.0.0.1:0", model="tiny", **kept):
-    """A server with a page; `http_of` tells where."""
-    arguments = ["serve", "--model", model, "--listen", listen, "--http", http, *options]
+    """A server with a page, whose devices alone draft; `http_of` tells where."""
+    arguments = ["serve", "--model", model, "--drafter", "none", "--listen", listen, "--http", http, *options]
     return Process(arguments, isolated=True, **kept)
 
 

@@ -15,9 +15,7 @@ from verify_server.drafting.none import NoDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.served_model import LoadedModel
 
-WEIGHING = (
-    "goodput"  # the policy that drafts only where that pays; others would draft a fixed length, or nothing
-)
+WEIGHING = "goodput"  # the policy that drafts only where it pays; others draft a fixed length, or nothing
 
 
 class Choice(NamedTuple):
