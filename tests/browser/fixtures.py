@@ -118,7 +118,7 @@ def served(*options, http="127.0.0.1:0", listen="127.0.0.1:0", model="tiny", **k
 
 def gated(gate, listen="127.0.0.1:0", *options):
     """A server of a slow target, which stops in mid-answer until the file `gate` is there."""
-    engine = ["--engine", "tests.gated_target:load", "--model", "fake"]
+    engine = ["--engine", "tests.gated_target:load", "--model", "fake", "--drafter", "none"]
     return Process(
         ["serve", *engine, "--listen", listen, *options], isolated=True, environment={GATE: str(gate)}
     )
