@@ -33,8 +33,8 @@ def tables(document: Found) -> list[str]:
         "of prompts asked at the same time, by the mean seconds of an answer), in brackets a bootstrap interval of "
         "95 % over them (none for a single one). ▼: below 1. *drafted*: the share of the sessions' steps, the reading "
         "of prompts included, that verified a draft of the server's own, how many of its tokens stood, and the tokens "
-        f"that a step of the target wrote. Required: {REQUIRED:g} of each kind; of named drafters that copy {ENOUGH:g} "
-        f"where answers do ({', '.join(COPYING)}).",
+        f"that a step of the target wrote. Required: {REQUIRED:g} of each kind; of drafters that copy {ENOUGH:g} where "
+        f"answers do ({', '.join(COPYING)}).",
         "",
         *(line for run in document["facts"]["runs"] for line in _run(run)),
     ]
