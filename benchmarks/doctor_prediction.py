@@ -146,7 +146,8 @@ def _examined(setup: Setup, arguments: Namespace) -> dict[str, Any]:
 def _served(words: list[str], delayed: bool) -> Iterator[str]:
     """HOST:PORT of a server on its core; from then on all that is started is on the device's core."""
     os.sched_setaffinity(0, {SERVER_CORE})
-    serve = ("serve", *words, "--threads", "1", "--listen", "127.0.0.1:0", "--no-prefix-cache")
+    fixed = ("--threads", "1", "--listen", "127.0.0.1:0", "--no-prefix-cache", "--drafter", "none")
+    serve = ("serve", *words, *fixed)
     with Process(serve, isolated=True, environment={"OMP_NUM_THREADS": "1"}) as process:
         address = process.wait_ready(600)
         os.sched_setaffinity(0, {DEVICE_CORE})

@@ -114,7 +114,17 @@ async def _answers(
 ) -> dict[str, Answers]:
     """What one server answers in each run."""
     weights = ("--model", str(path), "--dtype", "stored")  # their kind is what is compared
-    flags = ("--engine", "llamacpp", *weights, "--threads", "1", "--listen", "127.0.0.1:0")
+    flags = (
+        "--engine",
+        "llamacpp",
+        *weights,
+        "--drafter",
+        "none",
+        "--threads",
+        "1",
+        "--listen",
+        "127.0.0.1:0",
+    )
     with Process(("serve", *flags), isolated=True) as server:
         address = server.wait_ready()
         tasks = [

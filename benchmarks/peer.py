@@ -132,7 +132,7 @@ def _peer(stack: ExitStack, model: Path, name: str) -> Contender:
 def _ours(stack: ExitStack, model: Path, name: str) -> Contender:
     kv = ("--kv-tokens", str(SLOTS * CONTEXT), "--threads", "1")
     own_file = ("--model", str(model), "--dtype", "stored")  # as the peer serves it, whatever its size
-    serve = ("serve", "--engine", "llamacpp", *own_file, "--listen", "127.0.0.1:0", *kv)
+    serve = ("serve", "--engine", "llamacpp", *own_file, "--listen", "127.0.0.1:0", *kv, "--drafter", "none")
     with pinned(SERVER_CORE):
         server = stack.enter_context(Process(serve, isolated=True))
     drafter = "none" if name == OURS else "lookup"  # the one that needs no model

@@ -24,6 +24,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
+    "server_default": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,
     "hierarchy_agreement": hierarchy_agreement.section,
     "hierarchy_capacity": hierarchy_capacity.section,

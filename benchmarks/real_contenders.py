@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -47,6 +48,8 @@ CONTENDERS: Mapping[str, Contender] = {
     "fixed k = 4": Contender(("--stop", "fixed", "--draft-length", "4")),
 }
 
+VLLM = "vllm"  # needs a Python that has it
+NO_DRAFTER = ("--drafter", NONE)  # devices are compared with a server that drafts nothing
 # What `opensled serve --model TARGET` is asked for beside that; the default is what a user gets.
 SETUPS: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -54,6 +57,7 @@ SETUPS: Mapping[str, tuple[str, ...]] = {
     "torch, fast": ("--engine", "torch", "--numerics", "fast"),
     "torch, bfloat16": ("--engine", "torch", "--dtype", "bfloat16", "--numerics", "fast"),
     "llamacpp": ("--engine", "llamacpp"),
+    VLLM: ("--engine", "vllm"),
 }
 SAMPLINGS: Mapping[str, Mapping[str, float]] = {"greedy": {"temperature": 0}, "T = 0.8": {"temperature": 0.8}}
 
@@ -107,7 +111,8 @@ def start(
     stack: ExitStack, target: str, setup: str, names: Sequence[str], drafts: Mapping[str, Path]
 ) -> Started:
     """The servers, and a device for each contender."""
-    both = {BOTH: serving(stack, target, setup, {SERVER_CORE, DEVICE_CORE})} if BOTH in names else {}
+    cores = {SERVER_CORE, DEVICE_CORE}
+    both = {BOTH: serving(stack, target, setup, cores, NO_DRAFTER)} if BOTH in names else {}
     server = serve(stack, target, setup, {SERVER_CORE})
     servers = {name: process.wait_ready(READY_S) for name, process in both.items()}
     os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
@@ -120,17 +125,24 @@ def start(
 
 def serve(stack: ExitStack, target: str, setup: str, cores: set[int]) -> str:
     """Address of a server with a thread on each of `cores`, once it is ready."""
-    return serving(stack, target, setup, cores).wait_ready(READY_S)
+    return serving(stack, target, setup, cores, NO_DRAFTER).wait_ready(READY_S)
 
 
-def serving(stack: ExitStack, target: str, setup: str, cores: set[int], more: Sequence[str] = ()) -> Process:
+def serving(
+    stack: ExitStack,
+    target: str,
+    setup: str,
+    cores: set[int],
+    more: Sequence[str],
+    python: str = sys.executable,
+) -> Process:
     """Such a server as it starts, with `more` options; it keeps no prefixes, for each turn is a new user's."""
     threads = str(len(cores))
     words = ("serve", "--model", target, *SETUPS[setup], "--threads", threads, "--listen", "127.0.0.1:0")
     os.sched_setaffinity(0, cores)
     environment = {"OMP_NUM_THREADS": threads, **_cache()}
     command = (*words, "--no-prefix-cache", *more)
-    return stack.enter_context(Process(command, isolated=True, environment=environment))
+    return stack.enter_context(Process(command, isolated=True, environment=environment, python=python))
 
 
 def _edge(server: str, contender: Contender, drafts: Mapping[str, Path]) -> Process:

@@ -46,6 +46,8 @@ def server(model: Path, *more: str) -> Iterator[Contender]:
         str(model),
         "--dtype",
         "stored",
+        "--drafter",
+        "none",
         "--listen",
         "127.0.0.1:0",
     )

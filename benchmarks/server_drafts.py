@@ -2,7 +2,7 @@
 
     python -m benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
         [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
-        [--figure server_drafts|heads] [--quick] [--out FOLDER]
+        [--figure server_drafts|heads|server_default] [--vllm-python FILE] [--quick] [--out FOLDER]
 
 One `opensled serve --drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, names_of, parser_of, say
 from benchmarks.readme import write_readme
-from benchmarks.real_contenders import NONE, SAMPLINGS, SETUPS, level, told_file
+from benchmarks.real_contenders import NONE, SAMPLINGS, SETUPS, VLLM, level, told_file
 from benchmarks.real_document import Raw
 from benchmarks.real_plot import write_plot
 from benchmarks.real_summary import Unit, rate
@@ -54,7 +54,9 @@ ENGINES = "torch,llamacpp"
 DRAFTERS = {
     "server_drafts": "none,lookup,cacheback,model",
     "heads": "none,specformer,ctc,lookup,cacheback,model",
+    "server_default": "none,auto",
 }
+VLLM_PYTHON = Path(__file__).resolve().parents[1] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
 QUICK_DRAFTERS = "none,lookup"
 
 
@@ -82,6 +84,7 @@ def main(words: list[str] | None = None) -> int:
     )
     add("--samplings", default=GREEDY, help=f"of {', '.join(SAMPLINGS)}; default %(default)s")
     add("--max-tokens", type=int, default=64, help="of an answer; default %(default)s")
+    add("--vllm-python", type=Path, default=VLLM_PYTHON, help="of engine vllm; default %(default)s")
     add("--no-stream", action="store_true", help="ask for answers in one piece: no time to a first text")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
@@ -99,12 +102,19 @@ class Task:
     runs: list[Run]
     kinds: list[str]
     path: Path | None  # of the results; None = they are not kept
+    vllm_python: Path
 
     @classmethod
     def of(cls, arguments: Namespace) -> Task:
         """Raises UsageError for names and numbers that there are not."""
         quick, out = arguments.quick, folder_of(arguments)
         names = _drafters(arguments.drafters or (QUICK_DRAFTERS if quick else DRAFTERS[arguments.figure]))
+        runs = list(_runs(arguments))
+        if any(run.setup == VLLM for run in runs) and not arguments.vllm_python.is_file():
+            raise UsageError(
+                f"engine vllm needs a Python that has vLLM, and there is none at {arguments.vllm_python}: run `make "
+                "vllm-install`, or name one with --vllm-python"
+            )
         kinds = arguments.kinds or ("chat" if quick else ",".join(KINDS))
         about = {
             "target": arguments.target,
@@ -117,9 +127,10 @@ class Task:
             draft_model=arguments.draft_model,
             about=about,
             prompts=_positive((1 if quick else 10) if arguments.prompts is None else arguments.prompts),
-            runs=list(_runs(arguments)),
+            runs=runs,
             kinds=names_of(kinds, (*KINDS, *MORE_KINDS)),
             path=out / f"{arguments.figure}.json" if out else None,
+            vllm_python=arguments.vllm_python,
         )
 
     def lacking(self, raw: Raw, run: Run) -> Iterator[list[Group]]:
@@ -178,7 +189,8 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
         exit_on_signals()  # so that no process outlives the run
         raw["pieces"].append(provenance(f"{COMMAND} {shlex.join(words)}".rstrip()))
     for run, groups in wanted:
-        with started(task.about["target"], run.setup, task.names, task.draft_model) as servers:
+        target = task.about["target"]
+        with started(target, run.setup, task.names, task.draft_model, task.vllm_python) as servers:
             asyncio.run(_lap(task, raw, run, groups, servers))
     print(_told(raw, task.path))
     if found := list(changed(raw["units"])):

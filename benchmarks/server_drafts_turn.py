@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,10 +17,11 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.real_contenders import READY_S, SERVER_CORE, serving
+from benchmarks.real_contenders import READY_S, SERVER_CORE, VLLM, serving
 from opensled.errors import OpenSledError
 from opensled.scrape import Between, scrape
 from opensled_testbed.client import stream_chat
+from opensled_testbed.process_guard import below
 from opensled_testbed.processes import QUIET, Process, free_port
 
 KV_TOKENS = 20000  # of each server: eight prompts of some 1,000 tokens, and their answers
@@ -55,16 +57,17 @@ class Said(NamedTuple):
 
 @contextmanager
 def started(
-    target: str, setup: str, drafters: Sequence[str], draft_model: str
+    target: str, setup: str, drafters: Sequence[str], draft_model: str, vllm_python: Path
 ) -> Iterator[dict[str, Server]]:
     """A server for each drafter; `draft_model`: of drafter model. This process keeps off their core meanwhile."""
+    python = str(vllm_python) if setup == VLLM else sys.executable
     cores = os.sched_getaffinity(0)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, cores)
         found = {}
         for name in drafters:
             http = f"127.0.0.1:{free_port()}"
-            process = serving(stack, target, setup, {SERVER_CORE}, _words(name, draft_model, http))
+            process = serving(stack, target, setup, {SERVER_CORE}, _words(name, draft_model, http), python)
             found[name] = process, http  # they load one after the other: no two of them at once on one core
             process.wait_ready(READY_S)
         os.sched_setaffinity(0, cores - {SERVER_CORE} or cores)
@@ -152,8 +155,8 @@ def digest(text: str) -> str:
 
 
 def cpu_s(servers: Sequence[Server]) -> float:
-    """Processor seconds that these servers have used (Linux counts in hundredths)."""
-    return sum(_cpu_s(server.pid) for server in servers)
+    """Processor seconds that these servers have used with all their processes (Linux counts in hundredths)."""
+    return sum(_cpu_s(pid) for server in servers for pid in below(server.pid))
 
 
 def _cpu_s(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""server_drafts.json and heads.json for docs/benchmarks/README.md and the terminal: ratios, drafts, verdicts."""
+"""server_drafts.json and its like for docs/benchmarks/README.md and the terminal: ratios, drafts, verdicts."""
 
 from __future__ import annotations
 

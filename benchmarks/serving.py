@@ -78,7 +78,7 @@ def _ours(engine: str, model: Path, threads: int) -> Iterator[tuple[Contender, s
         "--threads",
         str(threads),
     )
-    kv = ("--http", f"127.0.0.1:{port}", "--kv-tokens", str(SLOTS * CONTEXT))
+    kv = ("--http", f"127.0.0.1:{port}", "--kv-tokens", str(SLOTS * CONTEXT), "--drafter", "none")
     dtype = ("--dtype", "bfloat16") if engine == "torch" else ("--dtype", "stored")
     with Process((*words, *kv, *dtype), isolated=True) as process:
         process.wait_ready()

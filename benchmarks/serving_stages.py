@@ -132,7 +132,15 @@ def _serve(ends: Connection, engine: str, model: str, port: int) -> None:
     dtype = "bfloat16" if engine == "torch" else "stored"
     http = f"127.0.0.1:{port}"
     command.serve(
-        ServeConfig(model=model, engine=engine, dtype=dtype, listen="127.0.0.1:0", http=http, kv_tokens=16384)
+        ServeConfig(
+            model=model,
+            engine=engine,
+            dtype=dtype,
+            listen="127.0.0.1:0",
+            http=http,
+            kv_tokens=16384,
+            drafter="none",
+        )
     )
 
 

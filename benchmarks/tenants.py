@@ -29,7 +29,18 @@ def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str)
         tokens.write_text("".join(f"{tenant} {tenant}\n" for tenant in tenants))
         command = (
             *("serve", "--model", server.model, "--engine", EMULATED, "--listen", "127.0.0.1:0"),
-            *("--policy", "goodput", "--threads", "1", "--log-level", "error", "--tokens", str(tokens)),
+            *(
+                "--policy",
+                "goodput",
+                "--drafter",
+                "none",
+                "--threads",
+                "1",
+                "--log-level",
+                "error",
+                "--tokens",
+                str(tokens),
+            ),
         )
         with Process((*command, *flags), isolated=True, environment=environment(server, dilation)) as process:
             process.wait_ready()

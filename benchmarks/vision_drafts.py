@@ -101,12 +101,13 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
 
 
 def _setups(exits: Mapping[int, str]) -> Iterator[Setup]:
-    yield Setup(NONE)
+    none = ("--drafter", "none")
+    yield Setup(NONE, none)
     for layers, folder in exits.items():
         yield Setup(f"exit:{layers}", ("--drafter", "exit", "--draft-model", folder))
         yield Setup(f"exit:{layers} without its layer", ("--drafter", f"exit:{layers}"))
         yield Setup(
-            f"device, text alone, exit:{layers}", (), ("--drafter", "llamacpp", "--draft-model", folder)
+            f"device, text alone, exit:{layers}", none, ("--drafter", "llamacpp", "--draft-model", folder)
         )
 
 

@@ -103,7 +103,8 @@ def _onnx_draft(view: DemoView) -> Path | None:
 
 
 def _server(path: Path, *engine: str) -> Process:
-    fixed = ("--model", str(path), "--threads", "1", "--listen", "127.0.0.1:0", "--json")
+    """The devices alone draft here."""
+    fixed = ("--model", str(path), "--drafter", "none", "--threads", "1", "--listen", "127.0.0.1:0", "--json")
     return Process(("serve", *fixed, "--engine", *engine, *QUIET), isolated=True)
 
 

@@ -120,6 +120,6 @@ class RelayConfig:
 
     @property
     def serving(self) -> ServeConfig:
-        """As a server towards the devices."""
+        """As a server towards the devices; nothing drafts beside the relay's model."""
         shared = [each.name for each in fields(self) if each.name in _SERVES]
-        return ServeConfig(**{name: getattr(self, name) for name in shared}, rules=MATCH)
+        return ServeConfig(**{name: getattr(self, name) for name in shared}, rules=MATCH, drafter="none")

@@ -20,6 +20,7 @@ SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned 
 OF_DEVICE, OF_TENANT = 8, 33  # drafts over which times are means: drafts made ahead come now and then
 OUTAGE = 2.0  # times what is usual, and assumed of a link, that a draft may be away to count in full
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
+OFFERED = 256.0  # drafts asked for by a tenant, after which half of what came of them is forgotten
 LEAST = 0.01  # chance below which nothing is compared
 MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
 
@@ -94,6 +95,8 @@ class DeviceEstimate:
         self.confidences: ConfidenceCalibration = ConfidenceCalibration(
             tenant.confidences if tenant else None
         )
+        # Of the tokens that all sequences of the tenant have asked the server's drafter for, those that it proposed
+        self.offered: FadingRatio = tenant.offered if tenant else FadingRatio(OFFERED, PRIOR, PRIOR)
         self._tenant = tenant
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 

@@ -29,6 +29,8 @@ def server(gate):
             "serve",
             "--engine",
             "tests.gated_target:load",
+            "--drafter",
+            "none",
             "--model",
             "fake",
             "--listen",

@@ -11,6 +11,7 @@ import logging
 import pytest
 
 from edge_client.commits import Commit
+from edge_client.drafters.none import NoneDrafter
 from edge_client.remote import RetryPolicy
 from edge_client.telemetry import Telemetry
 from http_api.responses import total, usage
@@ -19,13 +20,15 @@ from opensled.codec import decode_server, encode_server
 from opensled.errors import InvalidRequest, ProtocolError, Unsupported, UsageError
 from opensled.messages import Guide, Open, SamplingParams, Verdict
 from opensled.origins import colour_of
+from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, Weather, continuation
 from tests.gated_target import SlowEngine
-from tests.system import ask, running
+from tests.system import FOREVER, ask, running
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.acceptance.consent import require_rule
 from verify_server.acceptance.loose import LooseRule
 from verify_server.acceptance.served import ServedRule, ServedRules
+from verify_server.drafting.model import ServerModel
 from verify_server.security import TenantLimits, Tenants
 from verify_server.session_manager import SessionLimits
 
@@ -135,6 +138,22 @@ def test_opened_says_what_the_rule_takes():
                 assert (takes.least_draft, takes.max_tree > 0) == (15 * is_loose, not is_loose)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("rule", ["match", LENIENT])
+def test_under_a_loose_rule_the_server_drafts_nothing(rule):
+    """What its draft model errs in would stand though no device has drafted it."""
+
+    async def scenario():
+        model = FakeEngine(num_blocks=200, target=lambda text: 1 + len(text) % 3)
+        options = {"drafter": ServerModel(model), "policy": Fcfs(FOREVER, 4), "limits": serving_loose()}
+        async with running(FakeEngine(num_blocks=200), **options) as network:
+            answer = await ask(network, PROMPT, NoneDrafter(), rule=rule)
+            return list(answer.tokens), network.manager.loop.machine.stats.own.tokens
+
+    text, drafted = asyncio.run(scenario())
+    assert text == continuation(PROMPT, 40)
+    assert (drafted > 0) == (rule == "match")
 
 
 # -- what is told of loose tokens -------------------------------------------------------------------------------

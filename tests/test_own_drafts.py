@@ -190,6 +190,17 @@ def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing() -
     assert reads.read == 100
 
 
+def test_a_new_session_expects_as_many_drafts_as_the_others_of_its_tenant_had() -> None:
+    """Else its device would rest until it is seen that the server hardly drafts."""
+    book = DeviceBook()
+    for _ in range(3):
+        one = ServerDrafts(book.of("chats", ""))
+        for _ in range(20):
+            one.take(proposal(), 4, 400)
+    assert ServerDrafts(book.of("chats", "")).share.ratio < 0.2
+    assert ServerDrafts(book.of("others", "")).share.ratio == 1.0
+
+
 def test_chances_are_told_by_drafters_that_know_them() -> None:
     sure, silent = an_own_draft(), an_own_draft()
     sure.take(proposal(0.5, 0.5), 2, 5)

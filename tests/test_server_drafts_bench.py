@@ -149,9 +149,9 @@ def test_names_with_commas_stand_between_semicolons() -> None:
     assert names_of("torch; torch, fast", known) == ["torch", "torch, fast"]
 
 
-def test_heads_copy_nothing_and_need_not() -> None:
+def test_heads_copy_nothing_and_need_not_nor_does_the_default() -> None:
     unit = _unit("extraction", 0, lookup=_turn(5.0), model=_turn(5.0))
-    unit["answers"] |= {"ctc": _turn(5.0), "specformer": _turn(5.0)}
+    unit["answers"] |= {"ctc": _turn(5.0), "specformer": _turn(5.0), "auto": _turn(5.0)}
     missed = summary(RUN, [unit])["missed"]
     assert {each["drafter"] for each in missed} == {"lookup", "model"}
 
@@ -239,6 +239,10 @@ def test_answers_for_which_a_server_had_not_its_core_alone_are_counted() -> None
         (("--users", "0"), "0 is too few"),
         (("--prompts", "0"), "0 is too few"),
         (("--drafters", "none"), "nothing to compare with none"),
+        (
+            ("--engines", "vllm", "--vllm-python", "no-such"),
+            "there is none at no-such: run `make vllm-install`",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(words, told, capsys) -> None:

@@ -51,7 +51,9 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
         address = server.wait_ready(60)
         lines = log.read_text().splitlines()
         assert lines[0] == "loading tiny"
-        planned, loaded, tested, ready, then = [line for line in lines[1:] if not line.startswith("still ")]
+        planned, loaded, tested, drafter, ready, then = [
+            line for line in lines[1:] if not line.startswith("still ")
+        ]
         assert re.fullmatch(
             r"memory on cpu: weights \d+ MiB, KV [\d.]+ .iB for [\d,]+ tokens, to compute in .*; .* are free",
             planned,
@@ -60,6 +62,7 @@ def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
             r"read 4 million weights in \d+\.\d s; testing how this machine computes them", loaded
         )
         assert re.fullmatch(r"tested in \d+\.\d s", tested)
+        assert drafter == "drafter: auto -> lookup"
         assert ready.startswith("tiny is ready: engine torch, ") and "context 1,024 tokens" in ready
         assert then == f"next: opensled chat --server {address}"
         log.write_text("")

@@ -47,6 +47,7 @@ MODELS = {
 
 
 # What files of models are made of: the wheel has the files themselves (hatch_build.py).
+ALONE = ("--drafter", "none", "--listen", "127.0.0.1:0")  # a server whose devices draft
 PIECES = (".recipe.json", ".head", ".int8")
 PAGE = "http_api/page/page.html"
 UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("opensled/service/units/*.conf")}
@@ -90,7 +91,7 @@ def check_contents(wheel: Path) -> None:
 def check_without_torch(whole: Path, folder: Path) -> None:
     """A clean environment with extra `llamacpp` serves `tiny`, of the GGUF file in the wheel."""
     opensled = install(f"opensled[llamacpp] @ {whole.as_uri()}", folder / "without-torch")
-    serve = [str(opensled), "serve", "--model", "tiny", "--engine", "llamacpp", "--listen", "127.0.0.1:0"]
+    serve = [str(opensled), "serve", "--model", "tiny", "--engine", "llamacpp", *ALONE]
     with subprocess.Popen(
         serve, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True
     ) as server:
@@ -111,7 +112,7 @@ def check_device(wheel: Path, whole: Path, folder: Path) -> None:
     assert PAGE in files, "the device's wheel lacks the page"
     packages = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert not packages & SERVERS and packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
-    with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0"], isolated=True) as server:
+    with Process(["serve", "--model", "tiny", *ALONE], isolated=True) as server:
         address = server.wait_ready()
         for number, python in enumerate(pythons()):
             venv = folder / f"device-{number}"

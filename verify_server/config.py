@@ -18,6 +18,7 @@ from verify_server.handout.config import HandOutConfig
 from verify_server.kept.config import KeepConfig
 
 MOST_NAME = 128  # characters of a further name; chosen
+AUTO_DRAFTER = "auto"
 
 
 def model_names(listed: str) -> tuple[str, ...]:
@@ -132,9 +133,10 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         0, "drafts that policy static waits for; 0 = one from every session", low=0, metavar="N"
     )
     drafter: str = option(
-        "none",
+        AUTO_DRAFTER,
         f"drafter beside the target: {', '.join(SERVER_DRAFTERS.names())}, or your own module:callable; devices draft "
-        "as well. vllm:NAME: vLLM's own (ngram, suffix, mtp, eagle3, dflash, draft_model)",
+        "as well. vllm:NAME: vLLM's own (ngram, suffix, mtp, eagle3, dflash, draft_model). auto: lookup, with engine "
+        "vllm vllm:ngram, with --draft-model model; none with policies other than goodput",
         often=True,
         apart=True,
     )

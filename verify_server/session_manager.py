@@ -339,7 +339,9 @@ class SessionManager:
         budget = DraftBudget(quota, record, MIN_ACCEPTANCE, riders=riders)
         device = DeviceDrafts(self.devices.of(tenant, message.device), budget)
         stage, server = self.loop.machine.target.drafting, None
-        if stage is not None and not rule.draft_probs:  # else the rule must know what tokens are drawn from
+        # A rule with `draft_probs` must know what tokens are drawn from; a loose one lets tokens of a draft stand, and
+        # who asks for it means the device's model.
+        if stage is not None and rule.lossless and not rule.draft_probs:
             server = stage.source(self._drafters.of(tenant, ""), DraftBudget(riders=riders))
         return DraftSources(self._limits_under(rule), device, server)
 

@@ -145,7 +145,7 @@ def _servers(
         replay.TEXTS: str(folder / "texts.json"),
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
-    more = {ALONE: [], DRAFTING: ["--drafter", "benchmarks.gpu.replay:load"]}
+    more = {ALONE: ["--drafter", "none"], DRAFTING: ["--drafter", "benchmarks.gpu.replay:load"]}
     started = {
         name: stack.enter_context(Process([*words, *flags], isolated=True, environment=told))
         for name, flags in more.items()

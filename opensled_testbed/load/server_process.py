@@ -126,7 +126,7 @@ def command(server: Server, dilation: float) -> list[str]:
 
 def _drafter(server: Server) -> tuple[str, ...]:
     if not server.draft:
-        return ()
+        return "--drafter", "none"
     real = server.draft if server.has_head else "model"
     drafter = RECORDED if server.accelerator else real
     return "--drafter", drafter, "--server-draft", str(server.draft_length)

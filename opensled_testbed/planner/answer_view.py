@@ -26,7 +26,7 @@ ROWS = {
 }
 WHO = {ALONE: "nobody", DEVICES: "the devices", SERVER: "the server", BOTH: "devices and server"}
 START = {
-    ALONE: "Start the server as it is, and devices with --drafter none.",
+    ALONE: "Start server and devices with --drafter none.",
     DEVICES: "Start server and devices as they are: policy goodput asks for drafts where they help.",
     SERVER: "Start the server with --drafter {drafter}, and devices with --drafter none.",
     BOTH: "Start the server with --drafter {drafter}, and devices as they are.",

@@ -22,7 +22,7 @@ class SimulatedDrafter:
         assert law.drafting is not None, "a drafter needs a draft model, or a head"
         self._spent_s = 0.0
         drafter = drafter_of(items, law, self._spend)
-        self.stage = DraftStage(drafter, VOCABULARY, lambda: self._spent_s)
+        self.stage = DraftStage(drafter, VOCABULARY, clock=lambda: self._spent_s)
         self._book = DeviceBook()
 
     def _spend(self, seconds: float) -> None:

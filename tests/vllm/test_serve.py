@@ -154,7 +154,7 @@ def value(exposed: str, name: str) -> float:
 def wanted():
     """What engine torch writes, asked without a device: answers of all kinds, and long ones."""
     address = f"127.0.0.1:{free_port()}"
-    with serve("torch", "--http", address) as process:
+    with serve("torch", "--http", address, "--drafter", "none") as process:
         process.wait_ready()
         return at_once(address), at_once(address, [LONG] * 8, QUESTIONS)
 
@@ -171,7 +171,9 @@ def server(api):
 
 
 def test_texts_without_a_device_are_those_of_engine_torch(server, api, wanted):
+    """By default vLLM's own lookup drafts."""
     assert_equal(at_once(api), wanted[0])
+    assert counted(api, "server_drafts_total") > 0
 
 
 @pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback", "llamacpp", CHAIN])
@@ -213,6 +215,7 @@ def test_vllm_drafts_beside_the_devices(wanted, drafter):
 def test_what_it_says_of_itself(server, api):
     with urlopen(f"http://{api}/v1/models") as reply:
         assert json.load(reply)["data"][0]["id"] == "tiny"
+    assert counted(api, 'drafter_info{drafter="vllm:ngram"}') == 1
     refused = pytest.raises(BadRequestError, match="engine vllm tells no log-probabilities of a prompt")
     with OpenAI(base_url=f"http://{api}/v1", api_key="none") as client, refused:
         client.completions.create(model="tiny", prompt="hello", echo=True, logprobs=1, max_tokens=2)

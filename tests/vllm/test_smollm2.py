@@ -45,7 +45,7 @@ def texts(address: str) -> list[object]:
 @pytest.fixture(scope="module")
 def wanted():
     address = f"127.0.0.1:{free_port()}"
-    with serve("torch", *MODEL, "--http", address) as process:
+    with serve("torch", *MODEL, "--http", address, "--drafter", "none") as process:
         process.wait_ready(600)
         return texts(address)
 

@@ -1,30 +1,63 @@
-"""The drafter beside the target that a server's options name."""
+"""The drafter beside the target: the one that a server's options name, or the one that suits its engine and policy."""
 
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from opensled.errors import UsageError
-from verify_server.config import ServeConfig
+from opensled.logs import tell
+from verify_server.config import AUTO_DRAFTER, ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.none import NoDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.served_model import LoadedModel
 
+WEIGHING = "goodput"  # the policy that drafts only where it pays; others draft a fixed length, or nothing
+
+
+class Choice(NamedTuple):
+    """What drafts beside the target."""
+
+    drafter: str  # as --drafter names it
+    why: str = ""  # it is none, where nobody has said so
+
+
+def chosen(config: ServeConfig) -> Choice:
+    """What --drafter auto stands for: a drafter that costs nothing while it rests, or the draft model that is named.
+
+    A draft model that is not named is not loaded: with four users and more it gained nothing on a processor, where
+    lookup gained a third (docs/drafters.md). Any other drafter is taken as it is.
+    """
+    if config.drafter != AUTO_DRAFTER:
+        return Choice(config.drafter)
+    is_vllm = config.engine == "vllm"
+    if config.draft_model and not is_vllm:  # that engine has several drafters with a model, and says so
+        return Choice("model")
+    if config.policy != WEIGHING:
+        return Choice("none", f"policy {config.policy} does not weigh what its drafts bring")
+    if config.draft_wait == inf:
+        return Choice("none", "--draft-wait inf leaves drafting to devices")
+    return Choice("vllm:ngram" if is_vllm else "lookup")
+
 
 def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
-    """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
-    _refuse_published(config)
-    drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
-    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)
+    """The stage with the drafter of `config`; None = there is none. Raises the errors of loading it."""
+    name, why = chosen(config)
+    _refuse_published(config.draft_model, name)
+    drafter = SERVER_DRAFTERS.get(name)(config, target)
+    if config.drafter == AUTO_DRAFTER:
+        tell(f"drafter: {AUTO_DRAFTER} -> {name}{why and f' ({why})'}")
+    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size, name)
 
 
-def _refuse_published(config: ServeConfig) -> None:
+def _refuse_published(draft_model: str, drafter: str) -> None:
     """Raises UsageError for a head in the format of the `speculators` package, which its config.json tells."""
-    if config.drafter.startswith("vllm:"):
+    if drafter.startswith("vllm:"):
         return
-    for folder in filter(None, (config.draft_model, config.drafter)):
+    for folder in filter(None, (draft_model, drafter)):
         try:
             about = json.loads((Path(folder).expanduser() / "config.json").read_bytes())
         except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""No drafter beside the target: `opensled serve` without `--drafter`."""
+"""No drafter beside the target: `opensled serve --drafter none`."""
 
 from __future__ import annotations
 

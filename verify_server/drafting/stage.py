@@ -75,9 +75,14 @@ class DraftStage:
     """Runs the drafter of a server in the engine's thread."""
 
     def __init__(
-        self, drafter: ServerDrafter, vocab_size: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        drafter: ServerDrafter,
+        vocab_size: int,
+        name: str = "",
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`vocab_size`: ids that a draft may hold."""
+        """`vocab_size`: ids that a draft may hold; `name`: of the drafter, for the metrics."""
+        self.name = name
         self._drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
         self._over: deque[int] = deque()  # sessions that are over
 

@@ -32,8 +32,9 @@ class ServerDrafts(DraftSource):
         super().__init__(estimate, budget)
         self.needs_kv, self.reads_blocks = needs_kv, reads_blocks
         self.read = 0  # tokens of the text that the drafter has read
-        # Of the tokens that the drafter was asked for, those that it proposed
-        self.share = FadingRatio(SHARE, PRIOR, PRIOR)
+        # Of the tokens that the drafter was asked for, those that it proposed: for a new session as for the others
+        self._usual = estimate.device.offered
+        self.share = FadingRatio(SHARE, PRIOR * self._usual.ratio, PRIOR)
 
     def ask(self, most: int, limits: DraftLimits, length: int, now: float) -> int:
         """Tokens that the drafter is to draft after the step, where the plan has `most`."""
@@ -55,6 +56,7 @@ class ServerDrafts(DraftSource):
             self.hold(block, 0.0)
         if not proposal.unread:
             self.share.add(min(count, asked), asked)
+            self._usual.add(min(count, asked), asked)
         if count:
             self.estimate.arrived(0.0, count, 0.0)
 

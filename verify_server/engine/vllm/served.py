@@ -13,6 +13,7 @@ from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell, told_long
 from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
+from verify_server.drafting.choice import chosen
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import arguments, costs, loading, versions
@@ -68,7 +69,8 @@ def load(config: ServeConfig) -> VllmModel:
         from verify_server.engine.vllm.model_folder import folder_of
 
     folder = folder_of(config.model)
-    own = config.drafter.removeprefix(OWN) if config.drafter.startswith(OWN) else "none"
+    drafter = chosen(config).drafter
+    own = drafter.removeprefix(OWN) if drafter.startswith(OWN) else "none"
     draft = (
         str(folder_of(config.draft_model))
         if own == "draft_model" and config.draft_model
@@ -124,11 +126,11 @@ def _problems(config: ServeConfig) -> Iterator[str]:
 
 
 def _drafter_problems(config: ServeConfig) -> Iterator[str]:
-    name = config.drafter
+    name = chosen(config).drafter
     if not (name in BESIDE or name.startswith(OWN)):
         yield (
             f"--drafter {name} is not served beside it; choose from {', '.join(BESIDE)}, or one of vLLM's own, such as "
             "vllm:ngram"
         )
-    if config.draft_model and not name.startswith(OWN):
+    if config.draft_model and not config.drafter.startswith(OWN):
         yield f"--draft-model {config.draft_model} has no drafter that takes it; add --drafter vllm:draft_model"
