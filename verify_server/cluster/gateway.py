@@ -19,8 +19,10 @@ from typing import Any
 import grpc
 
 from opensled import codec
+from opensled.answer_counts import AnswerCounts
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Moved, Open
+from opensled.probes import DRAINING
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
@@ -38,6 +40,7 @@ from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, To
 
 log = logging.getLogger(__name__)
 
+NO_REPLICA = "no replica serves at the moment; try again"
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
 MOST_STREAMS = 4096  # of one tenant at the same time, without --tenant-sessions; chosen: of many replicas
 LINGER = 60.0  # seconds for which a reader may be silent, as at a replica
@@ -60,6 +63,7 @@ class GatewayStats:
     refused: Counter[str] = field(default_factory=Counter)  # by code
     lost: int = 0  # streams that their replica ended; with --proxy only
     limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit
+    answers: AnswerCounts = field(default_factory=AnswerCounts)  # over HTTP
 
 
 class Gateway:
@@ -123,7 +127,14 @@ class Gateway:
             # If this one has just stopped, the next one answers
             with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
                 return await self.links.of(beat).ask(method, request)
-        raise Unreachable("no replica serves at the moment; try again")
+        raise Unreachable(NO_REPLICA)
+
+    @property
+    def unready(self) -> str:
+        """Why no new sequence finds a replica; "" = one does."""
+        if self.draining:
+            return DRAINING
+        return "" if self.links.serving() else NO_REPLICA
 
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self.stats.refused)

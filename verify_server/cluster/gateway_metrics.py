@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opensled.metrics import Metric, model_metric
+from opensled.answer_counts import answer_metrics
+from opensled.metrics import Metric, build_metric, model_metric
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.cluster.gateway import Gateway
 
@@ -24,6 +25,8 @@ def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
         ),
         Metric("requests_refused_total", "Requests that reached no replica.", lambda: stats.refused, "code"),
         Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
+        *answer_metrics(stats.answers),
+        build_metric(),
         Metric("streams_lost_total", "Streams passed through that their replica ended.", lambda: stats.lost),
         *_replicas(directory),
     ]

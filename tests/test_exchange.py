@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from http_api.app import build_app
-from http_api.request_ids import HEADER, RequestIds
+from http_api.exchange import HEADER, Exchanges
 from tests.fake_backend import FakeBackend, chat
 
 
 def answer(path, body=None, headers=None, backend=None):
     async def request():
-        app = RequestIds(build_app(backend or FakeBackend()))
+        app = Exchanges(build_app(backend or FakeBackend()))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
             return await client.request("POST" if body else "GET", path, json=body, headers=headers)

@@ -1,0 +1,143 @@
+"""What a server counts of whole answers, as those who asked wait for them: by tenant, and by the route they came on.
+
+The names are vLLM's where it has the metric. The time per token is the mean of an answer, as drafts and slow readers
+make single gaps mean little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from opensled.metrics import SECONDS, Histogram, Histograms, Metric
+
+CANCELLED = "cancelled"  # as a finish reason: who asked left before the end
+ENDS = ("eos", "stop", "length", CANCELLED)
+GRPC = "grpc"  # the route of devices; those of HTTP are paths
+OTHER = "other"  # a route that gives no answers; and all tenants that came after the first MOST pairs
+MOST = 256  # pairs of tenant and route. Chosen: each has some 6 KB of text at a scrape
+WHOLE = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # upper bounds in seconds
+LABELS = "tenant,route"
+
+
+@dataclass
+class RouteCounts:
+    """Of one tenant's answers on one route."""
+
+    # each end begins at 0, so that rates are right from the first answer on
+    ended: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDS, 0)))
+    errors: Counter[str] = field(default_factory=Counter)  # requests, by code
+    prompt_tokens: int = 0
+    tokens: int = 0
+    first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    per_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    whole: Histogram = field(default_factory=lambda: Histogram(WHOLE))
+
+
+class AnswerCounts:
+    """Those of all tenants and routes of one server."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], RouteCounts] = {}
+
+    def of(self, tenant: str, route: str) -> RouteCounts:
+        """Names of tenants come from the token file or from certificates, so they are many at most, never endless."""
+        key = (tenant, route)
+        if key not in self._found and len(self._found) >= MOST:
+            key = (OTHER, route)
+        if key not in self._found:
+            self._found[key] = RouteCounts()
+        return self._found[key]
+
+    def items(self) -> list[tuple[tuple[str, str], RouteCounts]]:
+        """(tenant, route) and their counts; may be called from any thread."""
+        return list(self._found.items())
+
+
+class AnswerClock:
+    """One answer under way."""
+
+    def __init__(self, counts: RouteCounts, began: float, timed: bool = True) -> None:
+        """`began`: when the request arrived, on the monotonic clock; not `timed`: a part of the answer came before."""
+        self._counts, self._began, self._timed = counts, began, timed
+        self._first = self._last = 0.0  # when the first and the latest token left
+        self.tokens = 0
+
+    def heard(self, tokens: int) -> None:
+        """So many further tokens have left."""
+        if tokens <= 0:
+            return
+        self._last = time.monotonic()
+        if not self.tokens:
+            self._first = self._last
+            if self._timed:
+                self._counts.first_token.add(self._first - self._began)
+        self.tokens += tokens
+        self._counts.tokens += tokens
+
+    def ended(self, reason: str) -> None:
+        """The answer is over. An error is none of its ends, and counts once for a request."""
+        counts = self._counts
+        counts.ended[reason] += 1
+        if reason == CANCELLED or not self._timed:
+            return
+        counts.whole.add(time.monotonic() - self._began)
+        if self.tokens > 1:
+            counts.per_token.add((self._last - self._first) / (self.tokens - 1))
+
+
+def answer_metrics(counts: AnswerCounts) -> list[Metric]:
+    """All metrics of answers."""
+
+    def histograms(of: Callable[[RouteCounts], Histogram]) -> Callable[[], Histograms]:
+        return lambda: Histograms({key: of(each) for key, each in counts.items()})
+
+    def numbers(of: Callable[[RouteCounts], int]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {key: of(each) for key, each in counts.items()}
+
+    def kinds(of: Callable[[RouteCounts], Mapping[str, int]]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {
+            (*key, kind): number for key, each in counts.items() for kind, number in dict(of(each)).items()
+        }
+
+    return [
+        Metric(
+            "time_to_first_token_seconds",
+            "From the request to its first token.",
+            histograms(lambda each: each.first_token),
+            LABELS,
+        ),
+        Metric(
+            "request_time_per_output_token_seconds",
+            "Mean time per token of an answer after its first token.",
+            histograms(lambda each: each.per_token),
+            LABELS,
+        ),
+        Metric(
+            "e2e_request_latency_seconds",
+            "From the request to the end of its answer.",
+            histograms(lambda each: each.whole),
+            LABELS,
+        ),
+        Metric(
+            "request_success_total",
+            "Answers by their end.",
+            kinds(lambda each: each.ended),
+            f"{LABELS},finished_reason",
+        ),
+        Metric(
+            "errors_total",
+            "Requests that ended with an error, refused ones included.",
+            kinds(lambda each: each.errors),
+            f"{LABELS},code",
+        ),
+        Metric(
+            "prompt_tokens_total",
+            "Tokens of their prompts.",
+            numbers(lambda each: each.prompt_tokens),
+            LABELS,
+        ),
+        Metric("generation_tokens_total", "Tokens of answers.", numbers(lambda each: each.tokens), LABELS),
+    ]
