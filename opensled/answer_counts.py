@@ -35,12 +35,28 @@ class RouteCounts:
     per_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     whole: Histogram = field(default_factory=lambda: Histogram(WHOLE))
 
+    def include(self, other: RouteCounts) -> None:
+        """Count its answers, too."""
+        self.ended.update(other.ended)
+        self.errors.update(other.errors)
+        self.prompt_tokens += other.prompt_tokens
+        self.tokens += other.tokens
+        self.first_token.include(other.first_token)
+        self.per_token.include(other.per_token)
+        self.whole.include(other.whole)
+
+
+# Of each (tenant, route)
+Counted = tuple[tuple[tuple[str, str], RouteCounts], ...]
+
 
 class AnswerCounts:
-    """Those of all tenants and routes of one server."""
+    """Those of all tenants and routes of one server, or of several together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *others: Counted) -> None:
         self._found: dict[tuple[str, str], RouteCounts] = {}
+        for counted in others:
+            self.include(counted)
 
     def of(self, tenant: str, route: str) -> RouteCounts:
         """Names of tenants come from the token file or from certificates, so they are many at most, never endless."""
@@ -51,9 +67,14 @@ class AnswerCounts:
             self._found[key] = RouteCounts()
         return self._found[key]
 
-    def items(self) -> list[tuple[tuple[str, str], RouteCounts]]:
-        """(tenant, route) and their counts; may be called from any thread."""
-        return list(self._found.items())
+    def include(self, counted: Counted) -> None:
+        """Count these answers, too."""
+        for (tenant, route), counts in counted:
+            self.of(tenant, route).include(counts)
+
+    def now(self) -> Counted:
+        """What is counted, and goes on; may be called from any thread."""
+        return tuple(self._found.items())
 
 
 class AnswerClock:
@@ -88,18 +109,18 @@ class AnswerClock:
             counts.per_token.add((self._last - self._first) / (self.tokens - 1))
 
 
-def answer_metrics(counts: AnswerCounts) -> list[Metric]:
-    """All metrics of answers."""
+def answer_metrics(now: Callable[[], Counted]) -> list[Metric]:
+    """All metrics of answers, which `now` gives at each scrape."""
 
     def histograms(of: Callable[[RouteCounts], Histogram]) -> Callable[[], Histograms]:
-        return lambda: Histograms({key: of(each) for key, each in counts.items()})
+        return lambda: Histograms({key: of(each) for key, each in now()})
 
     def numbers(of: Callable[[RouteCounts], int]) -> Callable[[], dict[tuple[str, ...], float]]:
-        return lambda: {key: of(each) for key, each in counts.items()}
+        return lambda: {key: of(each) for key, each in now()}
 
     def kinds(of: Callable[[RouteCounts], Mapping[str, int]]) -> Callable[[], dict[tuple[str, ...], float]]:
         return lambda: {
-            (*key, kind): number for key, each in counts.items() for kind, number in dict(of(each)).items()
+            (*key, kind): number for key, each in now() for kind, number in dict(of(each)).items()
         }
 
     return [

@@ -41,6 +41,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def include(self, other: Histogram) -> None:
+        """Count its observations, too; it has the same bounds."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts)]
+        self.sum += other.sum
+
 
 @dataclass
 class DraftCounts:

@@ -24,7 +24,7 @@ def metrics(manager: SessionManager) -> list[Metric]:
         lambda: {loop.machine.target.facts.way: 1},
         "way",
     )
-    answers = answer_metrics(manager.stats.answers)
+    answers = answer_metrics(manager.stats.answers.now)
     return [model, engine, build_metric(), *_step_metrics(loop), *own, *served, *answers]
 
 

@@ -26,7 +26,7 @@ from verify_server.security import Tenants, Tls
 from verify_server.served_model import TextCodec
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import Ending, serve_stream
-from verify_server.stream_record import StreamRecord
+from verify_server.stream_record import StreamRecord, is_fronted
 
 log = logging.getLogger(__name__)
 
@@ -96,19 +96,15 @@ class VerifyService:
         return self._tokenizer
 
     async def Sequence(self, requests: Any, context: Any) -> None:
-        await run_stream(
-            self.clients,
-            await self._client(context),
-            context,
-            self._manager.limits.linger,
-            self._serve_device,
-        )
+        client, linger = await self._client(context), self._manager.limits.linger
+        serve = self.serve if is_fronted(context.invocation_metadata()) else self._serve_device
+        await run_stream(self.clients, client, context, linger, serve)
 
     async def GetDraft(self, requests: Any, context: Any) -> None:
         await run_stream(self.clients, await self._client(context), context, SILENT_S, self._drafts.serve)
 
     async def _serve_device(self, stream: ByteStream) -> None:
-        """The HTTP API tells of its own answers."""
+        """One that counts; an HTTP API counts its own answers."""
         record = StreamRecord(self._manager.stats.answers, stream.client.tenant)
         try:
             await self.serve(stream, record)

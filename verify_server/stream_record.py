@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from opensled.answer_counts import CANCELLED, GRPC, AnswerClock, AnswerCounts
 from opensled.messages import Cancel, ClientMessage, Failure, Moved, Open, Opened, ServerMessage, Verdict
 
+FRONTED = (("opensled-fronted", "1"),)  # metadata: a gateway's HTTP API asks, and counts the answer itself
 LOST, MOVED = "lost", "moved"  # ends of a stream whose answer goes on in another one; they are only logged
 
 log = logging.getLogger(__name__)
+
+
+def is_fronted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
+    """Whether a gateway's HTTP API has sent these metadata of a call."""
+    return any(each in FRONTED for each in map(tuple, metadata or ()))
 
 
 class StreamRecord:

@@ -170,7 +170,7 @@ class Gateway:
         self.stats.placed[beat.replica] += 1
         self.stats.resumed += bool(message.committed or message.resume_token)
         if self._proxy or passes:
-            await self._forward(first, beat, stream)
+            await self._forward(first, beat, stream, passes)
         else:
             token = self._token(message, beat, stream.client.tenant)
             await stream.write(codec.server_bytes(Moved(beat.address, token)))
@@ -200,9 +200,9 @@ class Gateway:
         known = self._is_home(beat, message, tenant)
         return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
 
-    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream) -> None:
+    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream, fronted: bool) -> None:
         """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
-        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded)
+        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded, fronted)
         sending = asyncio.ensure_future(_send(first, stream, call))
         try:
             while (message := await _next(call)) is not grpc.aio.EOF:
