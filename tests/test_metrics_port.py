@@ -52,7 +52,7 @@ def test_the_exposition_is_well_formed(sides, side):
     names = [family.name for family in families]
     assert len(names) == len(set(names)) == len(sides[side])
     for metric in sides[side]:
-        assert re.fullmatch(r"opensled:[a-z][a-z_]*[a-z]", metric.full_name)
+        assert re.fullmatch(r"opensled:[a-z][a-z0-9_]*[a-z]", metric.full_name)
         assert not re.search(r"milli|micro|_ms$|_s$|minutes|kilo|percent", metric.name)
         assert f"# HELP {metric.full_name} {metric.help}" in text and metric.help.endswith(".")
     for family in families:
@@ -74,14 +74,14 @@ def test_the_four_names_of_speculation_are_those_of_vllm():
 
 def test_the_documentation_names_exactly_what_exists(sides):
     page = (ROOT / "docs/operations.md").read_text()
-    rows = re.findall(r"^\| `opensled:(\w+)(?:\{(\w+)\})?` \| (.*?) \| (.*?) \|", page, re.M)
+    rows = re.findall(r"^\| `opensled:(\w+)(?:\{([\w,]+)\})?` \| (.*?) \| (.*?) \|", page, re.M)
     documented = {
         side: {(name, label) for name, label, *marks in rows if marks[column] == "yes"}
         for column, side in enumerate(("server", "device"))
     }
     assert documented == {side: {(m.name, m.label) for m in found} for side, found in sides.items()}
     # The gateway's own table: tests/test_metrics_scheduling.py
-    of_gateway = set(re.findall(r"^\| `opensled:(\w+)(?:\{\w+\})?` \| (?!yes|no)", page, re.M))
+    of_gateway = set(re.findall(r"^\| `opensled:(\w+)(?:\{[\w,]+\})?` \| (?!yes|no)", page, re.M))
     mentioned = set(re.findall(r"opensled:(\w+)", page)) - of_gateway
     suffixes = re.compile(r"_(bucket|sum|count)$")
     existing = {metric.name for found in sides.values() for metric in found}

@@ -111,7 +111,7 @@ def test_metrics_are_told_on_loopback_only():
         figures = metrics(device)
         async with asking(device, Access(local=True), figures) as client:
             page = await client.get("/metrics")
-            assert page.status_code == 200 and "opensled:answers_total" in page.text
+            assert page.status_code == 200 and "opensled:request_success_total" in page.text
         async with asking(device, figures=figures) as client:
             assert (await client.get("/metrics")).status_code == 404
         async with asking(device, Access(local=True, keys=("key",)), figures) as client:
