@@ -81,6 +81,8 @@ class Exchange:
             "request_id": self.id,
             "code": self.code,
         }
+        if not (self.prompt_tokens or self.completion_tokens):
+            del facts["prompt_tokens"], facts["completion_tokens"]
         return {name: fact for name, fact in facts.items() if fact not in ("", None)}
 
 

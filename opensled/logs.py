@@ -207,7 +207,7 @@ def ready_address(line: str) -> str:
     """HOST:PORT of a ready line, in either form; "" for another line."""
     if line.startswith("{"):
         try:
-            line = json.loads(line)["message"]
+            line = str(json.loads(line)["message"])
         except (ValueError, KeyError):
             return ""
     return line.removeprefix(READY).strip() if line.startswith(READY) else ""

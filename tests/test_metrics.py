@@ -224,7 +224,10 @@ def test_a_device_counts_ends_of_every_kind():
             with pytest.raises(Overloaded):
                 await read(device)
             found = samples(scrape(device_metrics.metrics(device)))
-            assert found["request_success_total", "length"] == 2 and found["request_success_total", "cancelled"] == 1
+            assert (
+                found["request_success_total", "length"] == 2
+                and found["request_success_total", "cancelled"] == 1
+            )
             assert found["errors_total", "overloaded"] == 1
             assert found["drafters_busy",] == 0
 
