@@ -16,8 +16,7 @@ from opensled.metrics import Metric
 from opensled.probes import DRAINING, LIVE, READY, Probes
 from opensled_testbed.processes import Process, free_port
 from tests.fake_backend import FakeBackend, call
-from tests.http_serving import HI, asking, http_serving
-from tests.replicas import cluster
+from tests.http_serving import asking, http_serving
 from tests.slow_start import DONE, PIPE
 from tests.system import until
 from tests.test_gateway_http import api, until_ready

@@ -6,6 +6,7 @@ import os
 import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -112,8 +113,7 @@ def test_a_certificate_that_is_replaced_counts_for_new_connections(files, monkey
         assert get(address, "/metrics", KEY).status_code == 200
         renewed = issued(STRANGER, HERE)
         for name, text in (("cert", renewed.cert), ("key", renewed.key)):
-            with open(files[name], "wb") as file:
-                file.write(text)
+            Path(files[name]).write_bytes(text)
         assert get(address, "/metrics", KEY, STRANGER).status_code == 200
     finally:
         opened.close()
