@@ -109,56 +109,62 @@ class AnswerClock:
             counts.per_token.add((self._last - self._first) / (self.tokens - 1))
 
 
-def answer_metrics(now: Callable[[], Counted]) -> list[Metric]:
+Now = Callable[[], Counted]
+Numbers = Callable[[], dict[tuple[str, ...], float]]
+
+
+def answer_metrics(now: Now) -> list[Metric]:
     """All metrics of answers, which `now` gives at each scrape."""
-
-    def histograms(of: Callable[[RouteCounts], Histogram]) -> Callable[[], Histograms]:
-        return lambda: Histograms({key: of(each) for key, each in now()})
-
-    def numbers(of: Callable[[RouteCounts], int]) -> Callable[[], dict[tuple[str, ...], float]]:
-        return lambda: {key: of(each) for key, each in now()}
-
-    def kinds(of: Callable[[RouteCounts], Mapping[str, int]]) -> Callable[[], dict[tuple[str, ...], float]]:
-        return lambda: {
-            (*key, kind): number for key, each in now() for kind, number in dict(of(each)).items()
-        }
-
     return [
         Metric(
             "time_to_first_token_seconds",
             "From the request to its first token.",
-            histograms(lambda each: each.first_token),
+            _histograms(now, lambda each: each.first_token),
             LABELS,
         ),
         Metric(
             "request_time_per_output_token_seconds",
             "Mean time per token of an answer after its first token.",
-            histograms(lambda each: each.per_token),
+            _histograms(now, lambda each: each.per_token),
             LABELS,
         ),
         Metric(
             "e2e_request_latency_seconds",
             "From the request to the end of its answer.",
-            histograms(lambda each: each.whole),
+            _histograms(now, lambda each: each.whole),
             LABELS,
         ),
         Metric(
             "request_success_total",
             "Answers by their end.",
-            kinds(lambda each: each.ended),
+            _kinds(now, lambda each: each.ended),
             f"{LABELS},finished_reason",
         ),
         Metric(
             "errors_total",
             "Requests that ended with an error, refused ones included.",
-            kinds(lambda each: each.errors),
+            _kinds(now, lambda each: each.errors),
             f"{LABELS},code",
         ),
         Metric(
             "prompt_tokens_total",
             "Tokens of their prompts.",
-            numbers(lambda each: each.prompt_tokens),
+            _numbers(now, lambda each: each.prompt_tokens),
             LABELS,
         ),
-        Metric("generation_tokens_total", "Tokens of answers.", numbers(lambda each: each.tokens), LABELS),
+        Metric(
+            "generation_tokens_total", "Tokens of answers.", _numbers(now, lambda each: each.tokens), LABELS
+        ),
     ]
+
+
+def _histograms(now: Now, of: Callable[[RouteCounts], Histogram]) -> Callable[[], Histograms]:
+    return lambda: Histograms({key: of(each) for key, each in now()})
+
+
+def _numbers(now: Now, of: Callable[[RouteCounts], int]) -> Numbers:
+    return lambda: {key: of(each) for key, each in now()}
+
+
+def _kinds(now: Now, of: Callable[[RouteCounts], Mapping[str, int]]) -> Numbers:
+    return lambda: {(*key, kind): number for key, each in now() for kind, number in dict(of(each)).items()}

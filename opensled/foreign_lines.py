@@ -60,6 +60,7 @@ def _pass_on(reader: int, own: int) -> None:
     with os.fdopen(reader, "rb") as lines:
         while line := lines.readline(LONGEST):
             if line.startswith(b'{"time": "') and line.endswith(b"}\n"):
-                os.write(own, line)
+                with suppress(OSError):  # nobody reads it any more; those who write go on
+                    os.write(own, line)
             elif text := line.decode("utf-8", "replace").strip():
                 logs.tell_foreign(text)

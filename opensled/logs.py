@@ -30,6 +30,7 @@ OURS = (
     "edge_client",
     "verify_server",
     "scheduler",
+    "relay",
     "hw_profiles",
     "opensled_testbed",
     "opensled_training",
@@ -109,6 +110,11 @@ class _Stderr(logging.StreamHandler):
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = self.kept or sys.stderr
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """What the handler itself would tell comes back to it where standard error is captured, without end."""
+        if self.kept is None:
+            super().handleError(record)
 
 
 def keep(stream: TextIO | None) -> None:

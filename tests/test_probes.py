@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import time
 
+import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from opensled import probes as module
 from opensled.errors import Loading
@@ -15,11 +19,14 @@ from opensled.exposition import MetricsPort
 from opensled.metrics import Metric
 from opensled.probes import DRAINING, LIVE, READY, Probes
 from opensled_testbed.processes import Process, free_port
+from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
 from tests.http_serving import asking, http_serving
+from tests.serving import serving
 from tests.slow_start import DONE, PIPE
 from tests.system import until
 from tests.test_gateway_http import api, until_ready
+from verify_server.security import Tenants, Tls
 
 EXAMPLE = Metric("example", "An example.", lambda: 7)
 PATHS = (LIVE, "/health", *READY)
@@ -89,7 +96,6 @@ def _while_hanging(url, release):
 
 def test_slow_clients_keep_no_probe_out(told):
     """Each of them has sent half a request; the oldest give way."""
-    import socket
 
     from opensled.exposition import MOST_CONNECTIONS
 
@@ -143,10 +149,21 @@ def test_a_gateway_says_that_no_replica_serves_and_that_it_drains():
     asyncio.run(scenario())
 
 
+def test_grpc_health_answers_over_tls_without_a_token():
+    async def scenario():
+        tls = Tls(issued(AUTHORITY, HERE))
+        async with serving(Tenants((("secret-1", "alice"),)), tls) as (_, address):
+            trusted = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
+            async with grpc.aio.secure_channel(address, trusted) as channel:
+                asked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+                return (await asked).status
+
+    assert asyncio.run(scenario()) == health_pb2.HealthCheckResponse.SERVING
+
+
 @pytest.mark.parametrize("verb", ["serve", "edge", "relay"])
 def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
     """A device and a relay wait for the server, which loads until somebody writes into the pipe."""
-    import os
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
