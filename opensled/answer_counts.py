@@ -17,9 +17,9 @@ CANCELLED = "cancelled"  # as a finish reason: who asked left before the end
 ENDS = ("eos", "stop", "length", CANCELLED)
 GRPC = "grpc"  # the route of devices; those of HTTP are paths
 OTHER = "other"  # a route that gives no answers; and all tenants that came after the first MOST pairs
-MOST = 256  # pairs of tenant and route. Chosen: each has some 6 KB of text at a scrape
+MOST = 256  # pairs of route and tenant. Chosen: each has some 6 KB of text at a scrape
 WHOLE = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # upper bounds in seconds
-LABELS = "tenant,route"
+LABELS = "route,tenant"
 
 
 @dataclass
@@ -46,7 +46,7 @@ class RouteCounts:
         self.whole.include(other.whole)
 
 
-# Of each (tenant, route)
+# Of each (route, tenant)
 Counted = tuple[tuple[tuple[str, str], RouteCounts], ...]
 
 
@@ -60,16 +60,16 @@ class AnswerCounts:
 
     def of(self, tenant: str, route: str) -> RouteCounts:
         """Names of tenants come from the token file or from certificates, so they are many at most, never endless."""
-        key = (tenant, route)
+        key = (route, tenant)
         if key not in self._found and len(self._found) >= MOST:
-            key = (OTHER, route)
+            key = (route, OTHER)
         if key not in self._found:
             self._found[key] = RouteCounts()
         return self._found[key]
 
     def include(self, counted: Counted) -> None:
         """Count these answers, too."""
-        for (tenant, route), counts in counted:
+        for (route, tenant), counts in counted:
             self.of(tenant, route).include(counts)
 
     def now(self) -> Counted:
@@ -138,13 +138,13 @@ def answer_metrics(now: Now) -> list[Metric]:
             "request_success_total",
             "Answers by their end.",
             _kinds(now, lambda each: each.ended),
-            f"{LABELS},finished_reason",
+            f"finished_reason,{LABELS}",
         ),
         Metric(
             "errors_total",
             "Requests that ended with an error, refused ones included.",
             _kinds(now, lambda each: each.errors),
-            f"{LABELS},code",
+            f"code,{LABELS}",
         ),
         Metric(
             "prompt_tokens_total",
@@ -167,4 +167,4 @@ def _numbers(now: Now, of: Callable[[RouteCounts], int]) -> Numbers:
 
 
 def _kinds(now: Now, of: Callable[[RouteCounts], Mapping[str, int]]) -> Numbers:
-    return lambda: {(*key, kind): number for key, each in now() for kind, number in dict(of(each)).items()}
+    return lambda: {(kind, *key): number for key, each in now() for kind, number in dict(of(each)).items()}

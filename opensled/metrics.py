@@ -85,7 +85,9 @@ class Metric:
     name: str  # without prefix; a counter's ends in _total
     help: str
     read: Callable[[], Reading]
-    label: str = ""  # whose values `read` maps from; of several, as "tenant,route", it maps from tuples
+    # Whose values `read` maps from. Of several, as "route,tenant", it maps from tuples; in alphabetical order, as they
+    # are written at a scrape.
+    label: str = ""
 
     @property
     def full_name(self) -> str:
@@ -123,8 +125,8 @@ def model_metric(names: Callable[[], Iterable[str]]) -> Metric:
 
 def build_metric() -> Metric:
     """Which build this is: a sample of 1 with its versions."""
-    versions = opensled.__version__, platform.python_version()
-    return Metric("build_info", "1 for this build.", lambda: {versions: 1.0}, "version,python")
+    versions = platform.python_version(), opensled.__version__
+    return Metric("build_info", "1 for this build.", lambda: {versions: 1.0}, "python,version")
 
 
 def registry(metrics: Sequence[Metric]) -> CollectorRegistry:

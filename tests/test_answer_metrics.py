@@ -19,8 +19,8 @@ from opensled.answer_counts import (
     answer_metrics,
 )
 from opensled.errors import InvalidRequest, Overloaded
-from opensled.messages import Cancel, Open, Opened, SamplingParams
-from opensled.metrics import Metric
+from opensled.messages import Cancel, Open, Opened, SamplingParams, Verdict
+from opensled.metrics import Metric, build_metric
 from tests.devices import device_on, read
 from tests.http_serving import HI, asking, http_serving, said
 from tests.replicas import cluster
@@ -63,8 +63,8 @@ def test_answers_over_http_count_for_their_tenant_and_route():
             return samples(scrape(metrics(manager))), took
 
     found, took = asyncio.run(scenario())
-    alice = ("alice", COMPLETIONS)
-    assert found[("request_success_total", *alice, "length")] == 3
+    alice = (COMPLETIONS, "alice")
+    assert found[("request_success_total", "length", *alice)] == 3
     assert found[("generation_tokens_total", *alice)] == 36
     for name in ("time_to_first_token", "request_time_per_output_token", "e2e_request_latency"):
         assert found[(f"{name}_seconds_count", *alice)] == 3
@@ -75,10 +75,10 @@ def test_answers_over_http_count_for_their_tenant_and_route():
     # The mean time of each further token, 11 of them, is what is left after the first one
     further = found[("request_time_per_output_token_seconds_sum", *alice)]
     assert 0 < 11 * further <= whole - first
-    assert found["request_success_total", "bob", CHAT, "length"] == 1
-    assert found["generation_tokens_total", "bob", CHAT] == 5
-    assert found["prompt_tokens_total", "bob", CHAT] > 0
-    assert ("request_success_total", "bob", COMPLETIONS, "length") not in found
+    assert found["request_success_total", "length", CHAT, "bob"] == 1
+    assert found["generation_tokens_total", CHAT, "bob"] == 5
+    assert found["prompt_tokens_total", CHAT, "bob"] > 0
+    assert ("request_success_total", "length", COMPLETIONS, "bob") not in found
 
 
 def test_errors_count_once_for_a_request_by_code_and_route():
@@ -95,9 +95,9 @@ def test_errors_count_once_for_a_request_by_code_and_route():
     found = asyncio.run(scenario())
     errors = {key[1:]: number for key, number in found.items() if key[0] == "errors_total"}
     assert errors == {
-        ("local", COMPLETIONS, InvalidRequest.code): 1,
-        ("local", OTHER, "not_found"): 1,
-        ("local", COMPLETIONS, Overloaded.code): 1,
+        (InvalidRequest.code, COMPLETIONS, "local"): 1,
+        ("not_found", OTHER, "local"): 1,
+        (Overloaded.code, COMPLETIONS, "local"): 1,
     }
 
 
@@ -111,9 +111,9 @@ def test_an_answer_whose_reader_leaves_is_cancelled_and_has_no_latency():
             return samples(scrape(metrics(manager)))
 
     found = asyncio.run(scenario())
-    assert found["request_success_total", "local", COMPLETIONS, CANCELLED] == 1
-    assert found["time_to_first_token_seconds_count", "local", COMPLETIONS] == 1
-    assert found["e2e_request_latency_seconds_count", "local", COMPLETIONS] == 0
+    assert found["request_success_total", CANCELLED, COMPLETIONS, "local"] == 1
+    assert found["time_to_first_token_seconds_count", COMPLETIONS, "local"] == 1
+    assert found["e2e_request_latency_seconds_count", COMPLETIONS, "local"] == 0
 
 
 def test_answers_to_devices_have_the_route_grpc():
@@ -127,16 +127,16 @@ def test_answers_to_devices_have_the_route_grpc():
 
     stats, found = asyncio.run(scenario())
     for tenant, tokens in (("alice", stats.completion_tokens), ("bob", GREEDY.max_tokens)):
-        assert found["request_success_total", tenant, GRPC, "length"] == 1
-        assert found["generation_tokens_total", tenant, GRPC] == tokens
-        assert found["prompt_tokens_total", tenant, GRPC] == len(PROMPT)
-        assert found["time_to_first_token_seconds_count", tenant, GRPC] == 1
-        assert found["e2e_request_latency_seconds_count", tenant, GRPC] == 1
-    assert found["errors_total", "bob", GRPC, InvalidRequest.code] == 1
+        assert found["request_success_total", "length", GRPC, tenant] == 1
+        assert found["generation_tokens_total", GRPC, tenant] == tokens
+        assert found["prompt_tokens_total", GRPC, tenant] == len(PROMPT)
+        assert found["time_to_first_token_seconds_count", GRPC, tenant] == 1
+        assert found["e2e_request_latency_seconds_count", GRPC, tenant] == 1
+    assert found["errors_total", InvalidRequest.code, GRPC, "bob"] == 1
 
 
 def test_a_lost_stream_counts_when_its_answer_ends_and_a_cancelled_one_at_once():
-    params = SamplingParams(temperature=0, max_tokens=200)
+    params = SamplingParams(temperature=0, max_tokens=150)
 
     async def scenario():
         limits = SessionLimits(max_sessions=4, linger=20)
@@ -152,29 +152,36 @@ def test_a_lost_stream_counts_when_its_answer_ends_and_a_cancelled_one_at_once()
             await left.send(Open(PROMPT, params))
             await left.receive()
             await left.send(Cancel())
-            cancelled = ("request_success_total", "local", GRPC, CANCELLED)
+            cancelled = ("request_success_total", CANCELLED, GRPC, "local")
             await until(lambda: samples(scrape(metrics(manager)))[cancelled] == 1)
             return len(rest), ended
 
     tokens, found = asyncio.run(scenario())
-    assert tokens == 200 and found["request_success_total", "local", GRPC, "length"] == 1
-    assert found["request_success_total", "local", GRPC, CANCELLED] == 0
+    assert tokens == 150 and found["request_success_total", "length", GRPC, "local"] == 1
+    assert found["request_success_total", CANCELLED, GRPC, "local"] == 0
 
 
 def test_tokens_that_a_device_has_already_count_in_the_stream_that_brought_them():
     async def scenario():
         async with serving() as (manager, address), linked(address) as link:
             _, whole = await finish(link)
-            _, rest = await finish(link, Open(PROMPT, GREEDY, committed=tuple(whole[:7])))
+            stream, rest, over = link.connect(), whole[:7], ""
+            await stream.send(Open(PROMPT, GREEDY, committed=tuple(rest)))
+            assert isinstance(await stream.receive(), Opened)
+            while not over:
+                if isinstance(message := await stream.receive(), Verdict):
+                    rest += message.tokens[len(PROMPT) + len(rest) - message.base :]
+                    over = message.finish_reason
+            await stream.close()
             assert rest == whole
             return samples(scrape(metrics(manager)))
 
     found = asyncio.run(scenario())
-    assert found["generation_tokens_total", "local", GRPC] == 20 + 13
-    assert found["prompt_tokens_total", "local", GRPC] == len(PROMPT)
-    assert found["request_success_total", "local", GRPC, "length"] == 2
+    assert found["generation_tokens_total", GRPC, "local"] == 20 + 13
+    assert found["prompt_tokens_total", GRPC, "local"] == len(PROMPT)
+    assert found["request_success_total", "length", GRPC, "local"] == 2
     assert (
-        found["e2e_request_latency_seconds_count", "local", GRPC] == 1
+        found["e2e_request_latency_seconds_count", GRPC, "local"] == 1
     )  # of the other one a part came before
 
 
@@ -194,8 +201,8 @@ def test_a_gateway_tells_of_its_own_api_and_of_its_replicas_also_of_one_that_is_
 
     before, after = asyncio.run(scenario())
     for found in (before, after):
-        assert found["request_success_total", "alice", COMPLETIONS, "length"] == 1
-        assert found["request_success_total", "bob", GRPC, "length"] == 2
+        assert found["request_success_total", "length", COMPLETIONS, "alice"] == 1
+        assert found["request_success_total", "length", GRPC, "bob"] == 2
         assert (
             "request_success_total",
             "alice",
@@ -216,7 +223,7 @@ def test_a_device_that_is_passed_through_counts_at_the_replica():
             await until(lambda: one.members[0].manager.stats.answers.now())
             return samples(scrape(gateway_metrics(one.serving.gateway, one)))
 
-    assert asyncio.run(scenario())["request_success_total", "local", GRPC, "length"] == 1
+    assert asyncio.run(scenario())["request_success_total", "length", GRPC, "local"] == 1
 
 
 def test_names_without_end_make_no_series_without_end():
@@ -225,7 +232,7 @@ def test_names_without_end_make_no_series_without_end():
     for number in range(3 * MOST):
         counts.of(f"tenant-{number}", GRPC).errors["internal"] += 1
     found = dict(counts.now())
-    assert len(found) == MOST + 1 and found[OTHER, GRPC].errors["internal"] == 2 * MOST
+    assert len(found) == MOST + 1 and found[GRPC, OTHER].errors["internal"] == 2 * MOST
     assert len(scrape(answer_metrics(counts.now))) < 3_000_000
 
 
@@ -238,10 +245,10 @@ def test_counts_of_several_servers_add_up_and_travel():
         each.tokens += 5
     told = pickle.loads(pickle.dumps(other.now()))
     total = AnswerCounts(one.now(), told)
-    (((tenant, route), sum_of),) = total.now()
+    (((route, tenant), sum_of),) = total.now()
     assert (tenant, route, sum_of.tokens, sum_of.ended["eos"]) == ("a", GRPC, 10, 2)
     assert sum_of.first_token.sum == pytest.approx(3.02) and sum(sum_of.first_token.counts) == 2
-    assert dict(one.now())["a", GRPC].tokens == 5  # they stay as they are
+    assert dict(one.now())[GRPC, "a"].tokens == 5  # they stay as they are
 
 
 def test_what_counting_costs_a_round_is_negligible():
@@ -251,6 +258,11 @@ def test_what_counting_costs_a_round_is_negligible():
     for _ in range(rounds):
         clock.heard(1)
     assert (time.thread_time() - began) / rounds < 1e-4
+
+
+def test_labels_are_in_the_order_in_which_they_are_written():
+    for metric in [*answer_metrics(lambda: ()), build_metric()]:
+        assert metric.labels == sorted(metric.labels)
 
 
 def test_readings_with_two_labels_and_readings_without():

@@ -12,14 +12,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client import device_metrics
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import OpenSledError
 from opensled.exposition import MetricsPort
 from opensled.metrics import (
     DraftCounts,
     Metric,
     draft_metrics,
     metrics_port,
-    require_safe_metrics,
 )
 from opensled_testbed.processes import Process
 from tests.devices import device_on, read
@@ -86,18 +85,6 @@ def test_the_documentation_names_exactly_what_exists(sides):
     suffixes = re.compile(r"_(bucket|sum|count)$")
     existing = {metric.name for found in sides.values() for metric in found}
     assert {suffixes.sub("", name) if name not in existing else name for name in mentioned} <= existing
-
-
-def test_only_this_machine_unless_told(capsys):
-    for address in ("", "127.0.0.1:0", "[::1]:9410", "localhost:9410"):
-        require_safe_metrics(address, insecure=False)
-    require_safe_metrics("0.0.0.0:9410", insecure=True)
-    with pytest.raises(UsageError, match="--insecure-metrics"):
-        require_safe_metrics("0.0.0.0:9410", insecure=False)
-    for verb in ("serve", "edge"):
-        command = [sys.executable, "-m", "opensled", verb, "--metrics", "192.0.2.1:9410"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert run.returncode == 2 and "--insecure-metrics" in run.stderr and run.stderr.count("\n") == 1
 
 
 def test_a_taken_port_is_named():

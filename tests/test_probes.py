@@ -21,6 +21,7 @@ from opensled.probes import DRAINING, LIVE, READY, Probes
 from opensled_testbed.processes import Process, free_port
 from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
+from tests.fake_target import _Text
 from tests.http_serving import asking, http_serving
 from tests.serving import serving
 from tests.slow_start import DONE, PIPE
@@ -140,7 +141,7 @@ def test_a_gateway_says_that_no_replica_serves_and_that_it_drains():
         async with api() as (one, address), asking(address) as client:
             assert "no replica" in (await client.get("/readyz")).json()["error"]["message"]
             assert one.serving.gateway.unready.startswith("no replica serves")
-            await one.add("a")
+            await one.add("a", text=_Text())
             await until(lambda: not one.serving.gateway.unready)
             await until_ready(client)
             one.serving.gateway.draining = True
