@@ -103,9 +103,7 @@ def _utc(seconds: float) -> str:
 class _Stderr(logging.StreamHandler):
     """Writes to the current standard error, not to that of the time of configuration."""
 
-    kept: TextIO | None = (
-        None  # the one that this process was started with, where the current one is captured
-    )
+    kept: TextIO | None = None  # that of the process, where the current one is captured
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = self.kept or sys.stderr

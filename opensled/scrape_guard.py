@@ -15,9 +15,8 @@ class ScrapeGuard:
 
     cert: str = ""  # PEM files
     key: str = ""
-    admit: Callable[[str], None] | None = (
-        None  # raises Unauthorized for an `authorization` header without a key
-    )
+    # Raises Unauthorized for an `authorization` header without a key
+    admit: Callable[[str], None] | None = None
 
 
 def scrape_guard(
