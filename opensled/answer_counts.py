@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from opensled.metrics import SECONDS, Histogram, Histograms, Metric
+from opensled.metrics import SECONDS, Histogram, Histograms, Labels, Metric
 
 CANCELLED = "cancelled"  # as a finish reason: who asked left before the end
 ENDS = ("eos", "stop", "length", CANCELLED)
@@ -110,7 +110,7 @@ class AnswerClock:
 
 
 Now = Callable[[], Counted]
-Numbers = Callable[[], dict[tuple[str, ...], float]]
+Numbers = Callable[[], Mapping[Labels, float]]
 
 
 def answer_metrics(now: Now) -> list[Metric]:

@@ -197,7 +197,7 @@ class _Server(ThreadingWSGIServer):
                 return
             request.settimeout(PATIENCE)
             with self.certificate.current().wrap_socket(request.dup(), server_side=True) as encrypted:
-                super().finish_request(encrypted, client_address)  # type: ignore[arg-type]
+                super().finish_request(encrypted, client_address)
         finally:
             with self._counting:
                 self._open.pop(number, None)

@@ -70,12 +70,15 @@ class DraftCounts:
             self.accepted_per_position[position] += 1
 
 
-class Histograms(dict[Labels, Histogram]):
+@dataclass(frozen=True)
+class Histograms:
     """Histograms by the values of their labels."""
+
+    found: Mapping[Labels, Histogram]
 
 
 # What one metric reads: a number or a histogram, or several by the values of its labels.
-Reading = float | Mapping[str, float] | Mapping[tuple[str, ...], float] | Histogram | Histograms
+Reading = float | Mapping[str, float] | Mapping[Labels, float] | Histogram | Histograms
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def model_metric(names: Callable[[], Iterable[str]]) -> Metric:
 
 def build_metric() -> Metric:
     """Which build this is: a sample of 1 with its versions."""
-    versions = platform.python_version(), opensled.__version__
+    versions: Labels = platform.python_version(), opensled.__version__
     return Metric("build_info", "1 for this build.", lambda: {versions: 1.0}, "python,version")
 
 
@@ -185,9 +188,11 @@ def _family(metric: Metric) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     reading, labels = metric.read(), metric.labels
-    if isinstance(reading, Histogram | Histograms):
+    if isinstance(reading, Histogram):
+        reading = Histograms({(): reading})
+    if isinstance(reading, Histograms):
         histograms = HistogramMetricFamily(metric.full_name, metric.help, labels=labels)
-        for values, each in (dict(reading) if isinstance(reading, Histograms) else {(): reading}).items():
+        for values, each in reading.found.items():
             buckets, total = _cumulative(each)
             histograms.add_metric(label_values(values), buckets, total)
         return histograms

@@ -85,8 +85,10 @@ def sample(metrics: Iterable[Metric]) -> Sample:
     values: dict[tuple[str, str], float] = {}
     for metric in metrics:
         reading = metric.read()
-        if isinstance(reading, Histogram | Histograms):
-            for labels, each in (reading if isinstance(reading, Histograms) else {(): reading}).items():
+        if isinstance(reading, Histogram):
+            reading = Histograms({(): reading})
+        if isinstance(reading, Histograms):
+            for labels, each in reading.found.items():
                 values[f"{metric.name}_sum", ",".join(label_values(labels))] = each.sum
                 values[f"{metric.name}_count", ",".join(label_values(labels))] = sum(each.counts)
         elif isinstance(reading, Mapping):
