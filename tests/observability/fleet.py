@@ -1,6 +1,6 @@
 """Real processes to look at: a server, a relay, two replicas behind a gateway, five devices, and readers at each.
 
-The server's devices are of two tenants; a third one asks its HTTP API, without a device.
+The server's devices are of two tenants; one of them asks its HTTP API, too, without a device.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ BURST, BURST_FROM = (
     0.75,
 )  # readers more at the first device, for the rest of the time from this share of it on
 MAX_TOKENS = 64
-WEB = "web"  # the tenant that asks the server's own API
-TENANTS = {"pi-5": "kitchen", "jetson": "workshop", "sensor": "workshop", "relay": "home", WEB: WEB}
+WEB = "office"  # the tenant that asks the server's own API, too
+TENANTS = {"pi-5": "home", "relay": "home", "jetson": "office", "sensor": "office"}  # who calls the server
 # name, what it is connected to, drafter, how many readers, what else it is started with
 DEVICES = (
     ("pi-5", "server", "llamacpp", 1, ("--stop", "fixed", "--draft-length", "4")),
