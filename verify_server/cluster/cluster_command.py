@@ -191,6 +191,7 @@ async def _http(ports: Ports, served: gateway.Gateway) -> AsyncIterator[None]:
 
     async with GatewaySequences(served).learning() as sequences:
         ports.http.open(sequences, ports.metrics, GatewayView(ports.metrics))
+        ports.probes.unready = lambda: sequences.unready  # only then its API answers, too
         yield
 
 
