@@ -187,11 +187,14 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
     }[verb]
     environment = {PIPE: str(pipe)}
     with Process([*serve, *([] if words else ports)], isolated=True, environment=environment) as server:
-        asked = Process(words, isolated=True) if words else server
+        said = tmp_path / "said"
+        asked = Process(words, isolated=True, log=said) if words else server
         with asked:
             _until_probed(f"http://{metrics}{LIVE}", 200)
             loading = httpx.get(f"http://{metrics}/readyz")
             assert loading.status_code == 503 and "loading" in loading.text
+            if words:  # it has heard so itself: a server's port is closed for a moment when it has loaded
+                _until(lambda: "the server is loading its model; waiting" in said.read_text())
             pipe.write_text(DONE)
             asked.wait_ready()
             _until_probed(f"http://{metrics}/readyz", 200)
@@ -204,13 +207,21 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
 
 
 def _until_probed(url, status):
-    deadline = time.monotonic() + 60
-    while True:
+    """The first answer with this status."""
+
+    def probed():
         try:
             reply = httpx.get(url, timeout=20)
         except httpx.TransportError:
-            reply = None
-        if reply is not None and reply.status_code == status:
-            return reply
-        assert time.monotonic() < deadline, (url, reply)
+            return None
+        return reply if reply.status_code == status else None
+
+    return _until(probed)
+
+
+def _until(look):
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
+    return found
