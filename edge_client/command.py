@@ -24,13 +24,15 @@ from edge_client.terminal.printed_answer import PrintedAnswer
 from opensled import notify
 from opensled.address import is_local, joined, web_origins
 from opensled.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
-from opensled.errors import UsageError
+from opensled.errors import Unauthorized, UsageError
 from opensled.files import read_identity
 from opensled.images import TurnImage, image_file
-from opensled.logs import tell
+from opensled.logs import show, show_ready, tell
 from opensled.messages import ChatMessage, Prompt
-from opensled.metrics import Metric, metrics_port, require_safe_metrics
+from opensled.metrics import Metric, metrics_port
 from opensled.printable import visible_line
+from opensled.probes import Probes
+from opensled.scrape_guard import ScrapeGuard, scrape_guard
 
 if TYPE_CHECKING:
     from http_api.guard import Access
@@ -136,23 +138,24 @@ async def _edge(config: EdgeConfig) -> int:
     from http_api.server import ApiServer
 
     access = _access(config)
-    require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
+    guard, probes = _scraping(config, access), Probes(asyncio.get_running_loop())
     gate, ending, told = LoadingGate(CONNECTING), asyncio.Event(), list[Metric]()
     server = ApiServer(gate, ending, config.http_tls_cert, config.http_tls_key)
     listener = listen(config.http)
     address = joined(*listener.getsockname()[:2])
-    with metrics_port(config.metrics, told):
+    with metrics_port(config.metrics, told, probes, guard):
         async with server.serving(listener) as running, _connected(config) as device:
             told += metrics(device)
+            probes.unready = lambda: device.unready
             view = DeviceView(device, config)
             gate.app = build_app(
                 device, access, ending, config.heartbeat, told, lenient=config.lenient, view=view
             )
             for name in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(name, _stop, server)
-            print(_introduced(device, config.server))
+            show(_introduced(device, config.server))
             tell_api(address, bool(config.http_tls_cert), device.info.model_id)
-            print(f"listening on {address}", flush=True)
+            show_ready(address)
             async with notify.announced(), _watched(device):
                 await running
     return 0
@@ -198,6 +201,24 @@ def _access(config: EdgeConfig) -> Access:
     if not local and not (keys and tls):
         _require_insecure(config, bool(keys))
     return Access(keys, web_origins(config.cors_origin), local)
+
+
+def _scraping(config: EdgeConfig, access: Access) -> ScrapeGuard:
+    """Who may read the metrics: beyond this machine the API's clients. Raises UsageError."""
+    from http_api.guard import is_key
+
+    def admit(authorization: str) -> None:
+        if not is_key(authorization, access.keys):
+            raise Unauthorized("a key is needed here, one of --http-keys, as Authorization: Bearer KEY")
+
+    return scrape_guard(
+        config.metrics,
+        config.insecure_metrics,
+        config.http_tls_cert,
+        config.http_tls_key,
+        admit if access.keys else None,
+        "--http-keys, --http-tls-cert and --http-tls-key",
+    )
 
 
 def _require_insecure(config: EdgeConfig, has_keys: bool) -> None:

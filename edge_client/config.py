@@ -219,13 +219,14 @@ class EdgeConfig(DeviceConfig):
     )
     metrics: str = option(
         "",
-        "address for Prometheus metrics, such as 127.0.0.1:9411",
+        "address for Prometheus metrics and for probes, such as 127.0.0.1:9411; beyond this machine with --http-keys "
+        "and --http-tls-cert",
         metavar="HOST:PORT",
         check=host_port,
         group="metrics",
     )
     insecure_metrics: bool = option(
-        False, "serve the metrics beyond this machine, to every client that reaches them"
+        False, "serve the metrics beyond this machine without TLS, to every client that reaches them"
     )
 
 

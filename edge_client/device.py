@@ -46,6 +46,8 @@ from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.tokenizer import TargetTokenizer
 
+AWAY = "the verification server is away; try again"
+
 log = logging.getLogger(__name__)
 
 
@@ -134,10 +136,13 @@ class Device:
         return self.watch.refusal
 
     @property
-    def ready(self) -> bool:
-        """Whether a request can be answered now: by the server or the fallback, or by the draft model alone."""
+    def unready(self) -> str:
+        """Why no request can be answered now, by the server or the fallback, or by the draft model alone; "" = it can.
+
+        May be asked from any thread.
+        """
         reachable = not self.server_away or bool(self._link.fallback) or self._memory is not None
-        return reachable and not self.refusal
+        return self.refusal or ("" if reachable else AWAY)
 
     async def _begin(self, session: RemoteSession, task: Task) -> None:
         """Open the sequence, or prepare it for the draft model if no server can be reached and it may answer alone.

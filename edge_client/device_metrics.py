@@ -8,7 +8,7 @@ from functools import partial
 from edge_client.device import Device
 from hw_profiles.pmic import pmic_power_w
 from hw_profiles.sysfs import BoardState, read_board
-from opensled.metrics import Metric, Reading, draft_metrics, model_metric
+from opensled.metrics import Metric, Reading, build_metric, draft_metrics, model_metric
 
 ReadBoard = Callable[[], BoardState]
 
@@ -36,6 +36,7 @@ def metrics(device: Device) -> list[Metric]:
     counts = device.telemetry
     return [
         model_metric(lambda: [device.info.model_id]),
+        build_metric(),
         *draft_metrics(counts.drafts),
         Metric(
             "draft_tokens_wasted_total",
@@ -59,7 +60,9 @@ def metrics(device: Device) -> list[Metric]:
         ),
         Metric("tokens_unasked_total", "Of them, decoded without a draft.", lambda: counts.unasked),
         Metric("tokens_local_total", "Of them, written by the draft model alone.", lambda: counts.local),
-        Metric("answers_total", "Answers by their end.", lambda: counts.answers, label="finish_reason"),
+        Metric(
+            "request_success_total", "Answers by their end.", lambda: counts.answers, label="finished_reason"
+        ),
         Metric("errors_total", "Answers that ended by an error.", lambda: counts.errors, label="code"),
         Metric(
             "time_to_first_token_seconds", "From the request to its first token.", lambda: counts.first_token

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from edge_client.commits import Commit
 from hw_profiles.fading import FadingRatio, RunningMedian
 from opensled.answer import UNVERIFIED, Stats
+from opensled.answer_counts import CANCELLED, ENDS
 from opensled.errors import OpenSledError
 from opensled.metrics import SECONDS, DraftCounts, Histogram
 
@@ -19,8 +20,6 @@ log = logging.getLogger(__name__)
 
 ANSWERS = 8.0  # after which half of what an answer shows of the rate is forgotten; chosen
 OPENINGS = 9  # latest sequences whose opening counts; odd, so that the median is a value
-CANCELLED = "cancelled"  # as a finish reason: the reader left before the end
-ENDS = ("eos", "stop", "length", CANCELLED)
 
 
 @dataclass

@@ -36,6 +36,7 @@ from http_api.token_routes import token_routes
 from opensled.errors import NotFound, Unreachable
 from opensled.messages import ModelInfo
 from opensled.metrics import Metric, page_of, registry
+from opensled.probes import LIVE, READY
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
@@ -73,8 +74,10 @@ def build_app(
             *token_routes(backend, lenient),
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
-            Route("/health", api.health),
-            Route("/ready", api.ready),
+            *(
+                Route(path, api.live) for path in (LIVE, "/health")
+            ),  # the second one as vLLM and llama.cpp have it
+            *(Route(path, api.ready) for path in READY),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
             *(page_routes(view, page_chat, ending) if view else []),
             Route("/", running),
@@ -149,14 +152,14 @@ class Api:
     async def status(self, request: Request) -> Response:
         return _json(self._backend.status.figures())
 
-    async def health(self, request: Request) -> Response:
+    async def live(self, request: Request) -> Response:
         """Whether this process works. Needs no key, and therefore tells little."""
         return _json({"status": "ok", "server": self._server})
 
     async def ready(self, request: Request) -> Response:
         """Whether a request would be answered now; raises Unreachable if not."""
-        if not self._backend.ready:
-            raise Unreachable(self._backend.refusal or "the verification server is away; try again")
+        if reason := self._backend.unready:
+            raise Unreachable(reason)
         return _json({"status": "ready", "server": self._server})
 
     @property

@@ -41,8 +41,8 @@ class Backend(Protocol):
         """Whether the server cannot be reached just now."""
 
     @property
-    def ready(self) -> bool:
-        """Whether a request would be answered now."""
+    def unready(self) -> str:
+        """Why no request would be answered now; "" = one would be."""
 
     @property
     def refusal(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from http_api.request_ids import current_id
+from http_api.exchange import current
 
 OLLAMA, MESSAGES = "/api/", "/messages"  # in paths of the other two
 
@@ -44,4 +44,4 @@ def as_anthropic(body: dict[str, Any]) -> dict[str, Any]:
     told = {"type": kind, "message": message}
     if field in DETAILS:
         told["details"] = DETAILS[field]
-    return {"type": "error", "error": told, "request_id": current_id()}
+    return {"type": "error", "error": told, "request_id": current().id}

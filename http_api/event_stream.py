@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from http_api.backend import Answer
-from http_api.failures import error_object
+from http_api.exchange import AnswerRecord, current
+from http_api.failures import code_of, error_object
 from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
 from opensled.answer import LOCAL_ONLY, Chunk, Task, unverified
@@ -135,13 +136,14 @@ class _Places:
 async def _pump(
     number: int, start: Callable[[], AsyncGenerator[Chunk, None]], arrived: Arrivals, places: _Places
 ) -> None:
-    begun = False
+    begun, record = False, AnswerRecord(current())
     try:
         while True:
             try:
                 async with aclosing(start()) as answer:
                     async for chunk in answer:
                         begun = True
+                        record.heard(chunk)
                         await arrived.put((number, chunk))
                         if chunk.finish_reason:
                             break
@@ -152,7 +154,10 @@ async def _pump(
                 if begun or not await places.freed():
                     raise
     except Exception as error:
+        record.failed()
         await arrived.put((number, error))
+    finally:
+        record.close()
 
 
 async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Told) -> dict[str, Any]:
@@ -232,6 +237,7 @@ class EventStream(Response):
         except Exception as error:
             if not isinstance(error, OpenSledError):
                 log.exception("an answer failed midway")
+            current().code = code_of(error)
             for payload in reply.failed(error_object(error)):
                 yield reply.event(payload)
         else:

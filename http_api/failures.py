@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from http_api.error_forms import in_form_of
+from http_api.exchange import current
 from http_api.responses import to_json
 from http_api.right_paths import is_served, right_path, squeezed
 from opensled.errors import (
@@ -57,7 +58,12 @@ def error_object(error: Exception) -> dict[str, Any]:
     kind = status_of(error)[1]
     if isinstance(error, OpenSledError):
         return error_body(str(error), kind, error.code, field)
-    return error_body("internal error; the log of this API has the cause", kind, "internal")
+    return error_body("internal error; the log of this API has the cause", kind, code_of(error))
+
+
+def code_of(error: Exception) -> str:
+    """What a client is told of the kind of an error."""
+    return error.code if isinstance(error, OpenSledError) else OpenSledError.code
 
 
 def error_body(message: str, type: str, code: str, param: str = "") -> dict[str, Any]:
@@ -74,6 +80,7 @@ def refusal(path: str, error: Exception) -> Response:
     """The response to `error`: its status, and when to ask again."""
     status, _ = status_of(error)
     headers = {"Retry-After": str(_retry_after(error))} if status in (429, 503) else None
+    current().code = code_of(error)
     body = in_form_of(path, error_object(error))
     return Response(to_json(body), status, headers, "application/json")
 
@@ -92,8 +99,10 @@ async def http_error_response(request: Request, error: Exception) -> Response:
     path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
     if status == 404 and is_served(meant := squeezed(path)):
         status, headers["Location"] = 307, meant
-    body = in_form_of(path, _http_error_object(request, error))
-    return Response(to_json(body), status, headers, "application/json")
+    told = _http_error_object(request, error)
+    if status != 307:
+        current().code = told["error"]["code"]
+    return Response(to_json(in_form_of(path, told)), status, headers, "application/json")
 
 
 async def gone_response(request: Request, error: Exception) -> Response:

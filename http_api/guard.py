@@ -28,10 +28,11 @@ from http_api.responses import to_json
 from opensled.address import calls_loopback, names_own_machine
 from opensled.errors import UsageError
 from opensled.files import read_secret_text
+from opensled.probes import LIVE, READY
 from opensled.watched_file import Watched
 
 # Tell whether the process works, and the page, which holds nothing of anybody: who has no key can read no more
-OPEN_PATHS = ("/", "/health", "/ready")
+OPEN_PATHS = ("/", "/health", LIVE, *READY)
 PAGE_PATHS = "/page/"  # what the page asks for; browsers name no origin when a page reads from its own one
 FOREIGN_SITES = ("cross-site", "same-site")  # in Sec-Fetch-Site (W3C Fetch Metadata): of another origin
 QUOTED = 100  # characters of a header shown in an error

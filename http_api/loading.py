@@ -8,8 +8,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from http_api.failures import refusal
 from http_api.responses import to_json
 from opensled.errors import Loading
+from opensled.probes import LIVE
 
-LIVE = {"status": "ok", "server": "loading"}  # what GET /health says: this process works
+LIVES = {"status": "ok", "server": "loading"}  # what GET /livez and /health say: this process works
 
 
 class LoadingGate:
@@ -24,8 +25,8 @@ class LoadingGate:
         await (self.app or self._response(scope["path"]))(scope, receive, send)
 
     def _response(self, path: str) -> Response:
-        if path == "/health":
-            return Response(to_json(LIVE), media_type="application/json")
+        if path in (LIVE, "/health"):
+            return Response(to_json(LIVES), media_type="application/json")
         response = refusal(path, Loading(self._words))
         if path == "/":  # a browser then shows the page by itself
             response.headers["Refresh"] = response.headers["Retry-After"]

@@ -9,6 +9,7 @@ from http_api.model_names import names_of
 from http_api.replies import Schema, ref
 from http_api.response_api import output_schemas, response_schemas
 from opensled.messages import ModelInfo
+from opensled.probes import LIVE, READY
 
 ERRORS = {
     "400": "A field has a bad value, or is not served here; `param` names it.",
@@ -100,14 +101,13 @@ def _paths(info: ModelInfo) -> Schema:
         },
         "/openapi.json": {"get": _get("describe", "This description", "Description")},
         "/status": {"get": _get("draftStatus", "How answers are drafted just now, and why", "Status")},
-        "/health": {"get": {**_get("health", "Whether the process works", "Health"), "security": []}},
-        "/ready": {
-            "get": {
-                **_get("ready", "Whether a request would be answered now", "Ready", "503"),
-                "security": [],
-            }
-        },
+        **{path: _probe(path, "Whether the process works", "Health") for path in (LIVE, "/health")},
+        **{path: _probe(path, "Whether a request would be answered now", "Ready", "503") for path in READY},
     }
+
+
+def _probe(path: str, summary: str, schema: str, *errors: str) -> Schema:
+    return {"get": {**_get(path.removeprefix("/"), summary, schema, *errors), "security": []}}
 
 
 def _message_paths() -> Schema:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from opensled.probes import LIVE, READY
+
 V1 = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -12,7 +14,7 @@ V1 = (
     "/v1/models",
 )  # longer ones before their ends
 OLLAMA = ("/api/chat", "/api/generate", "/api/show", "/api/tags", "/api/ps", "/api/version")
-OTHERS = ("/tokenize", "/detokenize", "/openapi.json", "/status", "/health", "/ready")
+OTHERS = ("/tokenize", "/detokenize", "/openapi.json", "/status", "/health", LIVE, *READY)
 
 
 def squeezed(path: str) -> str:

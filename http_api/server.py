@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from http_api.exchange import Exchanges
 from http_api.http_connection import ConnectionLimits, PatientProtocol
-from http_api.request_ids import RequestIds
 from opensled.errors import UsageError
 from opensled.watched_file import CHECK_SECONDS, Watched
 
@@ -71,12 +71,13 @@ class ApiServer:
         `client_ca` (PEM file) only for clients with a certificate of that authority.
         """
         config = uvicorn.Config(
-            RequestIds(app),
+            Exchanges(app),
             http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
             ws="none",
             proxy_headers=False,  # anybody could write them, and limits go by address
             log_config=None,
             log_level=None,
+            access_log=False,  # http_api/exchange.py has a better one
             lifespan="off",
             backlog=1,
             timeout_graceful_shutdown=int(GRACE + CLOSING),
@@ -87,7 +88,6 @@ class ApiServer:
         )
         self._server = _Uvicorn(config)
         self._server.ending = ending
-        logging.getLogger("uvicorn.access").addFilter(without_query)
 
     async def run(self, listener: socket.socket) -> None:
         asyncio.get_running_loop().set_exception_handler(_explain_exhaustion)
@@ -143,17 +143,6 @@ async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS
     while True:
         await asyncio.sleep(every)
         watched.current(at_once=True)
-
-
-def without_query(record: logging.LogRecord) -> bool:
-    """Filter of the access log: takes the query off the path, since a client may have put a prompt or a key there."""
-    if isinstance(record.args, tuple):
-        record.args = tuple(_path(value) for value in record.args)
-    return True
-
-
-def _path(value: object) -> object:
-    return value.partition("?")[0] if isinstance(value, str) else value
 
 
 def _explain_exhaustion(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

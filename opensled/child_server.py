@@ -10,10 +10,10 @@ import time
 from collections import deque
 
 from opensled.errors import ModelError
+from opensled.logs import ready_address
 from opensled.printable import visible_line
 from opensled.tethered import GRACE
 
-READY = "listening on "
 NOTE = "note: "  # begins a line that a user should see (opensled/logs.py)
 KEPT = 20  # lines of its errors
 CLEAR = "\r\x1b[K"  # a terminal's line, of how long it has been loading
@@ -48,8 +48,8 @@ class ChildServer:
         """Standard output: the ready line, and the end."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(READY):
-                self.address = line.removeprefix(READY).strip()
+            if address := ready_address(line):
+                self.address = address
                 self._settled.set()
         self._settled.set()
 

@@ -133,7 +133,12 @@ def _run_verb(name: str, argv: list[str]) -> int:
     if found.from_folder:
         logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
-    return command(resolved)
+    if not getattr(resolved, "log_json", False):
+        return command(resolved)
+    from opensled import foreign_lines
+
+    with foreign_lines.captured():
+        return command(resolved)
 
 
 def parse_flags(name: str, argv: list[str]) -> dict[str, Any]:

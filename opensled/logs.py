@@ -1,5 +1,8 @@
 """Logging of every verb: warnings as plain lines by default, or one JSON object per line.
 
+With JSON, what libraries, native code and child processes write to standard error by themselves becomes an object, too
+(opensled/foreign_lines.py), and so do the lines on standard output that tell of this process, such as its address.
+
 Logs never carry prompts, answers or bearer tokens: none of our messages contains one. Libraries log from warnings on
 only, at every level, because we cannot promise the same for them. Above level debug an exception of a library shows
 only its type and place, because its text may quote its input.
@@ -14,11 +17,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from opensled.errors import OpenSledError
 from opensled.printable import visible, visible_line
 
+READY = "listening on "  # HOST:PORT, what a ready line says
 LEVELS = ("debug", "info", "warning", "error")
 OURS = (
     "opensled",
@@ -26,10 +30,11 @@ OURS = (
     "edge_client",
     "verify_server",
     "scheduler",
+    "relay",
     "hw_profiles",
     "opensled_testbed",
     "opensled_training",
-    "uvicorn",  # logs its start and end, and addresses, methods and paths of requests
+    "uvicorn",  # logs its start and end
 )
 # Every log record has these; others come from `extra=`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -98,9 +103,21 @@ def _utc(seconds: float) -> str:
 class _Stderr(logging.StreamHandler):
     """Writes to the current standard error, not to that of the time of configuration."""
 
+    kept: TextIO | None = None  # that of the process, where the current one is captured
+
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
+        self.stream = self.kept or sys.stderr
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """What the handler itself would tell comes back to it where standard error is captured, without end."""
+        if self.kept is None:
+            super().handleError(record)
+
+
+def keep(stream: TextIO | None) -> None:
+    """From now on logs go to this stream; None: to the current standard error."""
+    _Stderr.kept = stream
 
 
 def configure(level: str = "warning", as_json: bool = False) -> None:
@@ -165,11 +182,43 @@ def told_long(work: str, every: float = 5.0) -> Iterator[Spell]:
 
 def _say(level: int, start: str, message: str) -> None:
     if _as_json():
-        record = logging.LogRecord("opensled", level, __file__, 0, message, (), None)
+        record = _record(level, message)
         for handler in logging.getLogger().handlers:
             handler.handle(record)
     else:
         print(start + visible_line(message), file=sys.stderr, flush=True)
+
+
+def tell_foreign(line: str) -> None:
+    """A line that something else than our logging wrote to standard error; at every log level."""
+    record = _record(logging.WARNING, line, "stderr")
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
+
+
+def show(message: str) -> None:
+    """One line on standard output, in the form of the logs: what this process is, and where it listens."""
+    line = JsonFormatter().format(_record(logging.INFO, message)) if _as_json() else visible_line(message)
+    print(line, flush=True)
+
+
+def show_ready(address: str) -> None:
+    """The line for which programs wait: requests are answered at HOST:PORT from now on."""
+    show(f"{READY}{address}")
+
+
+def ready_address(line: str) -> str:
+    """HOST:PORT of a ready line, in either form; "" for another line."""
+    if line.startswith("{"):
+        try:
+            line = str(json.loads(line)["message"])
+        except (ValueError, KeyError):
+            return ""
+    return line.removeprefix(READY).strip() if line.startswith(READY) else ""
+
+
+def _record(level: int, message: str, name: str = "opensled") -> logging.LogRecord:
+    return logging.LogRecord(name, level, __file__, 0, message, (), None)
 
 
 def _as_json() -> bool:

@@ -6,14 +6,17 @@ is the library imported. Names begin with `opensled:`, as vLLM's begin with `vll
 
 from __future__ import annotations
 
+import platform
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensled.address import is_local
-from opensled.errors import UsageError
+import opensled
+from opensled.logs import show
+from opensled.probes import Probes
+from opensled.scrape_guard import ScrapeGuard
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -22,6 +25,8 @@ PREFIX = "opensled:"
 
 # Upper bounds in seconds: from one token on a fast GPU to a long prompt on a slow hub.
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+Labels = str | tuple[str, ...]  # the value of one label, or of several
 
 
 class Histogram:
@@ -35,6 +40,11 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def include(self, other: Histogram) -> None:
+        """Count its observations, too; it has the same bounds."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts)]
+        self.sum += other.sum
 
 
 @dataclass
@@ -60,8 +70,15 @@ class DraftCounts:
             self.accepted_per_position[position] += 1
 
 
-# What one metric reads: a number, numbers by the value of its label, or a histogram.
-Reading = float | Mapping[str, float] | Histogram
+@dataclass(frozen=True)
+class Histograms:
+    """Histograms by the values of their labels."""
+
+    found: Mapping[Labels, Histogram]
+
+
+# What one metric reads: a number or a histogram, or several by the values of its labels.
+Reading = float | Mapping[str, float] | Mapping[Labels, float] | Histogram | Histograms
 
 
 @dataclass(frozen=True)
@@ -71,11 +88,22 @@ class Metric:
     name: str  # without prefix; a counter's ends in _total
     help: str
     read: Callable[[], Reading]
-    label: str = ""  # the label whose values `read` maps from
+    # Whose values `read` maps from. Of several, as "route,tenant", it maps from tuples; in alphabetical order, as they
+    # are written at a scrape.
+    label: str = ""
 
     @property
     def full_name(self) -> str:
         return PREFIX + self.name
+
+    @property
+    def labels(self) -> list[str]:
+        return self.label.split(",") if self.label else []
+
+
+def label_values(labels: Labels) -> tuple[str, ...]:
+    """The values of all labels of one reading."""
+    return (labels,) if isinstance(labels, str) else labels
 
 
 def draft_metrics(counts: DraftCounts) -> list[Metric]:
@@ -98,13 +126,10 @@ def model_metric(names: Callable[[], Iterable[str]]) -> Metric:
     return Metric("model_info", "1 for the model that is served.", lambda: dict.fromkeys(names(), 1), "model")
 
 
-def require_safe_metrics(address: str, *, insecure: bool) -> None:
-    """Raises UsageError for metrics beyond this machine without --insecure-metrics; they tell load, not texts."""
-    if address and not insecure and not is_local(address):
-        raise UsageError(
-            f"--metrics {address} is reachable by other machines and asks for no key: listen on 127.0.0.1, or "
-            "add --insecure-metrics if the network itself is trusted"
-        )
+def build_metric() -> Metric:
+    """Which build this is: a sample of 1 with its versions."""
+    versions: Labels = platform.python_version(), opensled.__version__
+    return Metric("build_info", "1 for this build.", lambda: {versions: 1.0}, "python,version")
 
 
 def registry(metrics: Sequence[Metric]) -> CollectorRegistry:
@@ -125,16 +150,18 @@ def page_of(made: CollectorRegistry) -> tuple[bytes, str]:
 
 
 @contextmanager
-def metrics_port(address: str, metrics: Sequence[Metric]) -> Iterator[None]:
-    """A MetricsPort while inside, of `metrics`, which may get more later; without an address None, and the library is
-    not loaded."""
+def metrics_port(
+    address: str, metrics: Sequence[Metric], probes: Probes = Probes(), guard: ScrapeGuard = ScrapeGuard()
+) -> Iterator[None]:
+    """A MetricsPort while inside, of `metrics`, which may get more later, and of `probes`; without an address None, and
+    the library is not loaded."""
     if not address:
         yield
         return
     from opensled.exposition import MetricsPort
 
-    with closing(MetricsPort(address, metrics)) as port:
-        print(f"metrics on http://{port.address}/metrics", flush=True)
+    with closing(MetricsPort(address, metrics, probes, guard)) as port:
+        show(f"metrics on {port.url}")
         yield
 
 
@@ -160,15 +187,19 @@ class _Collector:
 def _family(metric: Metric) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    reading = metric.read()
+    reading, labels = metric.read(), metric.labels
     if isinstance(reading, Histogram):
-        buckets, total = _cumulative(reading)
-        return HistogramMetricFamily(metric.full_name, metric.help, buckets=buckets, sum_value=total)
+        reading = Histograms({(): reading})
+    if isinstance(reading, Histograms):
+        histograms = HistogramMetricFamily(metric.full_name, metric.help, labels=labels)
+        for values, each in reading.found.items():
+            buckets, total = _cumulative(each)
+            histograms.add_metric(label_values(values), buckets, total)
+        return histograms
     kind = CounterMetricFamily if metric.name.endswith("_total") else GaugeMetricFamily
-    labels = [metric.label] if metric.label else []
     family = kind(metric.full_name, metric.help, labels=labels)
-    for value, number in (dict(reading) if isinstance(reading, Mapping) else {"": reading}).items():
-        family.add_metric([value] if labels else [], number)
+    for values, number in (dict(reading) if isinstance(reading, Mapping) else {(): reading}).items():
+        family.add_metric(label_values(values), number)
     return family
 
 

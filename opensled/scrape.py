@@ -13,7 +13,9 @@ from opensled.metrics import PREFIX, samples
 TIMEOUT = 3.0  # seconds for one answer
 LARGEST = 4 << 20  # bytes of one
 
-Values = Mapping[tuple[str, str], float]  # by (name without prefix, value of its label or "")
+Values = Mapping[
+    tuple[str, str], float
+]  # by (name without prefix, values of its labels, "a,b"; "" = it has none)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _values(text: str, url: str) -> Values:
     except ValueError as error:
         raise OpenSledError(f"{url} answers no metrics that can be read") from error
     return {
-        (name.removeprefix(PREFIX), next(iter(labels.values()), "")): value
+        (name.removeprefix(PREFIX), ",".join(labels.values())): value
         for name, labels, value in found
         if name.startswith(PREFIX) and "le" not in labels
     }

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from opensled.child_server import READY, clean_environment
+from opensled.child_server import clean_environment
 from opensled.errors import OpenSledError
 from opensled.exit_watch import ExitWatch
+from opensled.logs import ready_address
 from opensled_testbed.process_guard import guard
 
 OWN_PORTS = (20_000, 30_000)  # below those that Linux (32,768), macOS and Windows (49,152) hand out
@@ -68,8 +69,8 @@ class Process:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
-            if line.startswith(READY):
-                self.address = line.removeprefix(READY).strip()
+            if address := ready_address(line):
+                self.address = address
                 self._ready.set()
         self._ready.set()  # also when it ended without a ready line
 

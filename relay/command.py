@@ -12,7 +12,6 @@ from opensled.errors import VocabularyMismatch
 from opensled.load_thread import loaded
 from opensled.logs import tell
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
-from opensled.metrics import require_safe_metrics
 from relay.config import RelayConfig
 from relay.opening import Relay
 from relay.uplink import Upstream
@@ -30,12 +29,13 @@ from verify_server.handout.hand_out import store_of
 from verify_server.security import Tenants, Tls
 from verify_server.served_model import LoadedModel
 from verify_server.session_manager import SessionManager
+from verify_server.start_ports import scraping
 
 
 def relay(config: RelayConfig) -> int:
     """Serve until SIGTERM; returns the exit status. Raises Unreachable if the server above does not answer."""
-    require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     serving, endpoint = config.serving, _endpoint(config)
+    scraping(serving)
     store_of(serving)
     tls, tenants = clients(serving, config.listen)
     return run(_relay(config, endpoint, tenants, tls))

@@ -113,6 +113,9 @@ class RelayConfig:
     drafts: str = served("drafts")
     insecure: bool = served("insecure")
     metrics: str = served("metrics")
+    operator_keys: str = option(
+        "", "file with the keys, one a line, that may read --metrics from other machines", metavar="FILE"
+    )
     insecure_metrics: bool = served("insecure_metrics")
     log_level: str = served("log_level")
     log_json: bool = served("log_json")

@@ -43,8 +43,8 @@ class FakeBackend:
         self.closed = 0
 
     @property
-    def ready(self) -> bool:
-        return not self.server_away
+    def unready(self) -> str:
+        return "the verification server is away" if self.server_away else ""
 
     @property
     def asked(self) -> list[tuple]:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from hw_profiles.step_cost import HardwareProfile
+from opensled.answer_counts import AnswerCounts
 from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
@@ -73,6 +74,7 @@ class Replica:
         return Heartbeat(
             self.name, self.address, time.monotonic() - 1, memory.free, memory.prefix_size, sessions,
             64, 0.01, 0.0, 0.001, "fake", self._text.fingerprint, False, memory.prefixes(), self.inner,
+            AnswerCounts(self.manager.stats.answers.now()).now(),
         )  # fmt: skip
 
     async def drain(self):

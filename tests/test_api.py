@@ -175,10 +175,10 @@ def test_models_and_health():
     assert call(backend, "/v1/models/tiny", method="GET").json()["id"] == "tiny"
     assert refusal(call(backend, "/v1/models/other", method="GET"), 404)["param"] == "model"
     assert call(backend, "/health", method="GET").json() == {"status": "ok", "server": "reachable"}
-    assert call(backend, "/ready", method="GET").json()["status"] == "ready"
+    assert call(backend, "/readyz", method="GET").json()["status"] == "ready"
     backend.server_away = True
     assert call(backend, "/health", method="GET").json() == {"status": "ok", "server": "away"}
-    assert refusal(call(backend, "/ready", method="GET"), 503)["code"] == "unreachable"
+    assert refusal(call(backend, "/readyz", method="GET"), 503)["code"] == "unreachable"
     status = call(backend, "/status", method="GET").json()
     assert status["drafting"] and status["length"] == 4 and status["words"] == "k = 4 by the server's hint"
 

@@ -69,7 +69,7 @@ def test_anything_else_does_not(path, given):
 
 @pytest.mark.parametrize("access", [Access(), Access(KEYS), Access(KEYS, (PAGE,), local=True)])
 def test_health_needs_no_key_and_tells_nothing_else(access):
-    for path, status in (("/health", "ok"), ("/ready", "ready")):
+    for path, status in (("/health", "ok"), ("/readyz", "ready")):
         response, _ = send(access, "GET", path)
         assert response.status_code == 200 and response.json() == {"status": status, "server": "reachable"}
 

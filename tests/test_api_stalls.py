@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import socket
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 from http_api.app import build_app
 from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen
-from http_api.server import ApiServer, without_query
+from http_api.server import ApiServer
 from tests.fake_backend import FakeBackend, chat
 
 PATIENCE = 0.4  # seconds
@@ -118,18 +117,3 @@ def test_without_file_descriptors_the_api_waits_and_comes_back():
             assert reply.json()["status"] == "ok"
         finally:
             child.kill()
-
-
-def test_the_access_log_has_no_queries(caplog):
-    caplog.set_level(logging.INFO, "uvicorn.access")
-    logger = logging.getLogger("uvicorn.access")
-
-    async def scenario():
-        async with serving(FakeBackend()) as port, httpx.AsyncClient() as client:
-            await client.get(f"http://127.0.0.1:{port}/health?prompt=swordfish")
-            await client.get(f"http://127.0.0.1:{port}/nothing?key=swordfish")
-
-    asyncio.run(scenario())
-    shown = [record.getMessage() for record in caplog.records if record.name == logger.name]
-    assert [line.split('"')[1] for line in shown] == ["GET /health HTTP/1.1", "GET /nothing HTTP/1.1"]
-    assert logger.filters.count(without_query) == 1

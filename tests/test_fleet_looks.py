@@ -19,6 +19,7 @@ from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked
 from tests.system import until
 from tests.test_fleet import answered, fleet
+from verify_server.cluster.gateway import GatewayStats
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.http_front.fleet import MOST_ROWS, GatewayView, sample
 from verify_server.offers.budget import MOST_DEVICES
@@ -129,8 +130,7 @@ def test_a_gateway_without_replicas_is_a_gateway():
             return []
 
     class Bare:
-        class stats:
-            placed, refused, limited, resumed, lost = {}, {}, {}, 0, 0
+        stats = GatewayStats()
 
     look = GatewayView(gateway_metrics(Bare, Nobody())).watcher()()
     assert look["kind"] == "gateway" and look["replicas"] == {} and look["sessions"] == look["places"] == 0

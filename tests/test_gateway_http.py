@@ -35,7 +35,7 @@ async def api(*names, **options):
 
 async def until_ready(client):
     for _ in range(500):
-        if (await client.get("/ready")).status_code == 200:
+        if (await client.get("/readyz")).status_code == 200:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("no replica became known")
@@ -93,7 +93,7 @@ def test_a_replica_that_goes_in_mid_answer_changes_no_text(how):
 def test_without_a_replica_it_says_so():
     async def scenario():
         async with api() as (one, address), asking(address) as client:
-            for path in ("/ready", "/v1/models"):
+            for path in ("/readyz", "/v1/models"):
                 assert (await client.get(path)).status_code == 503
             assert (await client.get("/health")).status_code == 200
             await one.add("a", text=_Text())

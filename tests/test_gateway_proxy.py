@@ -103,7 +103,7 @@ def test_a_deadline_goes_on_to_the_replica():
             left = []
             link = one.serving.gateway.links.of(one["a"].heartbeat())
             begin = link.sequence
-            link.sequence = lambda tenant, seconds, padded: (
+            link.sequence = lambda tenant, seconds, padded, fronted: (
                 left.append(seconds) or begin(tenant, seconds, padded)
             )
             async with grpc.aio.insecure_channel(one.address) as channel:

@@ -65,7 +65,7 @@ def test_every_route_answers_without_a_device():
                 await client.post("/api/generate", json={"prompt": "Hi", "options": {"num_predict": 4}})
             ).text
             assert "".join(json.loads(line)["response"] for line in told.splitlines()) == words("Hi", 4)
-            for path in ("/v1/models", "/api/tags", "/health", "/ready", "/status", "/openapi.json"):
+            for path in ("/v1/models", "/api/tags", "/health", "/readyz", "/status", "/openapi.json"):
                 assert (await client.get(path)).status_code == 200
 
     asyncio.run(scenario())
@@ -114,7 +114,7 @@ def test_a_server_that_drains_finishes_and_takes_nothing_new():
             manager.draining = True
             refused = await client.post("/v1/completions", json=HI)
             assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
-            assert (await client.get("/ready")).status_code == 503
+            assert (await client.get("/readyz")).status_code == 503
             assert (await client.get("/health")).status_code == 200
 
     asyncio.run(scenario())

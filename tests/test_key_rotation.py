@@ -105,14 +105,14 @@ def test_tokens_change_and_answers_under_way_end_as_they_would(place):
     assert json.loads(data[-2])["choices"][0]["finish_reason"] == "length"
     refused = place.completion(place.device, "key-old")
     assert refused.status_code == 401 and "pair this device again" in refused.json()["error"]["message"]
-    ready = httpx.get(f"{place.device}/ready")
+    ready = httpx.get(f"{place.device}/readyz")
     assert ready.status_code == 503
     assert (
         f"the server at {place.server} refuses this device, whose key was revoked or replaced" in ready.text
     )
     place.write("token", "new\n")
     until(lambda: place.completion(place.device, "key-old").status_code == 200, SOON)
-    assert httpx.get(f"{place.device}/ready").status_code == 200
+    assert httpx.get(f"{place.device}/readyz").status_code == 200
     log = place.log.read_text()
     assert f"the server at {place.server} refuses this device" in log and "lets this device in again" in log
 

@@ -114,7 +114,7 @@ def test_until_it_has_loaded_the_http_api_says_503(pipe, port):
         for reply in (
             httpx.post(f"{base}/v1/chat/completions", json=asked),
             httpx.get(f"{base}/v1/models"),
-            httpx.get(f"{base}/ready"),
+            httpx.get(f"{base}/readyz"),
             httpx.get(f"{base}/"),
         ):
             assert reply.status_code == 503 and reply.headers["Retry-After"] == "1"
@@ -127,7 +127,7 @@ def test_until_it_has_loaded_the_http_api_says_503(pipe, port):
         assert (alive.status_code, alive.json()) == (200, {"status": "ok", "server": "loading"})
         pipe.write_text(DONE)
         server.wait_ready()
-        assert httpx.get(f"{base}/ready").json() == {"status": "ready", "server": "reachable"}
+        assert httpx.get(f"{base}/readyz").json() == {"status": "ready", "server": "reachable"}
         assert httpx.post(f"{base}/v1/chat/completions", json=asked).status_code == 200
 
 

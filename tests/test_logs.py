@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import re
+import subprocess
 import sys
 import warnings
 
@@ -13,6 +15,7 @@ from opensled import cli, logs, models_command
 from opensled.errors import EngineError, NotFound
 from opensled_testbed.processes import Process
 
+CHAT = "/v1/chat/completions"
 SECRET = "the kitchen password is swordfish"
 
 
@@ -169,7 +172,59 @@ def test_real_processes_log_documents_without_prompts(capfd, monkeypatch):
     found = documents(heard)  # every line of both is one JSON object
     messages = {document["message"] for document in found}
     assert {"an answer is complete", "an answer ends by an error", "a stream ends by an error"} <= messages
-    assert any(document["logger"] == "uvicorn.access" for document in found)
+    requests = [document for document in found if document["logger"] == "http_api.exchange"]
+    assert [(line["path"], line["status"]) for line in requests] == [(CHAT, 200), (CHAT, 400)]
     answer = next(document for document in found if document["message"] == "an answer is complete")
     assert answer["finish_reason"] == "length" and answer["tokens"] == 8 and answer["seconds"] > 0
     assert "swordfish" not in heard and good.json()["choices"][0]["message"]["content"] not in heard
+    for process in (server, edge):
+        shown = documents("\n".join(process.lines))  # standard output, too
+        assert shown[-1]["message"] == f"listening on {process.address}"
+
+
+NOISE = """
+import ctypes, os, subprocess, sys, warnings
+def load(config):
+    print("of a library", file=sys.stderr)
+    warnings.warn("of Python")
+    os.write(2, b"of native code\\nin two lines\\n")
+    subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('of a child')"])
+    from tests import fake_target
+    return fake_target.load(config)
+"""
+
+
+def test_what_libraries_native_code_and_children_write_is_json_too(capfd, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    (tmp_path / "noisy_target.py").write_text(NOISE)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    serve = ["serve", "--engine", "noisy_target:load", "--listen", "127.0.0.1:0"]
+    for flags in ([], ["--log-json"]):
+        with Process([*serve, *flags], environment={"PYTHONPATH": path}) as server:
+            server.wait_ready()
+            assert server.stop() == 0
+        heard = capfd.readouterr().err
+        for words in ("of a library", "of Python", "of native code", "in two lines", "of a child"):
+            assert words in heard, flags
+        assert heard.startswith("{") is bool(flags)
+    told = {document["message"] for document in documents(heard) if document["logger"] == "stderr"}
+    assert told >= {"of a library", "of native code", "in two lines", "of a child"}
+    assert any(document["logger"] == "py.warnings" for document in documents(heard))
+
+
+def test_an_error_of_the_command_line_is_json_and_the_last_line(capfd, monkeypatch):
+    monkeypatch.undo()
+    command = [sys.executable, "-m", "opensled", "serve", "--log-json", "--engine", "tests.absent:load"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode != 0 and documents(run.stderr)[-1]["level"] == "error"
+
+
+def test_a_ready_line_is_known_in_either_form(capsys):
+    logs.show_ready("127.0.0.1:1")
+    logs.configure(as_json=True)
+    logs.show_ready("[::1]:2")
+    plain, as_json = capsys.readouterr().out.splitlines()
+    assert plain == "listening on 127.0.0.1:1" and json.loads(as_json)["message"] == "listening on [::1]:2"
+    assert [logs.ready_address(line) for line in (plain, as_json)] == ["127.0.0.1:1", "[::1]:2"]
+    for line in ("metrics on http://127.0.0.1:1/metrics", "{", "{}", '{"message": "x"}', "", "[1]"):
+        assert logs.ready_address(line) == ""

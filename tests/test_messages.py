@@ -12,9 +12,9 @@ import pytest
 
 from http_api.app import build_app
 from http_api.bodies import MAX_BODY
+from http_api.exchange import Exchanges
 from http_api.guard import Access
 from http_api.openapi import description
-from http_api.request_ids import RequestIds
 from opensled.answer import Chunk
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from tests.fake_backend import STATS, WORDS, FakeBackend, call
@@ -214,7 +214,7 @@ def test_a_ping_while_the_server_is_away():
 )
 def test_what_no_request_is_read_of_is_refused_in_the_same_form(method, path, content, headers, status, kind):
     keys = ("secret",) if "x-api-key" in headers else ()
-    app = RequestIds(build_app(FakeBackend(), Access(keys=keys)))
+    app = Exchanges(build_app(FakeBackend(), Access(keys=keys)))
     response = through(app, method, path, content=content, headers=headers)
     assert refusal(response, status)["type"] == kind
     assert response.json()["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]

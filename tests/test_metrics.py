@@ -69,7 +69,7 @@ def test_server_and_devices_count_what_the_answers_say():
                 assert side["tokens_unasked_total",] == sum(s.server_decoded for s in stats)
                 per_position = "spec_decode_num_accepted_tokens_per_pos_total"
                 assert sum(n for (name, *_), n in side.items() if name == per_position) == expected[2]
-            assert edge["answers_total", "length"] == server["sessions_opened_total", "new"] == 5
+            assert edge["request_success_total", "length"] == server["sessions_opened_total", "new"] == 5
             assert edge["time_to_first_token_seconds_count",] == 5
             assert edge["request_time_per_output_token_seconds_count",] == 5
             assert 0 < edge["time_to_first_token_seconds_sum",] <= sum(s.seconds for s in stats)
@@ -224,7 +224,10 @@ def test_a_device_counts_ends_of_every_kind():
             with pytest.raises(Overloaded):
                 await read(device)
             found = samples(scrape(device_metrics.metrics(device)))
-            assert found["answers_total", "length"] == 2 and found["answers_total", "cancelled"] == 1
+            assert (
+                found["request_success_total", "length"] == 2
+                and found["request_success_total", "cancelled"] == 1
+            )
             assert found["errors_total", "overloaded"] == 1
             assert found["drafters_busy",] == 0
 

@@ -107,6 +107,6 @@ def test_a_gateway_tells_of_its_replicas_and_placements():
     assert found["replica_places", "a"] == found["replica_places", "b"] == 64
     assert found["replica_step_seconds", "a"] == 0.01 and found["replica_draining", "b"] == 0
     page = (Path(__file__).parents[1] / "docs/operations.md").read_text()
-    documented = set(re.findall(r"^\| `opensled:(\w+)(?:\{(\w+)\})?` \| (?!yes|no)", page, re.M))
+    documented = set(re.findall(r"^\| `opensled:(\w+)(?:\{([\w,]+)\})?` \| (?!yes|no)", page, re.M))
     assert documented == {(metric.name, metric.label) for metric in metrics}
     assert all(metric.help.endswith(".") for metric in metrics)

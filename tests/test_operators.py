@@ -303,7 +303,7 @@ def test_a_gateways_page_answers():
     async def scenario():
         async with gateway() as (_, address), asking(address) as client:
             for _ in range(500):
-                if (await client.get("/ready")).status_code == 200:
+                if (await client.get("/readyz")).status_code == 200:
                     break
                 await asyncio.sleep(0.01)
             whole = (await client.post("/v1/chat/completions", json=QUESTION)).json()["choices"][0][

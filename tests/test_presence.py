@@ -47,15 +47,15 @@ def test_a_server_that_goes_and_comes_back(caplog):
             device = await stack.enter_async_context(device_on(address))
             await stack.enter_async_context(_watched(device))
             client = await stack.enter_async_context(asking(device))
-            assert (await client.get("/ready")).json() == {"status": "ready", "server": "reachable"}
+            assert (await client.get("/readyz")).json() == {"status": "ready", "server": "reachable"}
             await first.__aexit__(None, None, None)
             await until(lambda: device.server_away)
-            ready, health = await client.get("/ready"), await client.get("/health")
+            ready, health = await client.get("/readyz"), await client.get("/health")
             assert ready.status_code == 503 and ready.headers["retry-after"]
             assert health.status_code == 200 and health.json()["server"] == "away"
             await stack.enter_async_context(serving(port=port))
             await until(lambda: not device.server_away, 20)
-            assert (await client.get("/ready")).status_code == 200
+            assert (await client.get("/readyz")).status_code == 200
             said.extend(
                 record.getMessage() for record in caplog.records if "the server" in record.getMessage()
             )
@@ -85,10 +85,10 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
             asking(device) as client,
         ):
             await read(device)
-            assert (await client.get("/ready")).status_code == 200 and not device.refusal
+            assert (await client.get("/readyz")).status_code == 200 and not device.refusal
             write("# nobody\n")
             await until(lambda: device.refusal, 20)
-            ready = await client.get("/ready")
+            ready = await client.get("/readyz")
             assert ready.status_code == 503 and "pair this device again" in ready.json()["error"]["message"]
             assert (await client.get("/health")).json()["server"] == "refuses"
             look = DeviceView(device, EdgeConfig()).look()
@@ -97,7 +97,7 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
                 await read(device)
             write("secret-1 kitchen\n")
             await until(lambda: not device.refusal, 20)
-            assert (await client.get("/ready")).status_code == 200
+            assert (await client.get("/readyz")).status_code == 200
             said.extend(
                 record.getMessage() for record in caplog.records if "this device" in record.getMessage()
             )
@@ -164,7 +164,7 @@ def test_metrics_are_told_on_loopback_only():
         figures = metrics(device)
         async with asking(device, Access(local=True), figures) as client:
             page = await client.get("/metrics")
-            assert page.status_code == 200 and "opensled:answers_total" in page.text
+            assert page.status_code == 200 and "opensled:request_success_total" in page.text
         async with asking(device, figures=figures) as client:
             assert (await client.get("/metrics")).status_code == 404
         async with asking(device, Access(local=True, keys=("key",)), figures) as client:

@@ -22,8 +22,9 @@ from opensled.address import host_port, web_address
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch, leave
 from opensled.load_thread import loaded
+from opensled.logs import show_ready
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
-from opensled.metrics import Metric, require_safe_metrics
+from opensled.metrics import Metric
 from opensled.padding import PADDING, PADDING_REQUIRED
 from opensled.thinking import thought_tags
 from scheduler import make_policy
@@ -44,7 +45,7 @@ from verify_server.served_model import LoadedModel
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
-from verify_server.start_ports import Ports, taken_ports, while_loading
+from verify_server.start_ports import Ports, scraping, taken_ports, while_loading
 from verify_server.startup import announce_lacking, tell_ready
 from verify_server.text.grammar_compiler import can_guide
 
@@ -62,8 +63,8 @@ EXIT_SECONDS = 3.0
 
 def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
-    require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     config = with_home(config)
+    scraping(config)  # an unsafe port is an error now, not after loading
     require_keepable(config)
     store_of(config)
     if config.announce:
@@ -209,7 +210,7 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
         serving = asyncio.ensure_future(served.manager.loop.run())
         async with home_kept(config), announcing(config), notify.announced():
             tell_ready(served.target, served.manager.sequence_limits.context_length, config)
-            print(f"listening on {address}", flush=True)
+            show_ready(address)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
             await readiness.set(False)  # first of all: gateways and load balancers then choose another server
@@ -240,6 +241,7 @@ async def _listen(
     await readiness.set(True)
     server, _ = await service.start(frontend, config.listen, tls, readiness)
     ports.metrics.extend((*metrics(manager), *served.metrics))
+    ports.probes.unready = lambda: manager.unready
     if ports.http:
         from verify_server.http_front.fleet import FleetView
         from verify_server.http_front.front import OwnSequences

@@ -60,8 +60,9 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     operator_keys: str = option(
         "",
-        "file with the keys of operators, one a line: who has one sees all devices and tenants on the page of --http; "
-        "default: everybody on this machine, unless --tokens or --tls-client-ca is given",
+        "file with the keys of operators, one a line: who has one sees all devices and tenants on the page of --http, "
+        "and may read --metrics from other machines; default: everybody on this machine, unless --tokens or "
+        "--tls-client-ca is given",
         metavar="FILE",
     )
     served_model_name: str = option(
@@ -258,14 +259,15 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
     )
     metrics: str = option(
         "",
-        "address for Prometheus metrics, such as 127.0.0.1:9410; opensled top shows them",
+        "address for Prometheus metrics and for probes, such as 127.0.0.1:9410; opensled top shows them; beyond this "
+        "machine with TLS and --operator-keys",
         metavar="HOST:PORT",
         check=host_port,
         group="metrics and logs",
         often=True,
     )
     insecure_metrics: bool = option(
-        False, "serve the metrics beyond this machine, to every client that reaches them"
+        False, "serve the metrics beyond this machine without TLS, to every client that reaches them"
     )
     replicas: int = option(
         0,

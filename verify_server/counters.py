@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from opensled.answer_counts import AnswerCounts
 from opensled.metrics import SECONDS, DraftCounts, Histogram
 
 # Upper bounds of histogram buckets. Chosen: about powers of two, up to the default of --max-sessions or beyond a step.
@@ -88,3 +89,4 @@ class SessionStats:
     # Seconds from the first message of a stream to the refusal that has left
     refusals: Histogram = field(default_factory=lambda: Histogram(REFUSALS))
     limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit
+    answers: AnswerCounts = field(default_factory=AnswerCounts)  # over HTTP, and over gRPC to devices

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opensled.metrics import Metric, draft_metrics, model_metric
+from opensled.answer_counts import answer_metrics
+from opensled.metrics import Metric, build_metric, draft_metrics, model_metric
 from verify_server.round.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
@@ -23,7 +24,8 @@ def metrics(manager: SessionManager) -> list[Metric]:
         lambda: {loop.machine.target.facts.way: 1},
         "way",
     )
-    return [model, engine, *_step_metrics(loop), *own, *served]
+    answers = answer_metrics(manager.stats.answers.now)
+    return [model, engine, build_metric(), *_step_metrics(loop), *own, *served, *answers]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:

@@ -26,6 +26,7 @@ from verify_server.security import Tenants, Tls
 from verify_server.served_model import TextCodec
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import Ending, serve_stream
+from verify_server.stream_record import StreamRecord, is_fronted
 
 log = logging.getLogger(__name__)
 
@@ -95,15 +96,26 @@ class VerifyService:
         return self._tokenizer
 
     async def Sequence(self, requests: Any, context: Any) -> None:
-        await run_stream(
-            self.clients, await self._client(context), context, self._manager.limits.linger, self.serve
-        )
+        client, linger = await self._client(context), self._manager.limits.linger
+        serve = self.serve if is_fronted(context.invocation_metadata()) else self._serve_device
+        await run_stream(self.clients, client, context, linger, serve)
 
     async def GetDraft(self, requests: Any, context: Any) -> None:
         await run_stream(self.clients, await self._client(context), context, SILENT_S, self._drafts.serve)
 
-    async def serve(self, stream: ByteStream) -> None:
-        """Serve one call of `Sequence` to its end."""
+    async def _serve_device(self, stream: ByteStream) -> None:
+        """One that counts; an HTTP API counts its own answers."""
+        record = StreamRecord(self._manager.stats.answers, stream.client.tenant)
+        try:
+            await self.serve(stream, record)
+        except TimeoutError:
+            record.late()
+            raise
+        finally:
+            record.close()
+
+    async def serve(self, stream: ByteStream, record: StreamRecord | None = None) -> None:
+        """Serve one call of `Sequence` to its end; `record` hears of it."""
         positions = self._manager.sequence_limits.context_length
         lacks_padding = PADDING_REQUIRED in self.info.capabilities and not stream.padded
 
@@ -115,6 +127,12 @@ class VerifyService:
                 raise InvalidRequest(
                     "this server requires padded frames; the device must ask for them", "padding"
                 )
+            message = parsed(data)
+            if record is not None:
+                record.heard(message)
+            return message
+
+        def parsed(data: bytes) -> ClientMessage:
             if len(data) <= CHEAP_BYTES:
                 return client_message(data, positions)
             started = time.thread_time()
@@ -124,6 +142,8 @@ class VerifyService:
                 stream.account.spent(time.thread_time() - started)
 
         async def send(message: ServerMessage) -> None:
+            if record is not None:
+                record.told(message)
             await stream.write(codec.server_bytes(message))
 
         await serve_stream(

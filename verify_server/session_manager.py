@@ -13,6 +13,7 @@ from functools import partial
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
+from opensled.probes import DRAINING
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
@@ -117,6 +118,11 @@ class SessionManager:
         self.devices = DeviceBook()
         guess = loop.machine.target.drafting.guess if loop.machine.target.drafting else GUESS
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
+
+    @property
+    def unready(self) -> str:
+        """Why no new sequence is admitted; "" = one is."""
+        return DRAINING if self.draining else ""
 
     @property
     def remembered(self) -> tuple[Session, ...]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opensled.metrics import Metric, metrics_port
+from opensled.probes import Probes
+from opensled.scrape_guard import ScrapeGuard, scrape_guard
 from verify_server import service
 from verify_server.client_limits import ClientLimits
 from verify_server.config import ServeConfig
@@ -25,21 +27,42 @@ class Ports:
     """Those of --metrics and --http."""
 
     metrics: list[Metric]  # none until the server adds its own
+    probes: Probes  # not ready until the server says so
     http: HttpFront | None  # not open yet; None = without --http
 
 
 @asynccontextmanager
 async def taken_ports(config: ServeConfig, limits: ClientLimits) -> AsyncIterator[Ports]:
     """While inside, these ports are served. Raises OpenSledError for a taken one."""
-    metrics: list[Metric] = []
-    with metrics_port(config.metrics, metrics):
+    metrics, probes = list[Metric](), Probes(asyncio.get_running_loop())
+    with metrics_port(config.metrics, metrics, probes, scraping(config)):
         if not config.http:
-            yield Ports(metrics, None)
+            yield Ports(metrics, probes, None)
             return
         from verify_server.http_front.front import http_front
 
         async with http_front(config, limits) as http:
-            yield Ports(metrics, http)
+            yield Ports(metrics, probes, http)
+
+
+def scraping(config: ServeConfig) -> ScrapeGuard:
+    """Who may read the metrics: beyond this machine operators alone, as metrics name tenants.
+
+    Raises UsageError, or NotFound for a file of keys.
+    """
+    admit = None
+    if config.metrics and config.operator_keys:
+        from verify_server.http_front.operators import operators
+
+        admit = operators(config.operator_keys, open=False).admit
+    return scrape_guard(
+        config.metrics,
+        config.insecure_metrics,
+        config.tls_cert,
+        config.tls_key,
+        admit,
+        "--tls-cert, --tls-key and --operator-keys FILE",
+    )
 
 
 async def while_loading(

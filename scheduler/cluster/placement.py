@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from opensled.answer_counts import Counted
+
 STALE = 3.0  # seconds after which a silent replica counts as gone: six heartbeats (`ray_runtime.BEAT`)
 
 
@@ -24,6 +26,7 @@ class Heartbeat(NamedTuple):
     draining: bool = False
     prefixes: frozenset[bytes] = frozenset()  # keys of beginnings of texts whose KV it holds
     inner: str = ""  # HOST:PORT on the cluster's interface, for gateways only
+    answers: Counted = ()  # to devices
 
 
 class PlacementRequest(NamedTuple):

@@ -162,7 +162,7 @@ def test_a_revoked_device_says_so_and_its_dot_is_red(opened, tmp_path):
             (tmp_path / "tokens").write_text("token-2 hall\n")
             expect(shown.page.locator("#state[data-state=bad]")).to_have_text("not let in by the server")
             expect(shown.page.locator("#banner")).to_contain_text("pair this device again")
-            assert httpx.get(f"http://{device.address}/ready").status_code == 503
+            assert httpx.get(f"http://{device.address}/readyz").status_code == 503
 
 
 def test_a_gateway_shows_its_replicas(opened):

@@ -90,7 +90,9 @@ def test_a_foreign_page_reaches_nothing(opened, home, host):
 def home_answers(home):
     """How many answers the device has begun."""
     lines = httpx.get(f"http://{home.device}/metrics").text.splitlines()
-    return [line for line in lines if line.startswith(("opensled:answers_total", "opensled:errors_total"))]
+    return [
+        line for line in lines if line.startswith(("opensled:request_success_total", "opensled:errors_total"))
+    ]
 
 
 def test_a_name_that_is_pointed_at_this_machine_later_reaches_nothing(opened, home):

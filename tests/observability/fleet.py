@@ -1,9 +1,14 @@
-"""Real processes to look at: a server, a relay, two replicas behind a gateway, five devices, and readers at each."""
+"""Real processes to look at: a server, a relay, two replicas behind a gateway, five devices, and readers at each.
+
+The server's devices are of two tenants; one of them asks its HTTP API, too, without a device.
+"""
 
 import asyncio
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
@@ -19,6 +24,8 @@ BURST, BURST_FROM = (
     0.75,
 )  # readers more at the first device, for the rest of the time from this share of it on
 MAX_TOKENS = 64
+WEB = "office"  # the tenant that asks the server's own API, too
+TENANTS = {"pi-5": "home", "relay": "home", "jetson": "office", "sensor": "office"}  # who calls the server
 # name, what it is connected to, drafter, how many readers, what else it is started with
 DEVICES = (
     ("pi-5", "server", "llamacpp", 1, ("--stop", "fixed", "--draft-length", "4")),
@@ -36,6 +43,7 @@ class Fleet:
     targets: dict  # job -> {instance: HOST:PORT of its metrics}
     urls: dict = field(default_factory=dict)  # device -> its API
     relay: Process | None = None
+    web: str = ""  # the server's own API
 
     def restart_relay(self, pause):
         """Kill it, and start it again on its ports after `pause` seconds."""
@@ -64,17 +72,28 @@ def running():
             "1",
             *few,
         ]
-        serve += _metrics(fleet, "server", "server")
+        tokens = Path(stack.enter_context(TemporaryDirectory(prefix="opensled-tokens-")))
+        (tokens / "all").write_text("".join(f"{_token(of)} {of}\n" for of in {*TENANTS.values()}))
+        for name, tenant in TENANTS.items():
+            (tokens / name).write_text(_token(tenant))
+        for file in tokens.iterdir():
+            file.chmod(0o600)
+        api = f"127.0.0.1:{free_port()}"
+        fleet.web = f"http://{api}"
+        serve += ["--http", api, "--tokens", str(tokens / "all"), *_metrics(fleet, "server", "server")]
         server = stack.enter_context(Process(serve, isolated=True))
         each = ["--max-sessions", "8", "--kv-tokens", "4000", *_metrics(fleet, "gateway", "gateway")]
         cluster = stack.enter_context(ReplicaCluster(2, flags=each))
         above = server.wait_ready()
         hub = ["relay", "--upstream", above, "--model", "tiny-hub", "--listen", f"127.0.0.1:{free_port()}"]
-        hub += ["--threads", "1", "--kv-tokens", "2000", *_metrics(fleet, "relay", "relay")]
+        hub += ["--upstream-token-file", str(tokens / "relay"), "--threads", "1", "--kv-tokens", "2000"]
+        hub += _metrics(fleet, "relay", "relay")
         fleet.relay = Process(hub, isolated=True)
         stack.callback(lambda: fleet.relay.stop())
         places = {"server": above, "gateway": cluster.address, "relay": fleet.relay.wait_ready()}
-        edges = [(device[0], stack.enter_context(_device(fleet, device, places))) for device in DEVICES]
+        edges = [
+            (device[0], stack.enter_context(_device(fleet, device, places, tokens))) for device in DEVICES
+        ]
         fleet.urls = {name: f"http://{edge.wait_ready()}" for name, edge in edges}
         yield fleet
 
@@ -85,8 +104,13 @@ def _metrics(fleet, job, name):
     return ["--metrics", address]
 
 
-def _device(fleet, device, places):
+def _token(tenant):
+    return f"token-of-{tenant}"
+
+
+def _device(fleet, device, places, tokens):
     name, at, drafter, _, more = device
+    more = (*more, "--token-file", str(tokens / name)) if name in TENANTS else more
     flags = ["--server", places[at], "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1", *more]
     return Process(["edge", *flags, *_metrics(fleet, "device", name), "--log-level", "error"], isolated=True)
 
@@ -99,17 +123,19 @@ async def read(fleet, seconds):
         for number, device in enumerate(DEVICES)
         for reader in range(device[3])
     ]
+    readers.append(_reader(fleet.web, 80, until, key=_token(WEB)))
     later = seconds * BURST_FROM
     readers += [_reader(fleet.urls[DEVICES[0][0]], 90 + reader, until, later) for reader in range(BURST)]
     return sum(await asyncio.gather(*readers))
 
 
-async def _reader(url, number, until, later=0.0):
+async def _reader(url, number, until, later=0.0, key=""):
     """One reader, who begins `later` seconds from now and comes back after a refusal, as OpenAI's clients do."""
     await asyncio.sleep(later)
     answers, turn = 0, 0
     prompts = prompts_of(number, 60, MAX_TOKENS)
-    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http:
         while time.monotonic() < until:
             turn += 1
             try:

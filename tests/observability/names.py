@@ -6,7 +6,7 @@ import re
 import yaml
 
 from edge_client import device_metrics
-from opensled.metrics import Histogram
+from opensled.metrics import Histogram, Histograms
 from tests.devices import device_on, read
 from tests.fakes import FakeEngine
 from tests.observability.dashboard import ROOT
@@ -41,12 +41,10 @@ def series():
     """{name of a series: its own labels}, for all that a scrape can bring, and for what rules record and tell."""
     found = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity"}}
     for metric in asyncio.run(_everywhere()):
-        own = {metric.label} - {""}
-        if isinstance(metric.read(), Histogram):
-            found |= {f"{metric.full_name}_{end}": own for end in ("sum", "count")}
-            found[f"{metric.full_name}_bucket"] = own | {"le"}
-        else:
-            found[metric.full_name] = found.get(metric.full_name, set()) | own
+        histogram = isinstance(metric.read(), Histogram | Histograms)
+        for end in ("_sum", "_count", "_bucket") if histogram else ("",):
+            own = {*metric.labels, *(["le"] if end == "_bucket" else [])}
+            found.setdefault(metric.full_name + end, set()).update(own)
     return found | {rule["record"]: set() for rule in RULES if "record" in rule}
 
 

@@ -17,6 +17,7 @@ from opensled import notify
 from opensled.address import is_wildcard
 from opensled.errors import EngineError, OpenSledError, UsageError
 from opensled.exit_watch import leave
+from opensled.logs import show_ready
 from opensled.store import known_models
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
@@ -183,8 +184,9 @@ async def _listen(
     server = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
     watching = asyncio.ensure_future(cluster.directory.watch())
     ports.metrics.extend(gateway_metrics(server.gateway, cluster.directory))
+    ports.probes.unready = lambda: server.gateway.unready
     async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announced():
-        print(f"listening on {config.listen}", flush=True)
+        show_ready(config.listen)
         await stopping
         notify.stopping()
         # With --ray-address the replicas stay, and devices reach them through another gateway.
@@ -205,6 +207,7 @@ async def _http(ports: Ports, served: gateway.Gateway) -> AsyncIterator[None]:
 
     async with GatewaySequences(served).learning() as sequences:
         ports.http.open(sequences, ports.metrics, GatewayView(ports.metrics))
+        ports.probes.unready = lambda: sequences.unready  # only then its API answers, too
         yield
 
 

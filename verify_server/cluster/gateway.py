@@ -19,8 +19,10 @@ from typing import Any
 import grpc
 
 from opensled import codec
+from opensled.answer_counts import AnswerCounts
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Moved, Open
+from opensled.probes import DRAINING
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
@@ -38,6 +40,7 @@ from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, To
 
 log = logging.getLogger(__name__)
 
+NO_REPLICA = "no replica serves at the moment; try again"
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
 MOST_STREAMS = 4096  # of one tenant at the same time, without --tenant-sessions; chosen: of many replicas
 LINGER = 60.0  # seconds for which a reader may be silent, as at a replica
@@ -60,6 +63,7 @@ class GatewayStats:
     refused: Counter[str] = field(default_factory=Counter)  # by code
     lost: int = 0  # streams that their replica ended; with --proxy only
     limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit
+    answers: AnswerCounts = field(default_factory=AnswerCounts)  # over HTTP
 
 
 class Gateway:
@@ -123,7 +127,14 @@ class Gateway:
             # If this one has just stopped, the next one answers
             with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
                 return await self.links.of(beat).ask(method, request)
-        raise Unreachable("no replica serves at the moment; try again")
+        raise Unreachable(NO_REPLICA)
+
+    @property
+    def unready(self) -> str:
+        """Why no new sequence finds a replica; "" = one does."""
+        if self.draining:
+            return DRAINING
+        return "" if self.links.serving() else NO_REPLICA
 
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self.stats.refused)
@@ -159,7 +170,7 @@ class Gateway:
         self.stats.placed[beat.replica] += 1
         self.stats.resumed += bool(message.committed or message.resume_token)
         if self._proxy or passes:
-            await self._forward(first, beat, stream)
+            await self._forward(first, beat, stream, passes)
         else:
             token = self._token(message, beat, stream.client.tenant)
             await stream.write(codec.server_bytes(Moved(beat.address, token)))
@@ -189,9 +200,9 @@ class Gateway:
         known = self._is_home(beat, message, tenant)
         return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
 
-    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream) -> None:
+    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream, fronted: bool) -> None:
         """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
-        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded)
+        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds, stream.padded, fronted)
         sending = asyncio.ensure_future(_send(first, stream, call))
         try:
             while (message := await _next(call)) is not grpc.aio.EOF:

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opensled.metrics import Metric, model_metric
+from opensled.answer_counts import AnswerCounts, Counted, answer_metrics
+from opensled.metrics import Metric, build_metric, model_metric
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.cluster.gateway import Gateway
+
+
+class ClusterAnswers:
+    """Those of the gateway's own API, and those that replicas gave to devices, as of their last heartbeats."""
+
+    def __init__(self, own: AnswerCounts, directory: Directory) -> None:
+        self._own, self._directory = own, directory
+        self._last: dict[str, Counted] = {}  # by replica
+        self._gone = AnswerCounts()  # of replicas that are no more: counters never fall
+
+    def now(self) -> Counted:
+        """All of them together."""
+        beats = {beat.replica: beat.answers for beat in self._directory.replicas()}
+        for replica in self._last.keys() - beats.keys():
+            self._gone.include(self._last.pop(replica))
+        self._last |= beats
+        return AnswerCounts(self._own.now(), self._gone.now(), *self._last.values()).now()
 
 
 def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
@@ -24,6 +42,8 @@ def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
         ),
         Metric("requests_refused_total", "Requests that reached no replica.", lambda: stats.refused, "code"),
         Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
+        *answer_metrics(ClusterAnswers(stats.answers, directory).now),
+        build_metric(),
         Metric("streams_lost_total", "Streams passed through that their replica ended.", lambda: stats.lost),
         *_replicas(directory),
     ]

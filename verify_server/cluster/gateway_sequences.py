@@ -14,6 +14,7 @@ from verify_server.byte_stream import ByteStream
 from verify_server.cluster.gateway import CONSTANT_CALLS, LINGER, Gateway
 from verify_server.http_front.sequences import ServedModel
 
+NO_MODEL = "no replica has served yet; try again"
 LOOK_SECONDS = 0.2  # between two looks for a replica that tells of its target; chosen
 
 
@@ -25,17 +26,20 @@ class GatewaySequences:
 
     def __init__(self, gateway: Gateway) -> None:
         self.clients, self.tenants, self.refused = gateway.clients, gateway.tenants, gateway.stats.refused
+        self.answers = gateway.stats.answers
         self._gateway = gateway
         self._model: ServedModel | None = None
 
     def model(self) -> ServedModel:
         if self._model is None:
-            raise Unreachable("no replica has served yet; try again")
+            raise Unreachable(NO_MODEL)
         return self._model
 
     @property
-    def takes_more(self) -> bool:
-        return self._model is not None and bool(self._gateway.links.serving()) and not self._gateway.draining
+    def unready(self) -> str:
+        if self._model is None:
+            return NO_MODEL
+        return self._gateway.unready
 
     async def serve(self, stream: ByteStream) -> None:
         await self._gateway.pass_through(stream)

@@ -14,6 +14,7 @@ import grpc_health  # noqa: F401  gateways follow the health of a replica: witho
 
 from opensled import logs
 from opensled.address import host_port, joined
+from opensled.answer_counts import AnswerCounts
 from scheduler.cluster.placement import Heartbeat
 from verify_server import service
 from verify_server.client_limits import ClientLimits
@@ -141,4 +142,5 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         draining=manager.draining,
         prefixes=memory.prefixes(),
         inner=addresses.inner,
+        answers=AnswerCounts(manager.stats.answers.now()).now(),  # a copy: it is pickled in another thread
     )

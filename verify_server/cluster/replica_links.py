@@ -14,6 +14,7 @@ from opensled.errors import Unreachable
 from opensled.padding import METADATA
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.signing import GatewayCredentials
+from verify_server.stream_record import FRONTED
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +74,14 @@ class ReplicaLink:
                 self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
         return self._replies[method]
 
-    def sequence(self, tenant: str, seconds: float | None, padded: bool) -> Any:
+    def sequence(self, tenant: str, seconds: float | None, padded: bool, fronted: bool = False) -> Any:
         """A stream of raw bytes for a sequence of `tenant`; its time limit is `seconds`, None = none.
 
-        `padded`: the device has asked for padding.
+        `padded`: the device has asked for padding; `fronted`: the gateway itself asks.
         """
-        padding = METADATA if padded else ()
+        more = (*(METADATA if padded else ()), *(FRONTED if fronted else ()))
         method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
-        call = method(timeout=seconds, metadata=(*self._metadata(tenant), *padding))
+        call = method(timeout=seconds, metadata=(*self._metadata(tenant), *more))
         self.streams += 1
         call.add_done_callback(self._ended)
         return call

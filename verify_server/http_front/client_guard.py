@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.backend import SPENT
+from http_api.exchange import current
 from http_api.failures import refusal
 from http_api.guard import OPEN_PATHS, authorization, unauthorized, while_admitted
 from http_api.http_connection import PEER, RemoteEnd
@@ -49,7 +50,7 @@ class ClientGuard:
     def __init__(self, app: ASGIApp, sequences: SequenceService, operators: Operators) -> None:
         self._app, self._tenants, self._clients = app, sequences.tenants, sequences.clients
         self._operators = operators
-        self._refused = sequences.refused
+        self._refused, self._answers = sequences.refused, sequences.answers
         self._held = Counter[str]()  # bytes of bodies that are arriving, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +70,9 @@ class ClientGuard:
             return
         if scope["path"] in FLEET_PATHS:
             send = while_admitted(send, partial(self._is_operator, authorization(Headers(scope=scope))))
+        if scope["path"] not in OPEN_PATHS:
+            exchange = current()
+            exchange.tenant, exchange.counts = tenant, self._answers
         await self._admit(self._clients.client(peer_name(*peer[:2]), tenant), scope, receive, send)
 
     def _is_operator(self, authorization: str) -> bool:

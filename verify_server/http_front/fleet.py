@@ -9,7 +9,7 @@ from typing import Any
 
 from http_api.page.views import conversation
 from opensled.errors import NotFound, Unsupported
-from opensled.metrics import DraftCounts, Histogram, Metric
+from opensled.metrics import DraftCounts, Histogram, Histograms, Metric, label_values
 from opensled.scrape import Between, Sample
 from opensled.top_figures import figures
 from scheduler.estimates import DeviceEstimate
@@ -86,10 +86,16 @@ def sample(metrics: Iterable[Metric]) -> Sample:
     for metric in metrics:
         reading = metric.read()
         if isinstance(reading, Histogram):
-            values[f"{metric.name}_sum", ""] = reading.sum
-            values[f"{metric.name}_count", ""] = sum(reading.counts)
+            reading = Histograms({(): reading})
+        if isinstance(reading, Histograms):
+            for labels, each in reading.found.items():
+                values[f"{metric.name}_sum", ",".join(label_values(labels))] = each.sum
+                values[f"{metric.name}_count", ",".join(label_values(labels))] = sum(each.counts)
         elif isinstance(reading, Mapping):
-            values |= {(metric.name, label): float(value) for label, value in reading.items()}
+            values |= {
+                (metric.name, ",".join(label_values(labels))): float(value)
+                for labels, value in reading.items()
+            }
         else:
             values[metric.name, ""] = float(reading)
     return Sample(time.monotonic(), values)

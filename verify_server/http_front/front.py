@@ -40,7 +40,7 @@ class OwnSequences:
 
     def __init__(self, service: VerifyService, manager: SessionManager) -> None:
         self.clients, self.tenants, self.linger = service.clients, service.tenants, manager.limits.linger
-        self.refused = manager.stats.refused
+        self.refused, self.answers = manager.stats.refused, manager.stats.answers
         self._service, self._manager = service, manager
         self._model = ServedModel(service.info, TargetTokenizer(manager.inputs.text.tokenizer_json))
 
@@ -48,8 +48,8 @@ class OwnSequences:
         return self._model
 
     @property
-    def takes_more(self) -> bool:
-        return not self._manager.draining
+    def unready(self) -> str:
+        return self._manager.unready
 
     async def serve(self, stream: ByteStream) -> None:
         await self._service.serve(stream)

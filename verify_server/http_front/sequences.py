@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import NamedTuple, Protocol
 
+from opensled.answer_counts import AnswerCounts
 from opensled.messages import ModelInfo
 from opensled.tokenizer import TargetTokenizer
 from verify_server.byte_stream import ByteStream
@@ -23,6 +24,7 @@ class SequenceService(Protocol):
     clients: Clients  # all of them, over gRPC and HTTP
     tenants: Tenants
     refused: Counter[str]  # how many were refused, by code
+    answers: AnswerCounts  # of those who ask over HTTP
     linger: float  # seconds for which a reader may be silent
     patience: float  # seconds for which a sequence that is lost without a further token is looked for again
 
@@ -30,8 +32,8 @@ class SequenceService(Protocol):
         """The target; raises Unreachable while it is not known."""
 
     @property
-    def takes_more(self) -> bool:
-        """Whether new sequences are admitted at all."""
+    def unready(self) -> str:
+        """Why no new sequence would be admitted; "" = one would be. May be asked from any thread."""
 
     async def serve(self, stream: ByteStream) -> None:
         """Serve one call to its end."""

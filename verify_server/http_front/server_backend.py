@@ -54,8 +54,8 @@ class ServerBackend:
         return MATCH if info.serves(MATCH) else info.rule_names[0]
 
     @property
-    def ready(self) -> bool:
-        return self._sequences.takes_more
+    def unready(self) -> str:
+        return self._sequences.unready
 
     def answering(self, scope: Scope) -> Answer:
         """How the client of a request is answered."""

@@ -24,6 +24,7 @@ DEFAULTS = {
     # The processes of a model meet on this machine: without these their libraries may listen on its network.
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for the lines that programs wait for
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",  # a server that ends waits less long than vLLM for its workers
 }
 
