@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.http_connection import ConnectionLimits, PatientProtocol
 from http_api.request_ids import RequestIds
@@ -70,8 +70,9 @@ class ApiServer:
         """`ending`, once set, must end the answers of `app`. With TLS if `cert` and `key` name PEM files; then with
         `client_ca` (PEM file) only for clients with a certificate of that authority.
         """
+        self._parting = asyncio.Event()
         config = uvicorn.Config(
-            RequestIds(app),
+            RequestIds(_last_on_connection(app, self._parting)),
             http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
             ws="none",
             proxy_headers=False,  # anybody could write them, and limits go by address
@@ -116,11 +117,37 @@ class ApiServer:
             await asyncio.gather(running, return_exceptions=True)
             listener.close()
 
+    def send_away(self) -> None:
+        """Close each connection after the answer under way, or after the next one; idle ones now."""
+        self._parting.set()
+        for connection in tuple(self._server.server_state.connections):
+            if connection.cycle is not None:  # else its first request may be on the way
+                connection.shutdown()
+
+    async def answered(self, seconds: float) -> None:
+        """Until all answers have been written to the last byte, or for `seconds`."""
+        if under_way := tuple(self._server.server_state.tasks):
+            await asyncio.wait(under_way, timeout=seconds)
+
     def stop(self) -> None:
         """Let the answers under way finish for `GRACE` seconds, then end `run`; asked again, end them at once."""
         if self._server.should_exit:
             self._server.ending.set()
         self._server.should_exit = True
+
+
+def _last_on_connection(app: ASGIApp, parting: asyncio.Event) -> ASGIApp:
+    """`app`, whose answers end their connections from `parting` on (RFC 9112, section 9.6)."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        async def parted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        await app(scope, receive, parted if parting.is_set() else send)
+
+    return served
 
 
 async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS) -> None:

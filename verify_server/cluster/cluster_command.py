@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,16 +22,9 @@ from scheduler.cluster.directory import POLL
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.command import (
-    DRAIN_SECONDS,
-    LAST_MESSAGES_SECONDS,
-    announcing,
-    arriving_signals,
-    client_limits,
-    clients,
-    run,
-)
+from verify_server.command import announcing, arriving_signals, client_limits, clients, run
 from verify_server.config import ServeConfig
+from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
 from verify_server.pairing.upkeep import home_kept
 from verify_server.security import Tenants, Tls
 from verify_server.start_ports import Ports, taken_ports, while_loading
@@ -42,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLICA = "verify_server.cluster.replica:start"
+STOP_SECONDS = 45.0  # for replicas of this process's own Ray, and for that, to end; chosen
 FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
 
 
@@ -170,11 +164,8 @@ async def _listen(
     async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announced():
         print(f"listening on {config.listen}", flush=True)
         await stopping
-        notify.stopping()
-        # With --ray-address the replicas stay, and devices reach them through another gateway.
-        if not config.ray_address:
-            await _drain(server, cluster, signals)
-        await server.stop(LAST_MESSAGES_SECONDS)
+        notify.stopping(longest_end(config.drain) + STOP_SECONDS)
+        await _drain(config, server, cluster, ports, signals)
     watching.cancel()
 
 
@@ -192,17 +183,26 @@ async def _http(ports: Ports, served: gateway.Gateway) -> AsyncIterator[None]:
         yield
 
 
-async def _drain(server: gateway.GatewayServer, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
-    """Let running sequences finish; a second signal ends them."""
-    waiting = [
-        asyncio.ensure_future(server.stop(DRAIN_SECONDS)),
-        asyncio.ensure_future(_idle(cluster)),
-    ]
-    finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(signals.get())
-    await asyncio.wait([finished, again], timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*waiting, finished, again):
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+async def _drain(
+    config: ServeConfig,
+    server: gateway.GatewayServer,
+    cluster: Cluster,
+    ports: Ports,
+    signals: asyncio.Queue[int],
+) -> None:
+    """Let running sequences finish; a second signal ends them.
+
+    With --ray-address the replicas stay with what they serve: those who stream through this gateway are waited for.
+    """
+    if ports.http:
+        ports.http.send_away()
+    waiting = [server.stop(config.drain), *([] if config.ray_address else [_idle(cluster)])]
+    await until_first(_all(waiting), signals.get(), config.drain)
+    await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http))
+
+
+async def _all(waiting: list[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*waiting)
 
 
 async def _idle(cluster: Cluster) -> None:

@@ -67,6 +67,7 @@ class HttpFront:
 
     config: ServeConfig
     address: str  # HOST:PORT
+    server: ApiServer
     gate: LoadingGate
     ending: asyncio.Event  # once set, the answers end
 
@@ -76,6 +77,14 @@ class HttpFront:
         """Serve `sequences` from now on. `view`: of the page; `model_id`: of the target, "" = not known yet."""
         self.gate.app = _app(self.config, sequences, metrics, view, self.ending)
         tell_api(self.address, tls=bool(self.config.tls_cert), model_id=model_id)
+
+    def send_away(self) -> None:
+        """Let no connection carry another request, so that a balancer leads the next one to another server."""
+        self.server.send_away()
+
+    async def answered(self, seconds: float) -> None:
+        """Until all answers have been written to the last byte, or for `seconds`."""
+        await self.server.answered(seconds)
 
 
 @asynccontextmanager
@@ -98,7 +107,7 @@ async def http_front(
     listener = listen(address)
     shown = joined(host_port(address)[0], listener.getsockname()[1])
     async with server.serving(listener):
-        yield HttpFront(config, shown, gate, ending)
+        yield HttpFront(config, shown, server, gate, ending)
 
 
 def _app(

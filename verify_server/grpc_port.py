@@ -1,0 +1,55 @@
+"""The gRPC port of a server that serves, and that one day drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from opensled.errors import OpenSledError
+from verify_server import service
+from verify_server.security import Tls
+
+log = logging.getLogger(__name__)
+
+TRIES, PAUSE = (
+    50,
+    0.02,
+)  # to listen anew, and seconds between two; chosen: gRPC takes milliseconds to let go of a port
+
+
+class GrpcPort:
+    """Serves one front end at one address, with one readiness."""
+
+    def __init__(
+        self, frontend: service.GrpcFrontend, listen: str, tls: Tls | None, readiness: service.Readiness
+    ) -> None:
+        """`listen`: HOST:PORT, and no port 0."""
+        self._frontend, self._listen, self._tls = frontend, listen, tls
+        self.readiness = readiness
+        self._servers = list[service.Server]()
+        self._ending = list[asyncio.Future[None]]()
+
+    async def open(self) -> None:
+        """Raises OpenSledError if the address is taken."""
+        server, _ = await service.start(self._frontend, self._listen, self._tls, self.readiness)
+        self._servers.append(server)
+
+    async def send_away(self, seconds: float) -> None:
+        """Tell all clients to connect anew, where a balancer leads them to another server; streams that are open go on
+        for up to `seconds`.
+
+        Who comes here again, because there is no other server, is answered: with its session, or with a refusal.
+        """
+        # Never cancelled: that would cancel gRPC's own future.
+        self._ending += [asyncio.ensure_future(server.stop(seconds)) for server in self._servers]
+        for _ in range(TRIES):
+            try:
+                return await self.open()
+            except OpenSledError as error:
+                reason = error
+            await asyncio.sleep(PAUSE)
+        log.warning("while this server drains, lost readers do not find it again: %s", reason)
+
+    async def stop(self, grace: float) -> None:
+        """End; streams that are open go on for up to `grace` seconds."""
+        await asyncio.gather(*(server.stop(grace) for server in self._servers), *self._ending)
