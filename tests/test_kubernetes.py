@@ -115,6 +115,16 @@ def test_the_secret_has_what_is_read_of_it():
     assert told == there
 
 
+def test_the_rules_of_prometheus_know_the_job():
+    (scrape,) = manifest("PodMonitor")["spec"]["podMetricsEndpoints"]
+    (job,) = scrape["relabelings"]
+    assert job["targetLabel"] == "job"
+    (asked,) = set(
+        re.findall(r'job=~"(opensled-\(\S+?\))"', (FOLDER.parent / "prometheus/rules.yml").read_text())
+    )
+    assert re.fullmatch(asked, job["replacement"])
+
+
 def test_a_pod_may_do_nothing_but_compute_and_use_the_network():
     pod, own = pod_spec()["securityContext"], container()["securityContext"]
     dockerfile = (FOLDER.parent / "docker/verify.Dockerfile").read_text()
