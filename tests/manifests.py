@@ -16,7 +16,7 @@ from opensled_testbed.processes import Process, free_port
 
 FOLDER = Path(__file__).parents[1] / "deploy/kubernetes"
 ACCESS = "/etc/opensled"  # where the manifests mount the secret
-TOKEN, METRICS_TOKEN = "a-token-of-users", "the-token-of-prometheus"
+TOKEN, METRICS_KEY = "a-token-of-users", "the-key-of-prometheus"
 # A target for this machine instead of the manifests' one.
 TINY = ("--engine=torch", "--model=tiny", "--dtype=float64", "--threads=1", "--log-level=warning")
 
@@ -51,15 +51,15 @@ def write_access(folder: Path) -> None:
     """What the secret holds, for servers on 127.0.0.1."""
     authority = Authority("a cluster")
     cert, key = authority.server("127.0.0.1")
-    tokens = f"{TOKEN} users\n{METRICS_TOKEN} prometheus\n".encode()
-    contents = {"ca.crt": authority.pem, "tls.crt": cert, "tls.key": key, "tokens": tokens}
-    for name, content in {**contents, "metrics-token": METRICS_TOKEN.encode()}.items():
+    keys = METRICS_KEY.encode()
+    contents = {"ca.crt": authority.pem, "tls.crt": cert, "tls.key": key, "operator-keys": keys + b"\n"}
+    for name, content in {**contents, "tokens": f"{TOKEN} users\n".encode(), "metrics-key": keys}.items():
         (folder / name).touch(mode=0o600)
         (folder / name).write_bytes(content)
 
 
 class Pod:
-    """The manifests' command as a real process on ports of this machine's loopback; use it in a `with`."""
+    """The manifests' command as a real process on ports of this machine; use it in a `with`."""
 
     def __init__(self, access: Path, flags: Sequence[str] = TINY) -> None:
         """`access`: see `write_access`; `flags`: behind those of the manifests."""
@@ -67,7 +67,7 @@ class Pod:
         self.ports = {name: free_port() for name in named}
         words = [word.replace(ACCESS, str(access)) for word in container()["args"]]
         for name, number in named.items():
-            words = [word.replace(f"0.0.0.0:{number}", f"127.0.0.1:{self.ports[name]}") for word in words]
+            words = [word.replace(f"0.0.0.0:{number}", f"0.0.0.0:{self.ports[name]}") for word in words]
         self.process = Process([*words, *flags], isolated=True)
 
     def address(self, port: str) -> str:

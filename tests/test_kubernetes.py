@@ -17,7 +17,7 @@ from opensled.config import options
 from tests.manifests import (
     ACCESS,
     FOLDER,
-    METRICS_TOKEN,
+    METRICS_KEY,
     Pod,
     container,
     documents,
@@ -171,6 +171,6 @@ def test_a_server_answers_the_probes_and_prometheus_as_the_manifests_ask(tmp_pat
         (scrape,) = manifest("PodMonitor")["spec"]["podMetricsEndpoints"]
         url = f"{scrape['scheme']}://{pod.address('metrics')}{scrape['path']}"
         trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {METRICS_TOKEN}"})
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {METRICS_KEY}"})
         with urllib.request.urlopen(request, timeout=20, context=trusted) as reply:
             assert "opensled:draining 0.0" in reply.read().decode()

@@ -1,4 +1,4 @@
-"""deploy/server/compose.yaml, and the commands of docs/operations.md beside it: what `opensled serve` and Docker take."""
+"""deploy/server/compose.yaml, and the `docker run` of docs/operations.md: what `opensled serve` and Docker take."""
 
 import http.server
 import re
