@@ -24,7 +24,7 @@ from verify_server.draining import EXIT_SECONDS
 
 PROMPT = (3, 1, 4)
 PARAMS = SamplingParams(temperature=0, max_tokens=100)
-LONG = SamplingParams(temperature=0, max_tokens=2500)  # at least 10 s
+LONG = SamplingParams(temperature=0, max_tokens=700)  # at least 3 s
 SERVE = ("serve", "--engine", "tests.gated_target:load", "--listen", "127.0.0.1:0")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

@@ -138,9 +138,7 @@ class Gateway:
         await run_stream(self.clients, client, context, SILENT_S, self._drafts.serve)
 
     async def pass_through(self, stream: ByteStream) -> None:
-        """Serve one call of this process, whatever `proxy` says. Raises Overloaded while the gateway drains."""
-        if self.draining:
-            raise Overloaded("the server is shutting down; try again", retry_after=1.0)
+        """Serve one call of this process, whatever `proxy` says."""
         self._count_in()
         await self._serve(stream, passes=True)
 
@@ -150,6 +148,8 @@ class Gateway:
             if first is None:
                 return
             message = _opening(first)
+            if self.draining and not message.resume_token:  # an answer under way may need another replica
+                raise Overloaded("the server is shutting down; try again", retry_after=1.0)
             beat = await self._place(message, stream.client.tenant)
         except Exception as error:
             failure = failure_of(error)
