@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from opensled.errors import OpenSledError
 from verify_server import service
@@ -11,10 +12,10 @@ from verify_server.security import Tls
 
 log = logging.getLogger(__name__)
 
-TRIES, PAUSE = (
-    50,
-    0.02,
-)  # to listen anew, and seconds between two; chosen: gRPC takes milliseconds to let go of a port
+# To listen anew, and seconds between two tries; chosen: gRPC takes milliseconds to let go of a port.
+TRIES, PAUSE = 50, 0.02
+# Connections that still come: a balancer may not know yet. Chosen below the 1.5 s for which a device tries to open.
+PASSING = (("grpc.max_connection_age_ms", 500),)
 
 
 class GrpcPort:
@@ -29,24 +30,25 @@ class GrpcPort:
         self._servers = list[service.Server]()
         self._ending = list[asyncio.Future[None]]()
 
-    async def open(self) -> None:
-        """Raises OpenSledError if the address is taken."""
-        server, _ = await service.start(self._frontend, self._listen, self._tls, self.readiness)
+    async def open(self, options: Sequence[tuple[str, int]] = ()) -> None:
+        """Raises OpenSledError if the address is taken. `options`: of gRPC."""
+        server, _ = await service.start(self._frontend, self._listen, self._tls, self.readiness, options)
         self._servers.append(server)
 
     async def send_away(self, seconds: float) -> None:
-        """Tell all clients to connect anew, where a balancer leads them to another server; streams that are open go on
-        for up to `seconds`.
+        """Tell all clients to connect anew (GOAWAY), where a balancer leads them to another server; streams that are
+        open go on for up to `seconds`.
 
         Who comes here again, because there is no other server, is answered: with its session, or with a refusal.
         """
         # Never cancelled: that would cancel gRPC's own future.
         self._ending += [asyncio.ensure_future(server.stop(seconds)) for server in self._servers]
+        reason = ""
         for _ in range(TRIES):
             try:
-                return await self.open()
+                return await self.open(PASSING)
             except OpenSledError as error:
-                reason = error
+                reason = str(error)
             await asyncio.sleep(PAUSE)
         log.warning("while this server drains, lost readers do not find it again: %s", reason)
 
