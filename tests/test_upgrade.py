@@ -22,7 +22,9 @@ from opensled_testbed.processes import Process, free_port
 ROOT = Path(__file__).parents[1]
 EARLIER = "e46696ee5fee0087db6769b408804423827f451b"  # the one before --drain
 DEVICE = ("opensled", "http_api", "edge_client", "hw_profiles", "scheduler", "models/tiny-draft")
-SERVER = ("serve", "--engine", "tests.fake_target:load", "--drain", "0")
+SERVER = ("serve", "--drain", "0", "--listen")
+REAL = ("--model", "tiny", "--dtype", "float64", "--threads", "1")
+DRAFTS = ("--drafter", "llamacpp", "--draft-model", "tiny-draft", "--threads", "1")
 STORY = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of a lamp."}], "max_tokens": 60}
 
 
@@ -47,7 +49,7 @@ def earlier(tmp_path_factory):
 
 
 def edge(server, environment, *flags):
-    words = ["edge", "--server", server, "--drafter", "lookup", "--http", "127.0.0.1:0", *flags]
+    words = ["edge", "--server", server, "--http", "127.0.0.1:0", *flags]
     return Process(words, isolated=True, environment=environment)
 
 
@@ -73,8 +75,8 @@ ASKED = [
 def test_answers_of_an_earlier_device_are_the_servers_own(earlier):
     own = f"127.0.0.1:{free_port()}"
     with (
-        Process([*SERVER, "--listen", "127.0.0.1:0", "--http", own], isolated=True) as server,
-        edge(server.wait_ready(), earlier) as device,
+        Process([*SERVER, "127.0.0.1:0", "--http", own, *REAL], isolated=True) as server,
+        edge(server.wait_ready(), earlier, *DRAFTS) as device,
     ):
         address = device.wait_ready()
         for fields in ASKED:
@@ -86,11 +88,11 @@ def test_an_answer_of_an_earlier_device_goes_on_at_the_server_that_takes_over(ea
     gate = tmp_path / "gate"
     gate.touch()
     listen = f"127.0.0.1:{free_port()}"
-    serve = [*SERVER, "--engine", "tests.gated_target:load", "--listen", listen]
+    serve = [*SERVER, listen, "--engine", "tests.gated_target:load"]
     slow = {"TEST_GATE": str(gate)}
     with Process(serve, isolated=True, environment=slow) as first:
         first.wait_ready()
-        with edge(listen, earlier) as device:
+        with edge(listen, earlier, "--drafter", "lookup") as device:
             url = f"http://{device.wait_ready()}/v1/chat/completions"
             whole, _, _ = said(device.address, max_tokens=900, temperature=0)
             body = {**STORY, "max_tokens": 900, "temperature": 0, "stream": True}
