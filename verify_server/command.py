@@ -212,7 +212,7 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
             served.manager.draining = True
             if stopping.done():
                 watch.arm(longest_end(seconds))
-                await drain(served.manager, port, ports.http, seconds, signals)
+                await drain(served.manager, port, ports.http, seconds, again=signals.get())
     serving.cancel()
     watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
     served.manager.close()

@@ -31,10 +31,10 @@ async def drain(
     port: GrpcPort,
     http: HttpFront | None,
     seconds: float,
-    signals: asyncio.Queue[int],
+    again: Coroutine[Any, Any, object],
 ) -> None:
-    """Wait for the answers under way of a server that takes no new ones; after `seconds`, or a signal, send the readers
-    of the rest elsewhere."""
+    """Wait for the answers under way of a server that takes no new ones; after `seconds`, or `again`, which is a second
+    signal, send the readers of the rest elsewhere."""
     sessions = manager.loop.machine.sessions
     if sessions:
         log.warning(
@@ -43,7 +43,7 @@ async def drain(
     if http:
         http.send_away()
     await port.send_away(seconds + LAST_MESSAGES_SECONDS)
-    await until_first(manager.idle(), signals.get(), seconds)
+    await until_first(manager.idle(), again, seconds)
     if sessions:
         log.warning("%d sequences have not ended; their readers are sent elsewhere", len(sessions))
     manager.hand_over()
