@@ -26,7 +26,7 @@ from verify_server.draining import EXIT_SECONDS
 
 PROMPT = (3, 1, 4)
 PARAMS = SamplingParams(temperature=0, max_tokens=100)
-LONG = SamplingParams(temperature=0, max_tokens=700)  # at least 3 s
+LONG = SamplingParams(temperature=0, max_tokens=500)  # at least 2 s
 SERVE = ("serve", "--engine", "tests.gated_target:load", "--listen", "127.0.0.1:0")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -103,7 +103,10 @@ async def asked_to_end(server):
 async def until_not_serving(address):
     """As those who place sequences hear it."""
     async with grpc.aio.insecure_channel(address) as channel:
-        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        stub = health_pb2_grpc.HealthStub(channel)
+        call = stub.Watch(
+            health_pb2.HealthCheckRequest(), wait_for_ready=True
+        )  # it closes its port, and opens it anew
         while (await call.read()).status is not NOT_SERVING:
             pass
         call.cancel()
