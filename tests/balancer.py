@@ -24,7 +24,9 @@ async def balancer(ready: Callable[[], Sequence[str]]) -> AsyncIterator[str]:
         try:
             servers, turn = ready(), turn + 1
             if servers:
-                await _join(servers[turn % len(servers)], reader, writer)
+                # Not further: asyncio's own callback takes a task that was cancelled for one that failed.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await _join(servers[turn % len(servers)], reader, writer)
         finally:
             open_ones.discard(task)
             writer.close()
