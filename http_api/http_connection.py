@@ -86,6 +86,22 @@ class PatientProtocol(H11Protocol):
             del self._connected[self._host]
         super().connection_lost(exc)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def part(self, seconds: float) -> None:
+        """Close after the answer under way, or if there is none, unless another request begins within `seconds`.
+
+        At once would be too soon: that request may be on its way, and would be lost.
+        """
+        if not self.idle:
+            self.cycle.keep_alive = False
+        elif self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
     def pause_writing(self) -> None:
         """The client does not read."""
         super().pause_writing()

@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
+LAST_REQUEST_S = 1.0  # for which an idle connection may bring another request, before it is closed; chosen
+LOOK_S = 0.02  # between two looks at the connections; chosen
 STOP_SECONDS = 2.0  # where nothing may finish: for the last bytes of answers to be read; chosen
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -118,11 +120,20 @@ class ApiServer:
             listener.close()
 
     def send_away(self) -> None:
-        """Close each connection after the answer under way, or after the next one; idle ones now."""
+        """Close each connection after the answer under way, or after the next one; those that stay idle soon."""
         self._parting.set()
-        for connection in tuple(self._server.server_state.connections):
-            if connection.cycle is not None:  # else its first request may be on the way
-                connection.shutdown()
+        for connection in self._connections:
+            connection.part(LAST_REQUEST_S)
+
+    async def parted(self) -> None:
+        """Until no connection waits for a request; after `send_away` none does for long."""
+        while any(connection.idle for connection in self._connections):
+            await asyncio.sleep(LOOK_S)
+
+    @property
+    def _connections(self) -> tuple[PatientProtocol, ...]:
+        found: Iterable[Any] = self._server.server_state.connections
+        return tuple(found)
 
     async def answered(self, seconds: float) -> None:
         """Until all answers have been written to the last byte, or for `seconds`."""

@@ -288,19 +288,33 @@ def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(s
     assert leaving.process.wait(20) == 0
 
 
-def test_connections_over_http_carry_no_further_request(servers):
+def test_a_connection_over_http_carries_one_more_answer_and_new_ones_are_refused(servers):
+    """A request that was on its way to an idle connection was lost with it."""
     http = f"127.0.0.1:{free_port()}"
-    leaving = servers("--http", http)
-    with httpx.Client(base_url=f"http://{http}", timeout=60) as client, httpx.Client() as other:
-        assert "connection" not in client.get("/health").headers
-        with other.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT, timeout=60) as response:
+    leaving, short = servers("--http", http), {**LONG_TEXT, "max_tokens": 5, "stream": False}
+    with httpx.Client(base_url=f"http://{http}", timeout=60) as client, httpx.Client(timeout=60) as other:
+        assert "connection" not in client.post("/v1/completions", json=short).headers
+        with other.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT) as response:
             lines = response.iter_lines()
             next(lines)
             asyncio.run(asked_to_end(leaving))
+            last = client.post("/v1/completions", json=short)
+            assert last.status_code == 200 and last.headers["connection"] == "close"
             # A balancer leads a new connection elsewhere; there is none here.
-            refused = client.post("/v1/completions", json={**LONG_TEXT, "stream": False})
-            assert refused.status_code == 429 and refused.headers["connection"] == "close"
+            refused = last
+            while refused.status_code == 200:
+                refused = client.post("/v1/completions", json=short)
+            assert refused.status_code == 429 and "shutting down" in refused.text
             assert [line for line in lines if line][-1] == "data: [DONE]"
+
+
+def test_idle_connections_do_not_hold_up_the_end(servers):
+    http = f"127.0.0.1:{free_port()}"
+    leaving = servers("--http", http)
+    with httpx.Client(base_url=f"http://{http}", timeout=60) as client:
+        assert client.get("/health").status_code == 200
+        leaving.process.send_signal(signal.SIGTERM)
+        assert leaving.process.wait(20) == 0
 
 
 def test_what_clients_over_http_have_not_got_yet_is_waited_for():

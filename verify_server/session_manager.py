@@ -97,6 +97,7 @@ class SessionManager:
         self.model_id, self.keeper = target.model_id, keeper
         self._opener, self._counter = opener, counter
         self.draining = False
+        self.refuses_at = 0.0  # when a server that drains takes no new session any more, on the loop's clock
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
         info = loop.machine.target.facts
@@ -194,6 +195,7 @@ class SessionManager:
     def hand_over(self) -> None:
         """Admit no session any more, and send all readers back to the address they asked first."""
         self.draining = self.hands_over = True
+        self.refuses_at = 0.0
         for session in self.remembered:
             if session.has_reader:
                 session.hand_over()
@@ -256,12 +258,15 @@ class SessionManager:
 
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
-        if self.draining:
-            raise _shutting_down()
+        self._require_open()
         positions = self.inputs.length_of(message) + len(message.committed)
         return self._admission.arriving(
             AdmissionRequest(tenant, positions, self._pace(message, tenant), message.background)
         )
+
+    def _require_open(self) -> None:
+        if self.draining and self.loop.clock() >= self.refuses_at:
+            raise _shutting_down()
 
     def _pace(self, message: Open, tenant: str) -> float:
         """The pace that is promised: of what is asked for, as much as the tenant may have and one session can get."""
@@ -278,8 +283,7 @@ class SessionManager:
         self.inputs.check(message, prompt_ids, ends, tenant)
         opening = self._opening(message, prompt_ids, tenant, served.rule, spent)
         riders = await riders_of(opening)
-        if self.draining:
-            raise _shutting_down()
+        self._require_open()
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
         kv_tokens = self.limits.tenants.limits_of(tenant).kv_tokens

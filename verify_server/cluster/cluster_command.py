@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,13 +24,14 @@ from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.command import announcing, arriving_signals, client_limits, clients, run
 from verify_server.config import ServeConfig
-from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
+from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, last_requests, longest_end, until_first
 from verify_server.pairing.upkeep import home_kept
 from verify_server.security import Tenants, Tls
 from verify_server.start_ports import Ports, taken_ports, while_loading
 
 if TYPE_CHECKING:
     from scheduler.cluster.ray_runtime import Cluster
+    from verify_server.http_front.front import HttpFront
 
 log = logging.getLogger(__name__)
 
@@ -194,15 +195,20 @@ async def _drain(
 
     With --ray-address the replicas stay with what they serve: those who stream through this gateway are waited for.
     """
-    if ports.http:
-        ports.http.send_away()
-    waiting = [server.stop(config.drain), *([] if config.ray_address else [_idle(cluster)])]
-    await until_first(_all(waiting), signals.get(), config.drain)
+    server.gateway.drain(last_requests(ports.http))
+    await until_first(_ended(config, server, cluster, ports.http), signals.get(), config.drain)
     await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http))
 
 
-async def _all(waiting: list[Coroutine[Any, Any, None]]) -> None:
-    await asyncio.gather(*waiting)
+async def _ended(
+    config: ServeConfig, server: gateway.GatewayServer, cluster: Cluster, http: HttpFront | None
+) -> None:
+    """Until no sequence is under way, nor comes any more."""
+    if http:
+        await http.parted()
+    await server.stop(config.drain)
+    if not config.ray_address:
+        await _idle(cluster)
 
 
 async def _idle(cluster: Cluster) -> None:

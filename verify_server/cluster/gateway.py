@@ -82,6 +82,9 @@ class Gateway:
         self._drafts = hand_out_of(config, self.stats.limited, time.monotonic)
         self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
         self._proxy, self.draining = proxy, False
+        self.refuses_at = (
+            0.0  # when a gateway that drains takes no new sequence any more, in monotonic seconds
+        )
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
         self.links = ReplicaLinks(directory, GatewayCredentials(key, time.time), self._changed.set)
@@ -97,8 +100,13 @@ class Gateway:
         """Report whether a replica serves, whenever that changes; until cancelled."""
         while True:
             self._changed.clear()
-            await readiness.set(bool(self.links.serving()))
+            await readiness.set(bool(self.links.serving()) and not self.draining)
             await self._changed.wait()
+
+    def drain(self, seconds: float) -> None:
+        """Say that this gateway ends, and take no new sequence after `seconds`."""
+        self.draining, self.refuses_at = True, time.monotonic() + seconds
+        self._changed.set()
 
     async def idle(self) -> None:
         """Until no sequence is running here, to the last byte of its status."""
@@ -148,7 +156,8 @@ class Gateway:
             if first is None:
                 return
             message = _opening(first)
-            if self.draining and not message.resume_token:  # an answer under way may need another replica
+            refuses = self.draining and time.monotonic() >= self.refuses_at
+            if refuses and not message.resume_token:  # an answer under way may need another replica
                 raise Overloaded("the server is shutting down; try again", retry_after=1.0)
             beat = await self._place(message, stream.client.tenant)
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen, tell_api
 from http_api.loading import LoadingGate
 from http_api.page.views import PageView
-from http_api.server import ApiServer
+from http_api.server import LAST_REQUEST_S, ApiServer
 from opensled.address import host_port, is_local, joined, web_address, web_origins
 from opensled.metrics import Metric
 from opensled.tokenizer import TargetTokenizer
@@ -31,6 +32,9 @@ from verify_server.service import VerifyService
 from verify_server.session_manager import SessionLimits, SessionManager
 
 VERB = "opensled serve"
+# For which a server that drains still takes requests: those of connections that were there before, and the time to
+# admit them. Chosen.
+LAST_REQUESTS_SECONDS = LAST_REQUEST_S + 0.5
 
 
 class OwnSequences:
@@ -79,8 +83,13 @@ class HttpFront:
         tell_api(self.address, tls=bool(self.config.tls_cert), model_id=model_id)
 
     def send_away(self) -> None:
-        """Let no connection carry another request, so that a balancer leads the next one to another server."""
+        """Let each connection carry one more request at most, so that a balancer leads the next one elsewhere."""
         self.server.send_away()
+
+    async def parted(self) -> None:
+        """Until no connection waits for a request, or for `LAST_REQUESTS_SECONDS`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.server.parted(), LAST_REQUESTS_SECONDS)
 
     async def answered(self, seconds: float) -> None:
         """Until all answers have been written to the last byte, or for `seconds`."""
