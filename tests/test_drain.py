@@ -1,6 +1,7 @@
 """SIGTERM: not ready first, newcomers are told to come back, answers under way are finished, then the end."""
 
 import asyncio
+import contextlib
 import json
 import signal
 
@@ -101,15 +102,13 @@ async def asked_to_end(server):
 
 
 async def until_not_serving(address):
-    """As those who place sequences hear it."""
+    """As those who place sequences hear it. They ask again when the port is closed and opened anew under them."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        call = stub.Watch(
-            health_pb2.HealthCheckRequest(), wait_for_ready=True
-        )  # it closes its port, and opens it anew
-        while (await call.read()).status is not NOT_SERVING:
-            pass
-        call.cancel()
+        stub, status = health_pb2_grpc.HealthStub(channel), None
+        while status is not NOT_SERVING:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                reply = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+                status = reply.status
 
 
 def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gate):
