@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from opensled.last_request import IS_LAST
+
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
 FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
@@ -53,6 +55,7 @@ class PatientProtocol(H11Protocol):
         self._unread: asyncio.TimerHandle | None = None
         self._host = ""
         self._leaving = False  # nothing is read of it any more
+        self._parting = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -87,18 +90,18 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     @property
-    def idle(self) -> bool:
-        """Whether no answer is under way."""
-        return self.cycle is None or self.cycle.response_complete
+    def waiting(self) -> bool:
+        """Whether it parts, and its last request may still come."""
+        return self._parting and (self.cycle is None or self.cycle.response_complete)
 
-    def part(self, seconds: float) -> None:
-        """Close after the answer under way, or if there is none, unless another request begins within `seconds`.
+    def part(self, seconds: int) -> None:
+        """Take one more request, which must begin within `seconds` after the answer under way; its answer closes.
 
-        At once would be too soon: that request may be on its way, and would be lost.
+        To close at once would lose that request, if it is on its way: nobody told the client.
         """
-        if not self.idle:
-            self.cycle.keep_alive = False
-        elif self.timeout_keep_alive_task is not None:
+        self._parting, self.timeout_keep_alive = True, seconds
+        self.app = _last(self.app)
+        if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
@@ -157,6 +160,16 @@ def _certificate(transport: asyncio.Transport) -> bytes:
     tls = transport.get_extra_info("ssl_object")
     der = tls.getpeercert(binary_form=True) if tls else None
     return ssl.DER_cert_to_PEM_cert(der).encode() if der else b""
+
+
+def _last(app: Any) -> ASGIApp:
+    """`app`, whose requests are the last of their connection."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        IS_LAST.set(True)
+        await app(scope, receive, send)
+
+    return told
 
 
 def _known(app: Any, peer: RemoteEnd) -> ASGIApp:

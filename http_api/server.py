@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
-LAST_REQUEST_S = 1.0  # for which an idle connection may bring another request, before it is closed; chosen
-LOOK_S = 0.02  # between two looks at the connections; chosen
+LAST_REQUEST_S = 1  # for which an idle connection may bring another request, before it is closed; chosen
 STOP_SECONDS = 2.0  # where nothing may finish: for the last bytes of answers to be read; chosen
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -120,15 +119,15 @@ class ApiServer:
             listener.close()
 
     def send_away(self) -> None:
-        """Close each connection after the answer under way, or after the next one; those that stay idle soon."""
+        """Close each connection after one more request, or soon if there comes none."""
         self._parting.set()
         for connection in self._connections:
             connection.part(LAST_REQUEST_S)
 
-    async def parted(self) -> None:
-        """Until no connection waits for a request; after `send_away` none does for long."""
-        while any(connection.idle for connection in self._connections):
-            await asyncio.sleep(LOOK_S)
+    @property
+    def waiting(self) -> bool:
+        """Whether a last request may still come."""
+        return any(connection.waiting for connection in self._connections)
 
     @property
     def _connections(self) -> tuple[PatientProtocol, ...]:
@@ -152,11 +151,11 @@ def _last_on_connection(app: ASGIApp, parting: asyncio.Event) -> ASGIApp:
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         async def parted(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if parting.is_set() and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
-        await app(scope, receive, parted if parting.is_set() else send)
+        await app(scope, receive, parted)
 
     return served
 

@@ -40,30 +40,14 @@ async def drain(
         log.warning(
             "finishing %d sequences for up to %g s; once more to stop at once", len(sessions), seconds
         )
-    manager.refuses_at = manager.loop.clock() + last_requests(http)
+    if http:
+        http.send_away()
     await port.send_away(seconds + LAST_MESSAGES_SECONDS)
-    await until_first(_ended(manager, http), again, seconds)
+    await until_first(http.over(manager.idle) if http else manager.idle(), again, seconds)
     if sessions:
         log.warning("%d sequences have not ended; their readers are sent elsewhere", len(sessions))
     manager.hand_over()
     await asyncio.gather(port.stop(LAST_MESSAGES_SECONDS), last_bytes(http))
-
-
-def last_requests(http: HttpFront | None) -> float:
-    """Ask clients over HTTP to connect anew; seconds for which they may still ask here."""
-    if http is None:
-        return 0.0
-    from verify_server.http_front.front import LAST_REQUESTS_SECONDS
-
-    http.send_away()
-    return LAST_REQUESTS_SECONDS
-
-
-async def _ended(manager: SessionManager, http: HttpFront | None) -> None:
-    """Until no answer is under way, nor comes any more."""
-    if http:
-        await http.parted()
-    await manager.idle()
 
 
 async def until_first(

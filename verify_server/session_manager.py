@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
+from opensled.last_request import IS_LAST
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from scheduler.admission import AdmissionRequest
@@ -97,7 +98,6 @@ class SessionManager:
         self.model_id, self.keeper = target.model_id, keeper
         self._opener, self._counter = opener, counter
         self.draining = False
-        self.refuses_at = 0.0  # when a server that drains takes no new session any more, on the loop's clock
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
         info = loop.machine.target.facts
@@ -195,7 +195,6 @@ class SessionManager:
     def hand_over(self) -> None:
         """Admit no session any more, and send all readers back to the address they asked first."""
         self.draining = self.hands_over = True
-        self.refuses_at = 0.0
         for session in self.remembered:
             if session.has_reader:
                 session.hand_over()
@@ -265,7 +264,7 @@ class SessionManager:
         )
 
     def _require_open(self) -> None:
-        if self.draining and self.loop.clock() >= self.refuses_at:
+        if self.hands_over or (self.draining and not IS_LAST.get()):
             raise _shutting_down()
 
     def _pace(self, message: Open, tenant: str) -> float:

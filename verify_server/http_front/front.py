@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen, tell_api
 from http_api.loading import LoadingGate
 from http_api.page.views import PageView
-from http_api.server import LAST_REQUEST_S, ApiServer
+from http_api.server import ApiServer
 from opensled.address import host_port, is_local, joined, web_address, web_origins
 from opensled.metrics import Metric
 from opensled.tokenizer import TargetTokenizer
@@ -32,9 +31,7 @@ from verify_server.service import VerifyService
 from verify_server.session_manager import SessionLimits, SessionManager
 
 VERB = "opensled serve"
-# For which a server that drains still takes requests: those of connections that were there before, and the time to
-# admit them. Chosen.
-LAST_REQUESTS_SECONDS = LAST_REQUEST_S + 0.5
+LOOK_SECONDS = 0.02  # between two looks at the connections of a server that drains; chosen
 
 
 class OwnSequences:
@@ -86,10 +83,12 @@ class HttpFront:
         """Let each connection carry one more request at most, so that a balancer leads the next one elsewhere."""
         self.server.send_away()
 
-    async def parted(self) -> None:
-        """Until no connection waits for a request, or for `LAST_REQUESTS_SECONDS`."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.server.parted(), LAST_REQUESTS_SECONDS)
+    async def over(self, idle: Callable[[], Awaitable[None]]) -> None:
+        """Until `idle` is done, and no connection from before `send_away` waits for its last request."""
+        await idle()
+        while self.server.waiting:
+            await asyncio.sleep(LOOK_SECONDS)
+            await idle()
 
     async def answered(self, seconds: float) -> None:
         """Until all answers have been written to the last byte, or for `seconds`."""
