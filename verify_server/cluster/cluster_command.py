@@ -24,7 +24,7 @@ from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.command import announcing, arriving_signals, client_limits, clients, run
 from verify_server.config import ServeConfig
-from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, last_requests, longest_end, until_first
+from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
 from verify_server.pairing.upkeep import home_kept
 from verify_server.security import Tenants, Tls
 from verify_server.start_ports import Ports, taken_ports, while_loading
@@ -195,9 +195,11 @@ async def _drain(
 
     With --ray-address the replicas stay with what they serve: those who stream through this gateway are waited for.
     """
-    server.gateway.drain(last_requests(ports.http))
+    server.gateway.drain()
+    # Clients connect anew, elsewhere. Never cancelled: that would cancel gRPC's own future.
+    closing = asyncio.ensure_future(server.server.stop(config.drain + LAST_MESSAGES_SECONDS))
     await until_first(_ended(config, server, cluster, ports.http), signals.get(), config.drain)
-    await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http))
+    await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http), closing)
 
 
 async def _ended(
@@ -205,7 +207,8 @@ async def _ended(
 ) -> None:
     """Until no sequence is under way, nor comes any more."""
     if http:
-        await http.parted()
+        http.send_away()
+        await http.over(server.gateway.idle)
     await server.stop(config.drain)
     if not config.ray_address:
         await _idle(cluster)

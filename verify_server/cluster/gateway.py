@@ -20,6 +20,7 @@ import grpc
 
 from opensled import codec
 from opensled.errors import Overloaded, ProtocolError, Unreachable
+from opensled.last_request import IS_LAST
 from opensled.messages import Moved, Open
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
@@ -82,9 +83,6 @@ class Gateway:
         self._drafts = hand_out_of(config, self.stats.limited, time.monotonic)
         self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
         self._proxy, self.draining = proxy, False
-        self.refuses_at = (
-            0.0  # when a gateway that drains takes no new sequence any more, in monotonic seconds
-        )
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
         self.links = ReplicaLinks(directory, GatewayCredentials(key, time.time), self._changed.set)
@@ -103,9 +101,9 @@ class Gateway:
             await readiness.set(bool(self.links.serving()) and not self.draining)
             await self._changed.wait()
 
-    def drain(self, seconds: float) -> None:
-        """Say that this gateway ends, and take no new sequence after `seconds`."""
-        self.draining, self.refuses_at = True, time.monotonic() + seconds
+    def drain(self) -> None:
+        """Say that this gateway ends, and take no new sequence."""
+        self.draining = True
         self._changed.set()
 
     async def idle(self) -> None:
@@ -156,8 +154,8 @@ class Gateway:
             if first is None:
                 return
             message = _opening(first)
-            refuses = self.draining and time.monotonic() >= self.refuses_at
-            if refuses and not message.resume_token:  # an answer under way may need another replica
+            # An answer under way may need another replica.
+            if self.draining and not message.resume_token and not IS_LAST.get():
                 raise Overloaded("the server is shutting down; try again", retry_after=1.0)
             beat = await self._place(message, stream.client.tenant)
         except Exception as error:
