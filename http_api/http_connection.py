@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from opensled.last_request import IS_LAST
+from opensled.old_connection import CONNECTION, Connection
 
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
@@ -55,7 +55,7 @@ class PatientProtocol(H11Protocol):
         self._unread: asyncio.TimerHandle | None = None
         self._host = ""
         self._leaving = False  # nothing is read of it any more
-        self._parting = False
+        self._own = Connection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -67,6 +67,7 @@ class PatientProtocol(H11Protocol):
             self._close()
             return
         self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
+        self.app = _on(self._own, self.app)
         self._time()
 
     def data_received(self, data: bytes) -> None:
@@ -92,15 +93,14 @@ class PatientProtocol(H11Protocol):
     @property
     def waiting(self) -> bool:
         """Whether it parts, and its last request may still come."""
-        return self._parting and (self.cycle is None or self.cycle.response_complete)
+        return self._own.is_old and (self.cycle is None or self.cycle.response_complete)
 
     def part(self, seconds: int) -> None:
         """Take one more request, which must begin within `seconds` after the answer under way; its answer closes.
 
         To close at once would lose that request, if it is on its way: nobody told the client.
         """
-        self._parting, self.timeout_keep_alive = True, seconds
-        self.app = _last(self.app)
+        self._own.is_old, self.timeout_keep_alive = True, seconds
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
@@ -162,11 +162,11 @@ def _certificate(transport: asyncio.Transport) -> bytes:
     return ssl.DER_cert_to_PEM_cert(der).encode() if der else b""
 
 
-def _last(app: Any) -> ASGIApp:
-    """`app`, whose requests are the last of their connection."""
+def _on(connection: Connection, app: Any) -> ASGIApp:
+    """`app`, whose requests come over this connection."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
-        IS_LAST.set(True)
+        CONNECTION.set(connection)
         await app(scope, receive, send)
 
     return told

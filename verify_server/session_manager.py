@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
-from opensled.last_request import IS_LAST
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
+from opensled.old_connection import CONNECTION
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
@@ -264,7 +264,7 @@ class SessionManager:
         )
 
     def _require_open(self) -> None:
-        if self.hands_over or (self.draining and not IS_LAST.get()):
+        if self.hands_over or (self.draining and not CONNECTION.get().is_old):
             raise _shutting_down()
 
     def _pace(self, message: Open, tenant: str) -> float:

@@ -20,8 +20,8 @@ import grpc
 
 from opensled import codec
 from opensled.errors import Overloaded, ProtocolError, Unreachable
-from opensled.last_request import IS_LAST
 from opensled.messages import Moved, Open
+from opensled.old_connection import CONNECTION
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
@@ -155,7 +155,7 @@ class Gateway:
                 return
             message = _opening(first)
             # An answer under way may need another replica.
-            if self.draining and not message.resume_token and not IS_LAST.get():
+            if self.draining and not message.resume_token and not CONNECTION.get().is_old:
                 raise Overloaded("the server is shutting down; try again", retry_after=1.0)
             beat = await self._place(message, stream.client.tenant)
         except Exception as error:
