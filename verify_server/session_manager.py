@@ -13,7 +13,7 @@ from functools import partial
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
-from opensled.old_connection import CONNECTION
+from opensled.old_connection import over_old_connection
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
@@ -264,7 +264,7 @@ class SessionManager:
         )
 
     def _require_open(self) -> None:
-        if self.hands_over or (self.draining and not CONNECTION.get().is_old):
+        if self.hands_over or (self.draining and not over_old_connection()):
             raise _shutting_down()
 
     def _pace(self, message: Open, tenant: str) -> float:

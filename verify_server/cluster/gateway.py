@@ -21,7 +21,7 @@ import grpc
 from opensled import codec
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Moved, Open
-from opensled.old_connection import CONNECTION
+from opensled.old_connection import over_old_connection
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
@@ -155,7 +155,7 @@ class Gateway:
                 return
             message = _opening(first)
             # An answer under way may need another replica.
-            if self.draining and not message.resume_token and not CONNECTION.get().is_old:
+            if self.draining and not message.resume_token and not over_old_connection():
                 raise Overloaded("the server is shutting down; try again", retry_after=1.0)
             beat = await self._place(message, stream.client.tenant)
         except Exception as error:
