@@ -25,7 +25,7 @@ DEVICE = ("opensled", "http_api", "edge_client", "hw_profiles", "scheduler", "mo
 SERVER = ("serve", "--drain", "0", "--listen")
 REAL = ("--model", "tiny", "--dtype", "float64", "--threads", "1")
 DRAFTS = ("--drafter", "llamacpp", "--draft-model", "tiny-draft", "--threads", "1")
-STORY = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of a lamp."}], "max_tokens": 60}
+STORY = {"messages": [{"role": "user", "content": "Tell me of a lamp."}], "max_tokens": 60}
 
 
 @pytest.fixture(scope="module")
