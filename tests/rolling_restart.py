@@ -35,9 +35,8 @@ from tests.balancer import balancer
 from tests.crowd import Crowd, judge, questions
 from tests.manifests import TOKEN, Pod, container, manifest, pod_spec, write_access
 
-LAG_S = (
-    1.0  # for which connections still come to a pod that is deleted: chosen, what nodes take to hear of it
-)
+# For which connections still come to a pod that is deleted: chosen, what nodes take to hear of it.
+LAG_S = 1.0
 START_S = 240.0
 
 
