@@ -52,13 +52,14 @@ async def drain(
 
 async def until_first(
     one: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object], seconds: float
-) -> None:
-    """Until one of both is done, or for `seconds`; what is not done then is cancelled."""
+) -> bool:
+    """Until one of both is done, or for `seconds`; what is not done then is cancelled. Whether the first one is done."""
     waiting = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
-    await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+    return waiting[0] in done
 
 
 async def last_bytes(http: HttpFront | None) -> None:

@@ -198,7 +198,9 @@ async def _drain(
     server.gateway.drain()
     # Clients connect anew, elsewhere. Never cancelled: that would cancel gRPC's own future.
     closing = asyncio.ensure_future(server.server.stop(config.drain + LAST_MESSAGES_SECONDS))
-    await until_first(_ended(config, server, cluster, ports.http), signals.get(), config.drain)
+    ended = _ended(config, server, cluster, ports.http)
+    if not await until_first(ended, signals.get(), config.drain) and ports.http:
+        ports.http.ending.set()  # before the replicas are out of reach
     await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http), closing)
 
 
