@@ -53,7 +53,7 @@ async def drain(
 async def until_first(
     one: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object], seconds: float
 ) -> bool:
-    """Until one of both is done, or for `seconds`; what is not done then is cancelled. Whether the first one is done."""
+    """Until one of both is done, or for `seconds`; the rest is cancelled. Returns whether the first one is done."""
     waiting = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
     done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
