@@ -287,6 +287,7 @@ def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(s
     assert leaving.process.wait(20) == 0
 
 
+@pytest.mark.timed  # its idle connection is closed after a second
 def test_a_connection_over_http_carries_one_more_answer_and_new_ones_are_refused(servers):
     """A request that was on its way to an idle connection was lost with it."""
     http = f"127.0.0.1:{free_port()}"
