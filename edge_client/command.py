@@ -187,7 +187,9 @@ async def _watched(device: Device) -> AsyncIterator[None]:
 
 
 def _stop(server: ApiServer) -> None:
-    notify.stopping()
+    from http_api.server import CLOSING, GRACE
+
+    notify.stopping(GRACE + CLOSING)
     server.stop()
 
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from opensled.old_connection import CONNECTION, Connection
+
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
 FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
@@ -53,6 +55,7 @@ class PatientProtocol(H11Protocol):
         self._unread: asyncio.TimerHandle | None = None
         self._host = ""
         self._leaving = False  # nothing is read of it any more
+        self._own = Connection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -64,6 +67,7 @@ class PatientProtocol(H11Protocol):
             self._close()
             return
         self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
+        self.app = _on(self._own, self.app)
         self._time()
 
     def data_received(self, data: bytes) -> None:
@@ -85,6 +89,21 @@ class PatientProtocol(H11Protocol):
         if not self._connected[self._host]:
             del self._connected[self._host]
         super().connection_lost(exc)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it parts, and its last request may still come."""
+        return self._own.is_old and (self.cycle is None or self.cycle.response_complete)
+
+    def part(self, seconds: int) -> None:
+        """Take one more request, which must begin within `seconds` after the answer under way; its answer closes.
+
+        To close at once would lose that request, if it is on its way: nobody told the client.
+        """
+        self._own.is_old, self.timeout_keep_alive = True, seconds
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
         """The client does not read."""
@@ -141,6 +160,16 @@ def _certificate(transport: asyncio.Transport) -> bytes:
     tls = transport.get_extra_info("ssl_object")
     der = tls.getpeercert(binary_form=True) if tls else None
     return ssl.DER_cert_to_PEM_cert(der).encode() if der else b""
+
+
+def _on(connection: Connection, app: Any) -> ASGIApp:
+    """`app`, whose requests come over this connection."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        CONNECTION.set(connection)
+        await app(scope, receive, send)
+
+    return told
 
 
 def _known(app: Any, peer: RemoteEnd) -> ASGIApp:

@@ -9,13 +9,13 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.exchange import Exchanges
 from http_api.http_connection import ConnectionLimits, PatientProtocol
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
+LAST_REQUEST_S = 1  # for which an idle connection may bring another request, before it is closed; chosen
 STOP_SECONDS = 2.0  # where nothing may finish: for the last bytes of answers to be read; chosen
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -70,8 +71,9 @@ class ApiServer:
         """`ending`, once set, must end the answers of `app`. With TLS if `cert` and `key` name PEM files; then with
         `client_ca` (PEM file) only for clients with a certificate of that authority.
         """
+        self._parting = asyncio.Event()
         config = uvicorn.Config(
-            Exchanges(app),
+            Exchanges(_last_on_connection(app, self._parting)),
             http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
             ws="none",
             proxy_headers=False,  # anybody could write them, and limits go by address
@@ -116,11 +118,46 @@ class ApiServer:
             await asyncio.gather(running, return_exceptions=True)
             listener.close()
 
+    def send_away(self) -> None:
+        """Close each connection after one more request, or soon if there comes none."""
+        self._parting.set()
+        for connection in self._connections:
+            connection.part(LAST_REQUEST_S)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a last request may still come."""
+        return any(connection.waiting for connection in self._connections)
+
+    @property
+    def _connections(self) -> tuple[PatientProtocol, ...]:
+        found: Iterable[Any] = self._server.server_state.connections
+        return tuple(found)
+
+    async def answered(self, seconds: float) -> None:
+        """Until all answers have been written to the last byte, or for `seconds`."""
+        if under_way := tuple(self._server.server_state.tasks):
+            await asyncio.wait(under_way, timeout=seconds)
+
     def stop(self) -> None:
         """Let the answers under way finish for `GRACE` seconds, then end `run`; asked again, end them at once."""
         if self._server.should_exit:
             self._server.ending.set()
         self._server.should_exit = True
+
+
+def _last_on_connection(app: ASGIApp, parting: asyncio.Event) -> ASGIApp:
+    """`app`, whose answers end their connections from `parting` on (RFC 9112, section 9.6)."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        async def parted(message: Message) -> None:
+            if parting.is_set() and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        await app(scope, receive, parted)
+
+    return served
 
 
 async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS) -> None:

@@ -28,9 +28,12 @@ def send(state: str, patience: float = 1.0) -> None:
         log.warning("the service manager at %s does not accept %s: %s", path, state, error)
 
 
-def stopping() -> None:
-    """The service drains; it takes no new work."""
-    send("STOPPING=1")
+def stopping(seconds: float) -> None:
+    """The service drains, which takes up to `seconds`; it takes no new work.
+
+    The manager then waits so long, though TimeoutStopSec= of the unit be shorter.
+    """
+    send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
 
 
 @asynccontextmanager

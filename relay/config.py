@@ -94,6 +94,7 @@ class RelayConfig:
         check=host_port,
         often=True,
     )
+    drain: float = served("drain")
     engine: str = served("engine")
     device: str = served("device")
     dtype: str = served("dtype")

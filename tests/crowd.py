@@ -81,8 +81,9 @@ class CountedStream:
 class Crowd:
     """So many users on one address; use it in an `async with`. They ask until `finish` is called."""
 
-    def __init__(self, address: str, users: int, questions: Sequence[Question]) -> None:
-        self.users = [User(number, Link(Endpoint(address))) for number in range(users)]
+    def __init__(self, address: str, users: int, questions: Sequence[Question], **access: Any) -> None:
+        """`access`: fields of `Endpoint`, such as the token."""
+        self.users = [User(number, Link(Endpoint(address, **access))) for number in range(users)]
         self._questions, self._enough = questions, False
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -26,7 +26,8 @@ class SlowEngine(FakeEngine):
 
 def load(config: ServeConfig) -> ServedModel:
     target = fake_target.load(config)
-    return ServedModel("fake", SlowEngine(num_blocks=200, target=_gated), target.text)
+    engine = SlowEngine(num_blocks=1000, context_length=2000, target=_gated)
+    return ServedModel("fake", engine, target.text)
 
 
 def reached(gate: Path) -> Path:

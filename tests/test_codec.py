@@ -67,12 +67,14 @@ def test_server_messages_survive(message):
     assert codec.decode_server(pb.ServerMessage.FromString(wire)) == message
 
 
+INFO = ModelInfo(
+    "m", 9, "f", (1,), Limits(4, 9), (RuleFacts("match", True, True, False),), "exact", "0", "h", True,
+    template_variables=("enable_thinking",), thoughts=ThoughtTags("<think>", "</think>"),
+)  # fmt: skip
+
+
 def test_model_info_survives():
-    info = ModelInfo(
-        "m", 9, "f", (1,), Limits(4, 9), (RuleFacts("match", True, True, False),), "exact", "0", "h", True,
-        template_variables=("enable_thinking",), thoughts=ThoughtTags("<think>", "</think>"),
-    )  # fmt: skip
-    assert codec.decode_info(codec.encode_info(info)) == info
+    assert codec.decode_info(codec.encode_info(INFO)) == INFO
 
 
 def test_eight_tokens_are_about_thirty_bytes():
@@ -127,3 +129,39 @@ def test_failures_become_the_errors_they_stand_for():
 
 def test_an_unexpected_exception_keeps_its_text_at_home():
     assert "secret" not in Failure.of(ValueError("secret")).reason
+
+
+# A field that no version knows yet, as a number, as bytes and as a message.
+UNKNOWN = b"\xc0\x3e\x07" + b"\xca\x3e\x03new" + b"\xd2\x3e\x02\x08\x01"
+
+
+def extended(message):
+    """The bytes of a message of another version, which has more fields, also inside of what it carries."""
+    kind = message.WhichOneof("kind")
+    part = getattr(message, kind)
+    part.MergeFromString(UNKNOWN)
+    for field, value in part.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for each in (value,) if hasattr(value, "MergeFromString") else value:
+            each.MergeFromString(UNKNOWN)
+    data = message.SerializeToString() + UNKNOWN
+    assert data.count(b"new") > 1
+    return data
+
+
+@pytest.mark.parametrize("message", CLIENT, ids=str)
+def test_a_server_reads_what_a_newer_device_says(message):
+    assert codec.client_message(extended(codec.encode_client(message))) == message
+
+
+@pytest.mark.parametrize("message", SERVER, ids=str)
+def test_a_device_reads_what_a_newer_server_says(message):
+    assert codec.server_message(extended(codec.encode_server(message))) == message
+
+
+def test_a_device_reads_how_a_newer_server_describes_itself():
+    reply = codec.encode_info(INFO)
+    reply.MergeFromString(UNKNOWN)
+    reply.limits.MergeFromString(UNKNOWN)
+    assert codec.described(reply.SerializeToString()) == INFO

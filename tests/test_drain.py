@@ -1,23 +1,33 @@
 """SIGTERM: not ready first, newcomers are told to come back, answers under way are finished, then the end."""
 
 import asyncio
+import contextlib
+import json
 import signal
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from opensled.messages import Failure, Open, Opened, SamplingParams, Verdict
-from opensled_testbed.processes import Process
-from tests.fake_target import cycle
+from edge_client.remote import RemoteSession
+from http_api.listening import listen
+from http_api.server import ApiServer
+from opensled.errors import Overloaded
+from opensled.messages import Failure, Moved, Open, Opened, SamplingParams, Verdict
+from opensled.tokenizer import TargetTokenizer
+from opensled_testbed.processes import Process, free_port
+from tests.balancer import balancer
+from tests.fake_target import _Text, cycle
 from tests.gated_target import GATE, STOP_AT
-from tests.serving import first_reply, linked
+from tests.serving import linked
 from tests.stuck_target import ENTERED
 from tests.system import until
-from verify_server.command import EXIT_SECONDS
+from verify_server.draining import EXIT_SECONDS
 
 PROMPT = (3, 1, 4)
 PARAMS = SamplingParams(temperature=0, max_tokens=100)
+LONG = SamplingParams(temperature=0, max_tokens=500)  # at least 2 s
 # Without drafts: a step over a draft would reach the gate before its first tokens are told
 SERVE = ("serve", "--engine", "tests.gated_target:load", "--drafter", "none", "--listen", "127.0.0.1:0")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -61,6 +71,31 @@ async def rest(stream):
             return tokens
 
 
+def expected(prompt, count):
+    """What the target writes."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + count:
+        tokens.append(cycle(tokens))
+    return tokens[len(prompt) :]
+
+
+async def until_moved(stream):
+    """Its tokens until it sends its reader elsewhere."""
+    tokens = []
+    while not isinstance(message := await stream.receive(), Moved):
+        assert isinstance(message, Verdict) and not message.finish_reason
+        tokens += message.tokens
+    assert message == Moved(), "back to the address that the device asks first"
+    return tokens
+
+
+async def refused(link):
+    """Why a device, which tries for a while, gets no answer."""
+    with pytest.raises(Overloaded) as caught:
+        await RemoteSession(link.connect, Open(PROMPT, PARAMS)).open()
+    return caught.value
+
+
 async def asked_to_end(server):
     """SIGTERM, and until it tells so."""
     server.process.send_signal(signal.SIGTERM)
@@ -68,12 +103,13 @@ async def asked_to_end(server):
 
 
 async def until_not_serving(address):
-    """As those who place sequences hear it."""
+    """As those who place sequences hear it. They ask again when the port is closed and opened anew under them."""
     async with grpc.aio.insecure_channel(address) as channel:
-        call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        while (await call.read()).status is not NOT_SERVING:
-            pass
-        call.cancel()
+        stub, status = health_pb2_grpc.HealthStub(channel), None
+        while status is not NOT_SERVING:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                reply = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+                status = reply.status
 
 
 def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gate):
@@ -81,15 +117,11 @@ def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gat
         async with linked(server.address) as link:
             stream, tokens = await hanging(link)
             await asked_to_end(server)
-            refusal = await first_reply(link, Open(PROMPT, PARAMS))
-            assert refusal.code == "overloaded" and "shutting down" in refusal.reason
-            assert refusal.retry_after > 0
+            refusal = await refused(link)
+            assert "shutting down" in str(refusal) and refusal.retry_after > 0
             gate.touch()
             tokens += await rest(stream)
-        expected = list(PROMPT)
-        while len(expected) < len(PROMPT) + PARAMS.max_tokens:
-            expected.append(cycle(expected))
-        assert tokens == expected[len(PROMPT) :]
+        assert tokens == expected(PROMPT, PARAMS.max_tokens)
         await until(lambda: server.process.poll() is not None, 20)
         assert server.process.returncode == 0
 
@@ -161,3 +193,152 @@ def test_a_tokenizer_that_never_ends_does_not_hold_up_the_end(tmp_path):
     with Process(arguments, isolated=True, environment={ENTERED: str(entered)}) as process:
         process.wait_ready()
         asyncio.run(scenario(process))
+
+
+@pytest.fixture
+def servers(gate):
+    """Starts servers with these flags, whose answers take 4 ms a token and never hang."""
+    gate.touch()
+    started = []
+
+    def start(*flags):
+        process = Process((*SERVE, *flags), isolated=True, environment={GATE: str(gate)})
+        started.append(process)
+        process.wait_ready()
+        return process
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.3"])
+def test_an_answer_that_takes_longer_goes_on_at_the_next_server(servers, seconds):
+    """It had broken off with the connection: after 30 s, whatever the operator wanted."""
+
+    async def scenario():
+        leaving, staying = servers("--drain", seconds), servers()
+        async with linked(leaving.address) as one, linked(staying.address) as other:
+            stream = one.connect()
+            await stream.send(Open(PROMPT, LONG))
+            opened = await stream.receive()
+            tokens = list((await stream.receive()).tokens)
+            leaving.process.send_signal(signal.SIGTERM)
+            tokens += await until_moved(stream)
+            again = other.connect()
+            committed = tuple(tokens)
+            await again.send(Open(PROMPT, LONG, committed=committed, noise_key=opened.noise_key))
+            assert isinstance(await again.receive(), Opened)
+            assert tokens + await rest(again) == expected(PROMPT, LONG.max_tokens)
+        await until(lambda: leaving.process.poll() is not None, 20)
+        assert leaving.process.returncode == 0
+
+    asyncio.run(scenario())
+
+
+async def answer_of(link, params):
+    """The tokens of an answer to a device, which tries for a while to open it (`edge_client.remote`)."""
+    session = RemoteSession(link.connect, Open(PROMPT, params))
+    await session.open()
+    tokens = []
+    while not session.truth.finish_reason:
+        tokens += session.truth.extend(await session.next_verdict()) or ()
+    await session.close()
+    return tokens
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_behind_a_balancer_new_sequences_of_an_old_connection_go_to_another_server(servers, knows):
+    """The connection to a server that drains stayed open, and it refused what came over it: answers were lost."""
+
+    async def scenario():
+        leaving, staying = servers(), servers()
+        ready = [leaving.address]
+        async with balancer(lambda: ready) as address, linked(address) as link:
+            stream = link.connect()
+            await stream.send(Open(PROMPT, LONG))
+            assert isinstance(await stream.receive(), Opened)
+            ready[:] = [staying.address] if knows else ready
+            await asked_to_end(leaving)
+            if not knows:  # a balancer that asks for readiness now and then
+                await refused(link)
+                ready[:] = [staying.address]
+            assert await answer_of(link, PARAMS) == expected(PROMPT, PARAMS.max_tokens)
+            assert await rest(stream) == expected(PROMPT, LONG.max_tokens)
+
+    asyncio.run(scenario())
+
+
+LONG_TEXT = {"prompt": "Hi", "temperature": 0, "max_tokens": LONG.max_tokens, "stream": True}
+
+
+def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(servers):
+    http = f"127.0.0.1:{free_port()}"
+    leaving = servers("--drain", "0.3", "--http", http)
+    with httpx.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT, timeout=60) as response:
+        lines = (line[6:] for line in response.iter_lines() if line.startswith("data: {"))
+        text = json.loads(next(lines))["choices"][0]["text"]
+        leaving.process.send_signal(signal.SIGTERM)
+        *chunks, last = map(json.loads, lines)
+    assert "shuts down" in last["error"]["message"] and "ask again" in last["error"]["message"]
+    text += "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    target = _Text()
+    whole = TargetTokenizer(target.tokenizer_json).decode(expected(target.encode("Hi"), LONG.max_tokens))
+    assert whole.startswith(text) and len(text) < len(whole)
+    assert leaving.process.wait(20) == 0
+
+
+@pytest.mark.timed  # its idle connection is closed after a second
+def test_a_connection_over_http_carries_one_more_answer_and_new_ones_are_refused(servers):
+    """A request that was on its way to an idle connection was lost with it."""
+    http = f"127.0.0.1:{free_port()}"
+    leaving, short = servers("--http", http), {**LONG_TEXT, "max_tokens": 5, "stream": False}
+    with httpx.Client(base_url=f"http://{http}", timeout=60) as client, httpx.Client(timeout=60) as other:
+        assert "connection" not in client.post("/v1/completions", json=short).headers
+        with other.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT) as response:
+            lines = response.iter_lines()
+            next(lines)
+            asyncio.run(asked_to_end(leaving))
+            last = client.post("/v1/completions", json=short)
+            assert last.status_code == 200 and last.headers["connection"] == "close"
+            # A balancer leads a new connection elsewhere; there is none here.
+            refused = last
+            while refused.status_code == 200:
+                refused = client.post("/v1/completions", json=short)
+            assert refused.status_code == 429 and "shutting down" in refused.text
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+
+
+def test_idle_connections_do_not_hold_up_the_end(servers):
+    http = f"127.0.0.1:{free_port()}"
+    leaving = servers("--http", http)
+    with httpx.Client(base_url=f"http://{http}", timeout=60) as client:
+        assert client.get("/health").status_code == 200
+        leaving.process.send_signal(signal.SIGTERM)
+        assert leaving.process.wait(20) == 0
+
+
+def test_what_clients_over_http_have_not_got_yet_is_waited_for():
+    async def scenario():
+        asked, over = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            asked.set()
+            await over.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"all of it"})
+
+        server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
+        async with server.serving(listener), httpx.AsyncClient() as client:
+            await server.answered(20)  # nothing: at once
+            asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+            await asked.wait()
+            await server.answered(0.01)
+            waiting = asyncio.ensure_future(server.answered(20))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            over.set()
+            await waiting
+            assert (await asking).text == "all of it"
+
+    asyncio.run(scenario())

@@ -69,8 +69,11 @@ def test_replicas_answer_through_the_gateway_under_the_tenants_name():
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("draining", [False, True])
 @pytest.mark.parametrize("how", ["stop", "drain"])
-def test_a_replica_that_goes_in_mid_answer_changes_no_text(how):
+def test_a_replica_that_goes_in_mid_answer_changes_no_text(how, draining):
+    """While the gateway drained, the answer was refused another replica, and broke off after 30 s."""
+
     async def scenario():
         async with api("a", "b") as (one, address), asking(address) as client:
             await until_ready(client)
@@ -82,6 +85,7 @@ def test_a_replica_that_goes_in_mid_answer_changes_no_text(how):
                     text += json.loads(line[6:])["choices"][0]["text"]
                     if not lost and text:
                         lost, gone = True, home(one)
+                        one.serving.gateway.draining = draining
                         one.members.remove(gone)
                         await getattr(gone, how)()
             assert text == words(150) and lost

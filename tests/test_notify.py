@@ -9,8 +9,10 @@ import threading
 
 import pytest
 
+from http_api.server import CLOSING, GRACE
 from opensled import notify
 from opensled_testbed.processes import Process
+from verify_server.draining import longest_end
 
 
 class Manager:
@@ -60,10 +62,10 @@ def manager(request, tmp_path, monkeypatch):
 def test_ready_and_stopping(manager):
     async def service():
         async with notify.announced():
-            notify.stopping()
+            notify.stopping(125.5)
 
     asyncio.run(service())
-    assert [manager.hear(), manager.hear()] == ["READY=1", "STOPPING=1"]
+    assert [manager.hear(), manager.hear()] == ["READY=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=125500000"]
 
 
 def test_the_watchdog_hears_the_event_loop(manager, monkeypatch):
@@ -99,11 +101,11 @@ def test_whose_watchdog(monkeypatch, usec, pid, seconds):
 
 def test_nobody_listens(monkeypatch, caplog, tmp_path):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    notify.stopping()
+    notify.stopping(1)
     assert not caplog.records
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
     with caplog.at_level(logging.WARNING):
-        notify.stopping()  # a warning, never an end
+        notify.stopping(1)  # a warning, never an end
     assert "STOPPING=1" in caplog.text
 
 
@@ -115,7 +117,8 @@ def test_real_processes_tell_when_they_are_ready_and_when_they_drain(tmp_path, m
     monkeypatch.setenv("WATCHDOG_USEC", "100000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     of_server = manager_of("server")
-    with Process(["serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0"]) as server:
+    arguments = ["--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", "--drain", "400"]
+    with Process(["serve", *arguments]) as server:
         address = server.wait_ready()
         assert of_server.hear() == "READY=1"
         of_edge = manager_of("edge")
@@ -124,10 +127,12 @@ def test_real_processes_tell_when_they_are_ready_and_when_they_drain(tmp_path, m
             assert edge.wait_ready() and of_edge.hear() == "READY=1"
             assert of_edge.hear() == "WATCHDOG=1"
             assert edge.stop() == 0
-            assert set(of_edge.hear_until("STOPPING=1")) <= {"WATCHDOG=1", "STOPPING=1"}
+            ends = f"STOPPING=1\nEXTEND_TIMEOUT_USEC={(GRACE + CLOSING) * 1e6:.0f}"
+            assert set(of_edge.hear_until(ends)) <= {"WATCHDOG=1", ends}
             assert set(of_edge.close()) <= {"WATCHDOG=1"}
         assert server.stop() == 0
-        assert set(of_server.hear_until("STOPPING=1")) <= {"WATCHDOG=1", "STOPPING=1"}
+        ends = f"STOPPING=1\nEXTEND_TIMEOUT_USEC={longest_end(400) * 1e6:.0f}"
+        assert set(of_server.hear_until(ends)) <= {"WATCHDOG=1", ends}
         assert set(of_server.close()) <= {"WATCHDOG=1"}
 
 

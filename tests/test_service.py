@@ -307,10 +307,11 @@ def test_everybody_can_see_the_service_of_the_machine_and_root_alone_installs_it
 
 
 def test_drop_ins_come_and_go_with_their_reason(systemd):
+    systemd.becomes_the_systems()
     flags = ("--", "--model", "tiny", "--replicas", "2")
     run("install", "serve", *flags)
     folder = systemd.unit("serve").with_name("opensled-serve.service.d")
-    assert "TimeoutStopSec=90" in (folder / "opensled-replicas.conf").read_text()
+    assert "AF_NETLINK" in (folder / "opensled-netlink.conf").read_text()
     (folder / "override.conf").write_text("[Service]\nNice=5\n")
     run("install", "serve")
     assert [path.name for path in folder.iterdir()] == ["override.conf"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
+from http_api.server import CLOSING, GRACE
 from opensled.cli import CONFIGS, _parser
 from opensled.config import options
 from opensled.errors import UsageError
@@ -18,7 +19,8 @@ from opensled.service import unit_text
 from opensled.service.config import SERVICES
 from opensled.service.service_flags import checked
 from opensled.service.unit_text import UNITS, Facts, drop_ins, facts_of, quoted, unit
-from verify_server.command import DRAIN_SECONDS, LAST_MESSAGES_SECONDS
+from verify_server.config import ServeConfig
+from verify_server.draining import longest_end
 
 needs_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
@@ -59,9 +61,10 @@ def test_a_unit_starts_what_it_says_and_may_do_no_more(service, system):
     verb, *arguments = words[words.index(service) :]
     assert verb == service and _parser(verb, options(CONFIGS.get(verb))).parse_args(arguments) is not None
     assert values["Type"] == "notify" and values["NoNewPrivileges"] == "yes" and values["UMask"] == "0077"
-    # a drain must fit: of the server, the graceful shutdown of uvicorn
-    drain = {"edge": 5}.get(service, DRAIN_SECONDS + LAST_MESSAGES_SECONDS)
-    assert int(values["TimeoutStopSec"]) > drain
+    # What ends without a word must fit: a longer --drain, and replicas, ask for more themselves (tests/test_notify.py).
+    assert int(values["TimeoutStopSec"]) > {"edge": GRACE + CLOSING}.get(
+        service, longest_end(ServeConfig.drain)
+    )
     assert ("DynamicUser" in values) == ("CapabilityBoundingSet" in values) == system
 
 
@@ -81,12 +84,6 @@ def test_a_services_variables_are_options():
     assigned = set(re.findall(r"\b(OPENSLED_\w+)=", "".join(map(str, directives(written("edge", True))))))
     known = {item.variable for item in options(CONFIGS.get("edge"))}
     assert assigned - {"OPENSLED_NO_CONFIG"} <= known
-
-
-def test_a_server_with_replicas_has_time_to_stop_them_all():
-    alone, more = service_values(written("serve", True)), drop_ins({"replicas": 2}, True)
-    times = [int(service_values(text).get("TimeoutStopSec", 0)) for text in more.values()]
-    assert max(times) > 75 > int(alone["TimeoutStopSec"])
 
 
 def families(service, system, values):
@@ -109,7 +106,7 @@ def test_who_lists_the_machines_addresses_may_ask_the_kernel(service, values):
 
 
 def test_every_part_is_used():
-    named = {*SERVICES, "unit", "system", "user", "gpu-system", "gpu-user", "replicas", "netlink"}
+    named = {*SERVICES, "unit", "system", "user", "gpu-system", "gpu-user", "netlink"}
     assert {path.stem for path in UNITS.iterdir()} == named
 
 
@@ -170,7 +167,7 @@ def test_systemd_finds_no_fault(tmp_path, system):
         path.write_text(text)
         folder = path.with_name(f"{path.name}.d")
         folder.mkdir()
-        for name in ("gpu-system" if system else "gpu-user", "replicas", "netlink"):
+        for name in ("gpu-system" if system else "gpu-user", "netlink"):
             (folder / f"{name}.conf").write_text((UNITS / f"{name}.conf").read_text())
     words = ["systemd-analyze", "--system" if system else "--user", "verify", *paths]
     folders = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}

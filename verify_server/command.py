@@ -33,7 +33,9 @@ from verify_server import service
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig, model_names
 from verify_server.drafting.choice import drafting_of
+from verify_server.draining import EXIT_SECONDS, drain, longest_end
 from verify_server.engine import ENGINES
+from verify_server.grpc_port import GrpcPort
 from verify_server.handout.hand_out import hand_out_of, store_of
 from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.pairing.command import with_home
@@ -52,13 +54,6 @@ from verify_server.text.grammar_compiler import can_guide
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-# Time for sequences to finish after SIGTERM, and for their last messages to be read after that. Chosen;
-# opensled/service/units allows for both.
-DRAIN_SECONDS = 30.0
-LAST_MESSAGES_SECONDS = 2.0
-# Time after that for threads to end; native code that goes on is left. Chosen.
-EXIT_SECONDS = 3.0
 
 
 def serve(config: ServeConfig) -> int:
@@ -206,18 +201,19 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
         # What is loaded stays: else every full collection looks at all of it, some 0.1 s in which no sequence gets on.
         gc.collect()
         gc.freeze()
-        server, readiness = await _listen(config, served, tenants, tls, ports)
+        port = await _listen(config, served, tenants, tls, ports)
         serving = asyncio.ensure_future(served.manager.loop.run())
         async with home_kept(config), announcing(config), notify.announced():
             tell_ready(served.target, served.manager.sequence_limits.context_length, config)
             show_ready(address)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            notify.stopping()
-            await readiness.set(False)  # first of all: gateways and load balancers then choose another server
+            seconds = config.drain if stopping.done() else 0.0
+            notify.stopping(longest_end(seconds))
+            await port.readiness.set(False)  # first of all: gateways and balancers then choose another server
             served.manager.draining = True
             if stopping.done():
-                watch.arm(DRAIN_SECONDS + LAST_MESSAGES_SECONDS + EXIT_SECONDS)
-                await _drain(server, served.manager, signals)
+                watch.arm(longest_end(seconds))
+                await drain(served.manager, port, ports.http, seconds, again=signals.get())
     serving.cancel()
     watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
     served.manager.close()
@@ -231,15 +227,16 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
 
 async def _listen(
     config: ServeConfig, served: Served, tenants: Tenants, tls: Tls | None, ports: Ports
-) -> tuple[service.Server, service.Readiness]:
+) -> GrpcPort:
     """Serve at all ports what is loaded."""
     announce_lacking("grpc_health", "grpc_reflection")
-    manager, readiness = served.manager, service.Readiness()
+    manager = served.manager
     limits = client_limits(config, manager)
     drafts = hand_out_of(config, manager.stats.limited, manager.loop.clock)
     frontend = service.VerifyService(manager, served.info, served.target.text, tenants, limits, drafts)
-    await readiness.set(True)
-    server, _ = await service.start(frontend, config.listen, tls, readiness)
+    port = GrpcPort(frontend, config.listen, tls, service.Readiness())
+    await port.readiness.set(True)
+    await port.open()
     ports.metrics.extend((*metrics(manager), *served.metrics))
     ports.probes.unready = lambda: manager.unready
     if ports.http:
@@ -248,7 +245,7 @@ async def _listen(
 
         view = FleetView(ports.metrics, manager)
         ports.http.open(OwnSequences(frontend, manager), ports.metrics, view, served.info.model_id)
-    return server, readiness
+    return port
 
 
 def announcing(config: ServeConfig) -> AbstractAsyncContextManager[None]:
@@ -279,22 +276,6 @@ def arriving_signals(*more: int) -> asyncio.Queue[int]:
     for number in (signal.SIGTERM, signal.SIGINT, *more):
         asyncio.get_running_loop().add_signal_handler(number, arrived.put_nowait, number)
     return arrived
-
-
-async def _drain(server: service.Server, manager: SessionManager, signals: asyncio.Queue[int]) -> None:
-    """Let running sequences finish and refuse new ones; a second signal ends all."""
-    if manager.loop.machine.sessions:
-        log.warning("finishing %d sequences; once more to stop at once", len(manager.loop.machine.sessions))
-
-    async def finish() -> None:
-        await manager.idle()
-        await server.stop(LAST_MESSAGES_SECONDS)
-
-    waiting = [asyncio.ensure_future(finish()), asyncio.ensure_future(signals.get())]
-    await asyncio.wait(waiting, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-    await server.stop(0)
 
 
 def describe(

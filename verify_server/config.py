@@ -65,6 +65,14 @@ class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
         "--tls-client-ca is given",
         metavar="FILE",
     )
+    drain: float = option(
+        30.0,
+        "seconds for which answers under way may go on after SIGTERM, while new ones are refused; devices then take "
+        "theirs to the next server, and answers over HTTP end with an error; 0 = at once",
+        low=0,
+        high=86_400,
+        metavar="SECONDS",
+    )
     served_model_name: str = option(
         "",
         "further names by which HTTP APIs, also those of devices, take the target; comma-separated",

@@ -71,7 +71,7 @@ class LocalCall:
         if isinstance(message, Failure):
             raise message.error()
         if isinstance(message, Moved):
-            raise Unreachable("the server sends its readers elsewhere; ask again")
+            raise Unreachable("the server shuts down, and this answer has not ended in time; ask again")
         return message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -231,13 +231,17 @@ def _reflect(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
 
 
 async def start(
-    service: GrpcFrontend, listen: str, tls: Tls | None, readiness: Readiness | None = None
+    service: GrpcFrontend,
+    listen: str,
+    tls: Tls | None,
+    readiness: Readiness | None = None,
+    further: Sequence[tuple[str, int]] = (),
 ) -> tuple[grpc.aio.Server, int]:
-    """Listen; returns the server and its port (a free one if `listen` names port 0).
+    """Listen; returns the server and its port (a free one if `listen` names port 0). `further`: options of gRPC.
 
     Serving from the start, unless `readiness` is given. Raises OpenSledError if the address is taken.
     """
-    server = grpc.aio.server(options=options(service.clients.limits))
+    server = grpc.aio.server(options=[*options(service.clients.limits), *further])
     service.add_to(server)
     if readiness is None:
         readiness = Readiness()

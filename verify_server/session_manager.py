@@ -13,6 +13,7 @@ from functools import partial
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
+from opensled.old_connection import over_old_connection
 from opensled.probes import DRAINING
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
@@ -262,12 +263,15 @@ class SessionManager:
 
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
-        if self.draining:
-            raise _shutting_down()
+        self._require_open()
         positions = self.inputs.length_of(message) + len(message.committed)
         return self._admission.arriving(
             AdmissionRequest(tenant, positions, self._pace(message, tenant), message.background)
         )
+
+    def _require_open(self) -> None:
+        if self.hands_over or (self.draining and not over_old_connection()):
+            raise _shutting_down()
 
     def _pace(self, message: Open, tenant: str) -> float:
         """The pace that is promised: of what is asked for, as much as the tenant may have and one session can get."""
@@ -284,8 +288,7 @@ class SessionManager:
         self.inputs.check(message, prompt_ids, ends, tenant)
         opening = self._opening(message, prompt_ids, tenant, served.rule, spent)
         riders = await riders_of(opening)
-        if self.draining:
-            raise _shutting_down()
+        self._require_open()
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
         kv_tokens = self.limits.tenants.limits_of(tenant).kv_tokens

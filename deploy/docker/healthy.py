@@ -1,10 +1,12 @@
 """The health checks of the images: exit code 0 if the service on a port of this container works.
 
-`healthy.py http PORT`: a device's API answers; `grpc PORT`: a server says SERVING; `port PORT`: a process listens
-there, which is checked without connecting, because a connection to a relay goes on to the server.
+`healthy.py http PORT`: a device's API answers; `https PORT`: a server's metrics port, with TLS, says that it is ready;
+`grpc PORT`: a server without TLS says SERVING; `port PORT`: a process listens there, which is checked without
+connecting, because a connection to a relay goes on to the server.
 """
 
 import http.client
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,15 @@ def answers_http(port: int) -> bool:
     """Whether GET /health says 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("GET", "/health")
+    return connection.getresponse().status == 200
+
+
+def is_ready(port: int) -> bool:
+    """Whether GET /readyz says 200; the certificate is that of another name than this loopback's."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=context)
+    connection.request("GET", "/readyz")
     return connection.getresponse().status == 200
 
 
@@ -41,7 +52,12 @@ def listens(port: int) -> bool:
     return any(int(row[1].rpartition(":")[2], 16) == port and row[3] == LISTENING for row in rows)
 
 
-CHECKS: dict[str, Callable[[int], bool]] = {"http": answers_http, "grpc": serves_grpc, "port": listens}
+CHECKS: dict[str, Callable[[int], bool]] = {
+    "http": answers_http,
+    "https": is_ready,
+    "grpc": serves_grpc,
+    "port": listens,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -56,8 +56,8 @@ RUN if [ -n "${PACKAGES}" ]; then \
 RUN useradd --uid 10001 --user-group --create-home opensled
 COPY --from=builder /opt/opensled /opt/opensled
 # 0.0.0.0 because a container's loopback is unreachable from outside: without TLS and tokens `opensled serve`
-# then refuses to start, except with --insecure. HEALTH sets what healthy.py tests, in clear text; with TLS:
-# "port 7411". The NVIDIA variables are for its container runtime.
+# then refuses to start, except with --insecure. HEALTH sets what healthy.py tests, in clear text; with TLS and
+# --metrics 0.0.0.0:9410: "https 9410". The NVIDIA variables are for its container runtime.
 ENV PATH=/opt/opensled/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     OPENSLED_NO_CONFIG=1 \

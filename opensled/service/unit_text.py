@@ -117,9 +117,7 @@ def drop_ins(values: dict[str, object], system: bool) -> dict[str, str]:
     names = {}
     if any(DEVICES.glob("nv[ihm]*")):  # nvidia0, nvhost-gpu, nvmap
         names["opensled-gpu.conf"] = "gpu-system.conf" if system else "gpu-user.conf"
-    replicas = values.get("replicas") or values.get("ray_address")
-    if replicas:
-        names["opensled-replicas.conf"] = "replicas.conf"
-    if system and (replicas or values.get("announce") or values.get("server") == MDNS):
+    asks = values.get("replicas") or values.get("ray_address") or values.get("announce")
+    if system and (asks or values.get("server") == MDNS):
         names["opensled-netlink.conf"] = "netlink.conf"
     return {name: (UNITS / file).read_text("utf-8") for name, file in names.items()}

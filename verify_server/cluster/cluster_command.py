@@ -25,26 +25,21 @@ from scheduler.cluster.head_watch import ray_lost
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.command import (
-    DRAIN_SECONDS,
-    LAST_MESSAGES_SECONDS,
-    announcing,
-    arriving_signals,
-    client_limits,
-    clients,
-    run,
-)
+from verify_server.command import announcing, arriving_signals, client_limits, clients, run
 from verify_server.config import ServeConfig
+from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
 from verify_server.pairing.upkeep import home_kept
 from verify_server.security import Tenants, Tls
 from verify_server.start_ports import Ports, taken_ports, while_loading
 
 if TYPE_CHECKING:
     from scheduler.cluster.ray_runtime import Cluster
+    from verify_server.http_front.front import HttpFront
 
 log = logging.getLogger(__name__)
 
 REPLICA = "verify_server.cluster.replica:start"
+STOP_SECONDS = 45.0  # for replicas of this process's own Ray, and for that, to end; chosen
 FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
 
 
@@ -188,11 +183,8 @@ async def _listen(
     async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announced():
         show_ready(config.listen)
         await stopping
-        notify.stopping()
-        # With --ray-address the replicas stay, and devices reach them through another gateway.
-        if not config.ray_address:
-            await _drain(server, cluster, signals)
-        await server.stop(LAST_MESSAGES_SECONDS)
+        notify.stopping(longest_end(config.drain) + STOP_SECONDS)
+        await _drain(config, server, cluster, ports, signals)
     watching.cancel()
 
 
@@ -211,17 +203,36 @@ async def _http(ports: Ports, served: gateway.Gateway) -> AsyncIterator[None]:
         yield
 
 
-async def _drain(server: gateway.GatewayServer, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
-    """Let running sequences finish; a second signal ends them."""
-    waiting = [
-        asyncio.ensure_future(server.stop(DRAIN_SECONDS)),
-        asyncio.ensure_future(_idle(cluster)),
-    ]
-    finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(signals.get())
-    await asyncio.wait([finished, again], timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*waiting, finished, again):
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
+async def _drain(
+    config: ServeConfig,
+    server: gateway.GatewayServer,
+    cluster: Cluster,
+    ports: Ports,
+    signals: asyncio.Queue[int],
+) -> None:
+    """Let running sequences finish; a second signal ends them.
+
+    With --ray-address the replicas stay with what they serve: those who stream through this gateway are waited for.
+    """
+    server.gateway.drain()
+    # Clients connect anew, elsewhere. Never cancelled: that would cancel gRPC's own future.
+    closing = asyncio.ensure_future(server.server.stop(config.drain + LAST_MESSAGES_SECONDS))
+    ended = _ended(config, server, cluster, ports.http)
+    if not await until_first(ended, signals.get(), config.drain) and ports.http:
+        ports.http.ending.set()  # before the replicas are out of reach
+    await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http), closing)
+
+
+async def _ended(
+    config: ServeConfig, server: gateway.GatewayServer, cluster: Cluster, http: HttpFront | None
+) -> None:
+    """Until no sequence is under way, nor comes any more."""
+    if http:
+        http.send_away()
+        await http.over(server.gateway.idle)
+    await server.stop(config.drain)
+    if not config.ray_address:
+        await _idle(cluster)
 
 
 async def _idle(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from opensled import codec
 from opensled.answer_counts import AnswerCounts
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Moved, Open
+from opensled.old_connection import over_old_connection
 from opensled.probes import DRAINING
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
@@ -101,8 +102,13 @@ class Gateway:
         """Report whether a replica serves, whenever that changes; until cancelled."""
         while True:
             self._changed.clear()
-            await readiness.set(bool(self.links.serving()))
+            await readiness.set(bool(self.links.serving()) and not self.draining)
             await self._changed.wait()
+
+    def drain(self) -> None:
+        """Say that this gateway ends, and take no new sequence."""
+        self.draining = True
+        self._changed.set()
 
     async def idle(self) -> None:
         """Until no sequence is running here, to the last byte of its status."""
@@ -149,9 +155,7 @@ class Gateway:
         await run_stream(self.clients, client, context, SILENT_S, self._drafts.serve)
 
     async def pass_through(self, stream: ByteStream) -> None:
-        """Serve one call of this process, whatever `proxy` says. Raises Overloaded while the gateway drains."""
-        if self.draining:
-            raise Overloaded("the server is shutting down; try again", retry_after=1.0)
+        """Serve one call of this process, whatever `proxy` says."""
         self._count_in()
         await self._serve(stream, passes=True)
 
@@ -161,6 +165,9 @@ class Gateway:
             if first is None:
                 return
             message = _opening(first)
+            # An answer under way may need another replica.
+            if self.draining and not message.resume_token and not over_old_connection():
+                raise Overloaded("the server is shutting down; try again", retry_after=1.0)
             beat = await self._place(message, stream.client.tenant)
         except Exception as error:
             failure = failure_of(error)

@@ -18,8 +18,9 @@ from opensled.answer_counts import AnswerCounts
 from scheduler.cluster.placement import Heartbeat
 from verify_server import service
 from verify_server.client_limits import ClientLimits
-from verify_server.command import LAST_MESSAGES_SECONDS, client_limits, clients, describe, make_manager, run
+from verify_server.command import client_limits, clients, describe, make_manager, run
 from verify_server.config import ServeConfig, model_names
+from verify_server.draining import LAST_MESSAGES_SECONDS
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -31,6 +31,7 @@ from verify_server.service import VerifyService
 from verify_server.session_manager import SessionLimits, SessionManager
 
 VERB = "opensled serve"
+LOOK_SECONDS = 0.02  # between two looks at the connections of a server that drains; chosen
 
 
 class OwnSequences:
@@ -67,6 +68,7 @@ class HttpFront:
 
     config: ServeConfig
     address: str  # HOST:PORT
+    server: ApiServer
     gate: LoadingGate
     ending: asyncio.Event  # once set, the answers end
 
@@ -76,6 +78,21 @@ class HttpFront:
         """Serve `sequences` from now on. `view`: of the page; `model_id`: of the target, "" = not known yet."""
         self.gate.app = _app(self.config, sequences, metrics, view, self.ending)
         tell_api(self.address, tls=bool(self.config.tls_cert), model_id=model_id)
+
+    def send_away(self) -> None:
+        """Let each connection carry one more request at most, so that a balancer leads the next one elsewhere."""
+        self.server.send_away()
+
+    async def over(self, idle: Callable[[], Awaitable[None]]) -> None:
+        """Until `idle` is done, and no connection from before `send_away` waits for its last request."""
+        await idle()
+        while self.server.waiting:
+            await asyncio.sleep(LOOK_SECONDS)
+            await idle()
+
+    async def answered(self, seconds: float) -> None:
+        """Until all answers have been written to the last byte, or for `seconds`."""
+        await self.server.answered(seconds)
 
 
 @asynccontextmanager
@@ -98,7 +115,7 @@ async def http_front(
     listener = listen(address)
     shown = joined(host_port(address)[0], listener.getsockname()[1])
     async with server.serving(listener):
-        yield HttpFront(config, shown, gate, ending)
+        yield HttpFront(config, shown, server, gate, ending)
 
 
 def _app(
