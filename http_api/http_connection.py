@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from http_api.failures import refusal
+from opensled.errors import InvalidRequest
+
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
 FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
@@ -19,6 +22,11 @@ TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length
 TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
+
+
+# Two accounts of where a body ends (RFC 9112, 6.1): programs before this one may have read the other one, and what
+# they take for the body of one client is then read as a request of another one (request smuggling).
+TWO_ENDS = "a request has Content-Length or Transfer-Encoding, not both: send one of them"
 
 
 class RemoteEnd(NamedTuple):
@@ -144,9 +152,16 @@ def _certificate(transport: asyncio.Transport) -> bytes:
 
 
 def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
-    """`app`, with the address and certificate of its client in each scope."""
+    """`app`, with the address and certificate of its client in each scope; a request with two ends goes no further, nor
+    does anything that follows it on its connection."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            response = refusal(scope["path"], InvalidRequest(TWO_ENDS))
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+            return
         await app({**scope, PEER: peer}, receive, send)
 
     return told

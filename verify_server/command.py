@@ -19,6 +19,7 @@ import opensled
 from hw_profiles.step_cost import HardwareProfile
 from opensled import discovery, notify
 from opensled.address import host_port, web_address
+from opensled.ending import heed
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch, leave
 from opensled.load_thread import loaded
@@ -58,6 +59,7 @@ DRAIN_SECONDS = 30.0
 LAST_MESSAGES_SECONDS = 2.0
 # Time after that for threads to end; native code that goes on is left. Chosen.
 EXIT_SECONDS = 3.0
+RENEW = 0  # among signals: make the replicas anew
 
 
 def serve(config: ServeConfig) -> int:
@@ -271,12 +273,17 @@ def client_limits(config: ServeConfig, manager: SessionManager | None = None) ->
     return replace(limits, message_bytes=message_bytes(context, vocab_size, images))
 
 
-def arriving_signals(*more: int) -> asyncio.Queue[int]:
-    """SIGTERM, SIGINT and `more` signals as they arrive."""
+def arriving_signals(renews: bool = False) -> asyncio.Queue[int]:
+    """The signals that end this process, as they arrive; `renews`: and RENEW for a SIGHUP that does not end it."""
     arrived: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT, *more):
-        asyncio.get_running_loop().add_signal_handler(number, arrived.put_nowait, number)
+    heed(arrived.put_nowait, partial(arrived.put_nowait, RENEW) if renews else None)
     return arrived
+
+
+async def asked_again(signals: asyncio.Queue[int]) -> None:
+    """Until a process that drains is told to end at once. A terminal that goes says nothing of that."""
+    while await signals.get() not in (signal.SIGTERM, signal.SIGINT):
+        pass
 
 
 async def _drain(server: service.Server, manager: SessionManager, signals: asyncio.Queue[int]) -> None:
@@ -288,7 +295,7 @@ async def _drain(server: service.Server, manager: SessionManager, signals: async
         await manager.idle()
         await server.stop(LAST_MESSAGES_SECONDS)
 
-    waiting = [asyncio.ensure_future(finish()), asyncio.ensure_future(signals.get())]
+    waiting = [asyncio.ensure_future(finish()), asyncio.ensure_future(asked_again(signals))]
     await asyncio.wait(waiting, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
         task.cancel()

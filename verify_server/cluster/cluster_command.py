@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,7 +25,9 @@ from verify_server.command import (
     DRAIN_SECONDS,
     LAST_MESSAGES_SECONDS,
     announcing,
+    RENEW,
     arriving_signals,
+    asked_again,
     client_limits,
     clients,
     run,
@@ -136,7 +137,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
 
 
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
-    signals = arriving_signals(signal.SIGHUP)
+    signals = arriving_signals(renews=True)
     stopping = asyncio.ensure_future(_stop_signal(signals, cluster))
     try:
         async with taken_ports(config, client_limits(config)) as ports:
@@ -198,7 +199,7 @@ async def _drain(server: gateway.GatewayServer, cluster: Cluster, signals: async
         asyncio.ensure_future(server.stop(DRAIN_SECONDS)),
         asyncio.ensure_future(_idle(cluster)),
     ]
-    finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(signals.get())
+    finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(asked_again(signals))
     await asyncio.wait([finished, again], timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     for task in (*waiting, finished, again):
         task.cancel()
@@ -213,9 +214,9 @@ async def _idle(cluster: Cluster) -> None:
 
 
 async def _stop_signal(signals: asyncio.Queue[int], cluster: Cluster) -> None:
-    """Until SIGTERM or SIGINT; SIGHUP renews the replicas meanwhile."""
+    """Until a signal that ends the gateway; RENEW renews the replicas meanwhile."""
     renewing: set[asyncio.Task[None]] = set()
-    while await signals.get() == signal.SIGHUP:
+    while await signals.get() == RENEW:
         if not renewing:
             task = asyncio.ensure_future(_renew(cluster))
             renewing.add(task)
