@@ -45,9 +45,9 @@ class _Environment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         return _shown(super().getitem(obj, argument))
 
-    def call(__self, __context: Context, __obj: Any, *items: Any, **named: Any) -> Any:  # noqa: B902
+    def call(__self, __context: Context, __obj: Any, *items: Any, **named: Any) -> Any:
         """As jinja's own is written, so that a template may name a value `self`."""
-        return _shown(super(_Environment, __self).call(__context, __obj, *items, **named))
+        return _shown(super().call(__context, __obj, *items, **named))
 
 
 class _Hidden:

@@ -55,4 +55,6 @@ def _has_terminal() -> bool:
 
 
 def _tell() -> None:
-    log.warning("SIGHUP: tokens and certificates are read again when their files change; SIGTERM ends this process")
+    log.warning(
+        "SIGHUP: tokens and certificates are read again when their files change; SIGTERM ends this process"
+    )

@@ -11,8 +11,8 @@ HEADER = "<QBQ"  # ticket, kind, length of the content in bytes
 HEADER_BYTES = struct.calcsize(HEADER)
 SETUP = 0  # the ticket of the setup; questions count from 1
 QUESTION, CANCEL = 0, 1  # kinds of frames to the process
-# Kinds of frames from it: the setup is done; an answer; a failure; the limit of processor time or memory was passed; the
-# process has ended, by no limit of ours.
+# Kinds of frames from it: the setup is done; an answer; a failure; the limit of processor time or memory was passed;
+# the process has ended, by no limit of ours.
 READY, ANSWER, FAILED, TIME, MEMORY, GONE = 2, 3, 4, 5, 6, 7
 NO_MEMORY = 3  # exit status after a MemoryError of Python
 # How native code ends when an allocation fails, or a stack overflows.

@@ -46,7 +46,9 @@ BOOT = (
 # glibc reserves 128 MB of addresses for each thread that allocates; under a limit it then allocates page by page.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 SETUP_SECONDS = 60.0  # a vocabulary of 150,000 tokens takes 1.2 s; chosen
-TOO_LATE = b"the helper process for this work did not start within %d s; is this machine too busy?" % SETUP_SECONDS
+TOO_LATE = (
+    b"the helper process for this work did not start within %d s; is this machine too busy?" % SETUP_SECONDS
+)
 END_SECONDS = 1.0  # for a process without questions to end; chosen
 RETRY_SECONDS = 1.0  # after which a client asks again; chosen
 
@@ -153,7 +155,8 @@ class ForkServer:
         if frame.kind == MEMORY:
             return OverLimit(f"{self._limits.memory >> 20} MB of memory")
         return _Gone(
-            "the helper process for this work was ended twice from outside; is there memory left where it runs? try again",
+            "the helper process for this work was ended twice from outside; is there memory left where it runs? try "
+            "again",
             retry_after=RETRY_SECONDS,
         )
 

@@ -1,5 +1,7 @@
-"""`python -m tests.on_terminal TERMINAL serve ...`: an `opensled` command whose own terminal is that; - = it has none, and
-ignores SIGHUP, as under nohup."""
+"""`python -m tests.on_terminal TERMINAL serve ...`: an `opensled` command whose own terminal is that.
+
+TERMINAL is a path; "-": it has none, and ignores SIGHUP, as under nohup.
+"""
 
 import os
 import signal

@@ -66,10 +66,12 @@ REFUSED = {
     "a chunk without a size": posted(CHUNKED, b"\r\n" + BODY + b"\r\n0\r\n\r\n"),
     "a size of 40 digits": posted(CHUNKED, chunk(BODY, b"f" * 40) + b"0\r\n\r\n"),
     "a space before the size": posted(CHUNKED, chunk(BODY, b" %x" % len(BODY)) + b"0\r\n\r\n"),
-    "a chunk that is longer than its size": posted(CHUNKED, chunk(BODY + b"XX", b"%x" % len(BODY)) + b"0\r\n\r\n"),
+    "a chunk that is longer than its size": posted(
+        CHUNKED, chunk(BODY + b"XX", b"%x" % len(BODY)) + b"0\r\n\r\n"
+    ),
 }
-# What RFC 9112 lets a server read as it is meant: a fold as a space (5.2), a lone LF as the end of a line (2.2), a length
-# that is told twice (6.3).
+# What RFC 9112 lets a server read as it is meant: a fold as a space (5.2), a lone LF as the end of a line (2.2), a
+# length that is told twice (6.3).
 TAKEN = {
     "a length": posted(LENGTH, BODY),
     "chunks": posted(CHUNKED, ALL),
@@ -143,7 +145,9 @@ def test_what_ends_in_one_way_is_taken_and_the_next_one_too(api):
     async def scenario():
         async with api() as (address, asked):
             for kind, sent in TAKEN.items():
-                got = await answers(address, sent + SMUGGLED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+                got = await answers(
+                    address, sent + SMUGGLED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+                )
                 assert got.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 404 " in got, (kind, got)
             assert asked() == len(TAKEN)
 
@@ -170,7 +174,9 @@ def test_a_bad_chunk_behind_an_early_answer_closes_the_connection(api, caplog):
     assert not caplog.records, "no traceback in the log"
 
 
-@pytest.mark.parametrize("sent", [REFUSED["both, a length of zero"], REFUSED["two lengths"], TAKEN["a length"]])
+@pytest.mark.parametrize(
+    "sent", [REFUSED["both, a length of zero"], REFUSED["two lengths"], TAKEN["a length"]]
+)
 def test_the_metrics_port_answers_once_a_connection(sent):
     """It reads no body, so nothing of one may be left to be read as the next request."""
     address = f"127.0.0.1:{free_port()}"

@@ -38,8 +38,8 @@ from verify_server.session import Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.tenant_pool import Spent
-from verify_server.text.guide import GrammarsFull
 from verify_server.terms import Terms
+from verify_server.text.guide import GrammarsFull
 from verify_server.vision.image_store import ImageStore
 
 # Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.

@@ -24,8 +24,8 @@ from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.command import (
     DRAIN_SECONDS,
     LAST_MESSAGES_SECONDS,
-    announcing,
     RENEW,
+    announcing,
     arriving_signals,
     asked_again,
     client_limits,
@@ -199,7 +199,10 @@ async def _drain(server: gateway.GatewayServer, cluster: Cluster, signals: async
         asyncio.ensure_future(server.stop(DRAIN_SECONDS)),
         asyncio.ensure_future(_idle(cluster)),
     ]
-    finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(asked_again(signals))
+    finished, again = (
+        asyncio.ensure_future(asyncio.wait(waiting)),
+        asyncio.ensure_future(asked_again(signals)),
+    )
     await asyncio.wait([finished, again], timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     for task in (*waiting, finished, again):
         task.cancel()
