@@ -10,7 +10,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,16 @@ def heed(end: Callable[[int], object], renew: Callable[[], object] | None = None
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         hangup = _Hangup(end, renew or _tell)
         loop.add_signal_handler(signal.SIGHUP, loop.call_later, GOING_S, hangup.heard)
+
+
+@contextmanager
+def outlasting_terminal() -> Iterator[None]:
+    """Processes that the main thread starts meanwhile ignore SIGHUP: their server ends them, when its answers are over."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class _Hangup:
