@@ -34,7 +34,7 @@ def heed(end: Callable[[int], object], renew: Callable[[], object] | None = None
 
 @contextmanager
 def outlasting_terminal() -> Iterator[None]:
-    """Processes that the main thread starts meanwhile ignore SIGHUP: their server ends them, when its answers are over."""
+    """Processes that the main thread starts meanwhile ignore SIGHUP: their server ends them after its answers."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
