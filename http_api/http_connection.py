@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -79,6 +80,13 @@ class PatientProtocol(H11Protocol):
             return
         super().data_received(data)
         self._time()
+
+    def send_400_response(self, msg: str) -> None:
+        """Where an answer to the request has begun, or is over, there is no place for another one."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self._close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
