@@ -23,9 +23,11 @@ from verify_server.session_manager import SessionLimits
 from verify_server.text.guide import GROWTH, GrammarMemory
 
 TENANTS = Tenants(tuple((f"token-{name}", name) for name in "abcdef"))
-GUIDE = Guide(json_schema=json.dumps({"type": "object", "properties": {"note": {"type": "string"}}}))
-LONG = SamplingParams(temperature=0, max_tokens=200)
-OF_ONE, OF_ALL = 6 * GROWTH, 24 * GROWTH  # bytes; a grammar takes between one and two times GROWTH
+# No answer ends before its last token.
+GUIDE = Guide(json_schema=json.dumps({"type": "array", "items": {"type": "integer"}, "minItems": 1000}))
+LONG, SHORT = SamplingParams(temperature=0, max_tokens=900), SamplingParams(temperature=0, max_tokens=40)
+EACH = 2 * GROWTH  # bytes of a grammar with its matcher, as its fork is made to say
+OF_ONE, OF_ALL = 4 * EACH, 16 * EACH
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,9 @@ async def served(tiny, of_one=OF_ONE, of_all=OF_ALL):
     """Yields (manager, address) of a server whose sessions stay for a minute without a reader."""
     limits = SessionLimits(max_sessions=64, max_draft=8, tenants=TENANTS)
     async with serving(TENANTS, limits=limits, engine=tiny.engine, text=tiny.text) as (manager, address):
-        manager.inputs._guides.memory = GrammarMemory(of_one, of_all)
+        guides = manager.inputs._guides
+        guides.memory = GrammarMemory(of_one, of_all)
+        guides._forks.ask = lambda question: json.dumps({"bytes": GROWTH}).encode()
         yield manager, address
 
 
@@ -76,10 +80,10 @@ async def left_behind(manager, address, tenant, opening, count):
 def test_those_of_a_tenant_do_not_refuse_its_own_new_answer(tiny, opening):
     async def scenario():
         async with served(tiny) as (manager, address):
-            assert await left_behind(manager, address, "a", opening, 20) == 0
-            assert 1 < len(manager.remembered) < 7, "only as many as must give way"
+            assert await left_behind(manager, address, "a", opening, 12) == 0
+            assert len(manager.remembered) == 4, "only as many as must give way"
             async with linked(address, token="token-a") as link:
-                assert (await finish(link, opening))[1]
+                assert (await finish(link, replace(opening, params=SHORT)))[1]
 
     asyncio.run(scenario())
 
@@ -88,7 +92,7 @@ def test_those_of_five_tenants_do_not_refuse_a_sixth(tiny, opening):
     async def scenario():
         async with served(tiny, of_all=5 * OF_ONE) as (manager, address):
             for tenant in "abcde":
-                await left_behind(manager, address, tenant, opening, 7)
+                assert not await left_behind(manager, address, tenant, opening, 5)
             before = {session.tenant for session in manager.remembered}
             async with linked(address, token="token-f") as link, AsyncExitStack() as ends:
                 for _ in range(3):
@@ -103,7 +107,7 @@ def test_a_tenant_with_more_pushes_out_its_own_and_no_smaller_one(tiny, opening)
     async def scenario():
         async with served(tiny, of_one=OF_ALL, of_all=OF_ONE) as (manager, address):
             assert not await left_behind(manager, address, "b", opening, 1)
-            assert not await left_behind(manager, address, "a", opening, 12)
+            assert not await left_behind(manager, address, "a", opening, 6)
             assert [session.tenant for session in manager.remembered].count("b") == 1
 
     asyncio.run(scenario())
@@ -114,12 +118,12 @@ def test_answers_that_are_read_do_not_give_way(tiny, opening):
         async with served(tiny) as (manager, address), AsyncExitStack() as ends:
             held = 0
             with pytest.raises(Overloaded, match="does not fit beside those of running answers"):
-                while held < 7:
+                while held < 5:
                     link = await ends.enter_async_context(linked(address, token="token-a"))
                     stream, _ = await begun(link, opening)
                     ends.push_async_callback(stream.close)
                     held += 1
-            assert held and len(manager.remembered) == held
+            assert held == 4 == len(manager.remembered)
 
     asyncio.run(scenario())
 
@@ -131,7 +135,7 @@ def test_a_plain_answer_without_a_reader_stays(tiny, opening):
         async with served(tiny) as (manager, address):
             assert not await left_behind(manager, address, "a", replace(opening, guide=None), 1)
             [plain] = manager.remembered
-            await left_behind(manager, address, "a", opening, 12)
+            await left_behind(manager, address, "a", opening, 6)
             assert plain in manager.remembered
 
     asyncio.run(scenario())
@@ -142,18 +146,19 @@ def test_who_comes_back_reads_on(tiny, opening):
 
     async def scenario():
         async with served(tiny) as (manager, address):
+            begins = replace(opening, params=SHORT)
             async with linked(address, token="token-a") as link:
-                _, whole = await finish(link, opening)
-                stream, opened = await begun(link, opening)
+                _, whole = await finish(link, begins)
+                stream, opened = await begun(link, begins)
                 known: list[int] = []
                 while not known:
                     known += getattr(await stream.receive(), "tokens", ())
                 await stream.close()
-            [session] = manager.remembered
-            await left_behind(manager, address, "a", opening, 12)
+            [session] = manager.loop.machine.sessions.values()
+            await left_behind(manager, address, "a", opening, 5)
             assert session not in manager.remembered
             again = replace(
-                opening,
+                begins,
                 resume_token=opened.resume_token,
                 noise_key=opened.noise_key,
                 committed=tuple(known),

@@ -42,7 +42,7 @@ from verify_server.terms import Terms
 from verify_server.text.guide import GrammarsFull
 from verify_server.vision.image_store import ImageStore
 
-# Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.
+# Seconds between two looks at sessions whose end is waited for. Chosen: short beside an answer.
 IDLE_POLL_SECONDS = 0.02
 
 
@@ -317,6 +317,8 @@ class SessionManager:
                 if absent is None:
                     raise
                 self.forget(absent)
+                while absent.in_step:  # it gives its memory back when that ends
+                    await asyncio.sleep(IDLE_POLL_SECONDS)
 
     def _opening(
         self,
