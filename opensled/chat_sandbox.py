@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 
 KINDS = (object, FunctionType, MethodType, BuiltinMethodType, MethodWrapperType, GeneratorType)
-ADDRESSES = frozenset([kind.__repr__ for kind in KINDS])  # what makes a text with an address
+ADDRESSES = frozenset[object]([kind.__repr__ for kind in KINDS])  # what makes a text with an address
 
 
 def environment() -> ImmutableSandboxedEnvironment:
