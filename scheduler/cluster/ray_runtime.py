@@ -23,7 +23,6 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 
-from opensled.ending import outlasting_terminal
 from opensled.errors import EngineError, OpenSledError, Unreachable, UsageError
 from opensled.registry import Registry
 from scheduler.cluster import ray_guard
@@ -52,15 +51,14 @@ STARTS = Registry("replica", {})
 def own_ray(cpus: int) -> Iterator[None]:
     """A Ray of this process alone, with so many CPUs, on loopback; it ends with the block, and with the process."""
     with tempfile.TemporaryDirectory(prefix="opensled-", ignore_cleanup_errors=True) as folder:
-        with outlasting_terminal():
-            started = ray.init(
-                address="local",
-                num_cpus=cpus,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE,
-                _temp_dir=folder,
-                **_QUIET,
-            )
+        started = ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE,
+            _temp_dir=folder,
+            **_QUIET,
+        )
         try:
             ray_guard.require_private(started.address_info["node_ip_address"], machine_addresses(), ())
             _require_no_dashboard(started.dashboard_url)

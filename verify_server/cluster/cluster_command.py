@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hw_profiles.detect import allowed_cpus
 from opensled import notify
 from opensled.address import is_wildcard
+from opensled.ending import outlasting_terminal
 from opensled.errors import OpenSledError, UsageError
 from opensled.store import known_models
 from scheduler.cluster import ray_guard
@@ -72,7 +73,9 @@ def _ray(config: ServeConfig) -> Iterator[None]:
             yield
     else:
         threads = processes(config) * max(1, config.threads)
-        with ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * threads)):
+        with ExitStack() as stack:
+            with outlasting_terminal():
+                stack.enter_context(ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * threads)))
             yield
 
 
