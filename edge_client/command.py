@@ -190,10 +190,10 @@ def _stop(server: ApiServer, _: int) -> None:
 
 def _access(config: EdgeConfig) -> Access:
     """Who may call the API. Raises UsageError for files it cannot use and for unsafe flags."""
-    from http_api.guard import Access, read_keys
+    from http_api.guard import Access, KeyFile
 
     tls = read_identity(config.http_tls_cert, config.http_tls_key, ("--http-tls-cert", "--http-tls-key"))
-    keys = read_keys(Path(config.http_keys)) if config.http_keys else ()
+    keys = KeyFile(Path(config.http_keys)) if config.http_keys else ()
     local = is_local(config.http)
     if not local and not (keys and tls):
         _require_insecure(config, bool(keys))

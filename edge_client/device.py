@@ -147,6 +147,7 @@ class Device:
         if task.alone:
             await self._begin_alone(session, task, Unreachable("the draft model alone is asked"))
             return
+        self.watch.require_admitted()
         described, began = self.info, time.monotonic()
         try:
             await session.open()

@@ -12,17 +12,19 @@ from typing import Any
 
 import grpc
 
+from edge_client.bearer import watched_token
 from edge_client.link_errors import explain
 from edge_client.link_presence import presence
 from edge_client.moves import destination
 from opensled import codec
 from opensled.distribution import UPDATE_SERVER
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
-from opensled.files import Identity, read_authorities, read_identity, read_token
+from opensled.files import Identity, read_authorities, read_identity
 from opensled.handout.draft_codec import Reply, decode_draft_reply, draft_request
 from opensled.messages import ClientMessage, ModelInfo, Opened, ServerMessage
 from opensled.padding import METADATA, Padding, is_padded
 from opensled.v1 import verify_pb2_grpc
+from opensled.watched_file import Watched
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.
 _OPTIONS = [
@@ -44,7 +46,7 @@ class Endpoint:
     """The address of the server and this device's credentials."""
 
     server: str  # HOST:PORT
-    token: str = field(default="", repr=False)  # bearer token
+    token: str = field(default="", repr=False)  # bearer token, as it was at the start
     tls: bool = False
     tls_ca: Path | None = None  # PEM; None = the system's own
     tls_name: str = ""  # host that the certificate must name; "" = that of `server`
@@ -52,15 +54,23 @@ class Endpoint:
     timeout: float = 10.0  # seconds for Describe and GetTokenizer
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
     fallback: str = ""  # HOST:PORT of the server to ask while the other one cannot be reached; "" = none
+    tokens: Watched[str] | None = field(default=None, repr=False)  # where `token` comes from; None = it stays
+
+    @property
+    def bearer(self) -> str:
+        """The bearer token now: one that was replaced counts for new calls."""
+        return self.tokens.current() if self.tokens else self.token
 
 
 def endpoint_at(
     server: str, token_file: str, tls: bool, tls_ca: str, tls_cert: str, tls_key: str, tls_name: str = ""
 ) -> Endpoint:
     """A server as options name it; files by path, "" = none. Raises UsageError or NotFound for one it cannot use."""
+    tokens = watched_token(token_file) if token_file else None
     return Endpoint(
         server=server,
-        token=read_token(token_file),
+        token=tokens.latest if tokens else "",
+        tokens=tokens,
         tls=tls or bool(tls_ca or tls_cert),
         tls_ca=Path(tls_ca) if tls_ca else None,
         identity=read_identity(tls_cert, tls_key),
@@ -76,7 +86,12 @@ class Channel:
         self.channel = _channel(config)
         self.stub = verify_pb2_grpc.VerifyStub(self.channel)
         self._sequence = self.channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")  # of bytes
-        self.metadata = (("authorization", f"Bearer {config.token}"),) if config.token else ()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Of a call that begins now."""
+        bearer = self.config.bearer
+        return (("authorization", f"Bearer {bearer}"),) if bearer else ()
 
     def connect(self, padded: bool = False) -> GrpcStream:
         asked = METADATA if padded else ()
@@ -157,6 +172,11 @@ class Link:
     def server(self) -> str:
         """Address of the first server."""
         return self._config.server
+
+    @property
+    def bearer(self) -> str:
+        """The bearer token now; "" = none."""
+        return self._config.bearer
 
     @property
     def fallback(self) -> str:

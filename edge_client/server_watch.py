@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from edge_client.link import Link
 from opensled.errors import OpenSledError, Unauthorized
@@ -11,6 +12,8 @@ from opensled.errors import OpenSledError, Unauthorized
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0  # between two questions whether the device is still let in; chosen
+# For which a refusal answers further requests: apps that ask on and on must not hammer the server. Chosen.
+FRESH_S = 1.0
 
 
 class ServerWatch:
@@ -20,6 +23,7 @@ class ServerWatch:
         self._link = link
         self.away = False
         self.refusal = ""  # why the server lets this device in no more, and the next step; "" = it does
+        self._refused = (0.0, "")  # when, and which token
 
     async def run(self) -> None:
         """Notice and log changes, until it is cancelled."""
@@ -49,9 +53,18 @@ class ServerWatch:
 
     def refused(self, error: Unauthorized) -> None:
         """The server does not let this device in: its token was revoked or replaced, or its certificate."""
+        server = self._link.server
+        cause = str(error).removeprefix(f"{server}: ")
+        words = f"the server at {server} refuses this device, whose key was revoked or replaced: {cause}"
         if not self.refusal:
-            log.warning("the server lets this device in no more: %s", error)
-        self.refusal = str(error)
+            log.warning(words)
+        self.refusal, self._refused = words, (time.monotonic(), self._link.bearer)
+
+    def require_admitted(self) -> None:
+        """Raises Unauthorized where the server has just refused this device, and it has no other token since."""
+        when, bearer = self._refused
+        if self.refusal and time.monotonic() < when + FRESH_S and self._link.bearer == bearer:
+            raise Unauthorized(self.refusal)
 
     def admitted(self) -> None:
         """It does."""

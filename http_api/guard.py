@@ -9,27 +9,43 @@ For requests without `Origin`, such as of pictures, browsers say in `Sec-Fetch-S
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.error_forms import in_form_of
 from http_api.failures import error_body
+from http_api.page.page_routes import EVENTS
 from http_api.responses import to_json
 from opensled.address import calls_loopback, names_own_machine
 from opensled.errors import UsageError
 from opensled.files import read_secret_text
+from opensled.watched_file import Watched
 
 # Tell whether the process works, and the page, which holds nothing of anybody: who has no key can read no more
 OPEN_PATHS = ("/", "/health", "/ready")
 PAGE_PATHS = "/page/"  # what the page asks for; browsers name no origin when a page reads from its own one
 FOREIGN_SITES = ("cross-site", "same-site")  # in Sec-Fetch-Site (W3C Fetch Metadata): of another origin
 QUOTED = 100  # characters of a header shown in an error
+
+
+class KeyFile:
+    """The keys of a file, as it is now: one that was added counts at once, and one that was removed no more."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises what `read_keys` raises."""
+        self._file = Watched([path], partial(read_keys, path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.current(at_once=True))
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,7 @@ class Access:
     `verb`: the command that serves the API, for its errors.
     """
 
-    keys: tuple[str, ...] = field(default=(), repr=False)
+    keys: tuple[str, ...] | KeyFile = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
     local: bool = False
     verb: str = "opensled edge"
@@ -153,15 +169,29 @@ def _is_foreign(method: str, headers: Headers) -> bool:
 class KeyGuard:
     """Refuses requests without a key, except to OPEN_PATHS."""
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
         self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == EVENTS:
+            send = while_admitted(send, partial(self._opens, Headers(scope=scope)))
         free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
         await (self._app if free else unauthorized(scope["path"], "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
         return is_key(authorization(headers), self._keys)
+
+
+def while_admitted(send: Send, admitted: Callable[[], bool]) -> Send:
+    """`send` of looks, which have no end of their own: a key that is withdrawn ends those that it opened."""
+
+    async def checked(message: Message) -> None:
+        if message.get("more_body") and not admitted():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise ClientDisconnect
+        await send(message)
+
+    return checked
 
 
 def authorization(headers: Headers) -> str:
@@ -170,7 +200,7 @@ def authorization(headers: Headers) -> str:
     return headers.get("authorization", f"Bearer {key}" if key else "")
 
 
-def is_key(authorization: str, keys: tuple[str, ...]) -> bool:
+def is_key(authorization: str, keys: Iterable[str]) -> bool:
     """Whether an `authorization` header ("Bearer KEY", as HTTP gives it: latin-1) has one of `keys`."""
     scheme, _, given = authorization.partition(" ")
     # Every key is compared, so that timing tells nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ COMMANDS = {SERVING: "opensled serve --announce", PAIRING: "opensled pair --anno
 
 LISTEN_SECONDS = 2.0  # for which announcements are collected; RFC 6762 lets answers take half a second
 ANSWER_SECONDS = 1.0  # to be told the address behind a name
-REACH_SECONDS = 1.0  # for one address to accept a connection
+REACH_SECONDS = 2.0  # for one address to accept a connection, and to prove what it is
 MOST_RECORDS = 16  # names that are looked at; more are left out
 MOST_ADDRESSES = 8  # of one name that are tried
 MOST_NAME = 63  # characters of a name that are shown
@@ -97,30 +98,33 @@ def _label(host: str) -> str:
     return plain.strip("-")[:40] or "opensled"
 
 
-def find(kind: str) -> str:
+def find(kind: str, tls: ssl.SSLContext | None = None, name: str = "") -> str:
     """HOST:PORT of the only announced listener of a kind; blocks for some seconds.
 
-    Raises NotFound for none, and UsageError for several: which one is meant is for the user to say.
+    With `tls` a listener counts only if it shows a certificate for `name` ("" = its address) that `tls` trusts, so
+    that nobody else's announcements stand in its way. Raises NotFound for none, and UsageError for several: which one
+    is meant is for the user to say.
     """
     with ThreadPoolExecutor(1) as thread:  # the caller's loop, if it has one, cannot wait here
-        found = thread.submit(asyncio.run, _found(kind)).result()
+        found = thread.submit(asyncio.run, _found(kind, tls, name)).result()
     reached = [(each.name, address) for each, address in found if address]
     if len(reached) == 1:
         return reached[0][1]
     if reached:
         listed = ", ".join(f"{name} at {address}" for name, address in sorted(reached))
         raise UsageError(f"several are announced on this network: {listed}; name one by its address")
-    silent = f" ({', '.join(each.name for each, _ in found)} cannot be reached)" if found else ""
+    lacks = "cannot be reached" + (", or cannot prove to be this device's server" if tls else "")
+    silent = f" ({', '.join(each.name for each, _ in found)} {lacks})" if found else ""
     raise NotFound(
         f"nothing on this network announces itself within {LISTEN_SECONDS:g} s{silent}; start {COMMANDS[kind]}, or "
         "give the address"
     )
 
 
-async def _found(kind: str) -> list[tuple[FoundServer, str]]:
+async def _found(kind: str, tls: ssl.SSLContext | None, name: str) -> list[tuple[FoundServer, str]]:
     """All announcements of a kind, each with the address that accepted a connection, "" = none."""
     found = await listen_for(kind)
-    return list(zip(found, await asyncio.gather(*map(_reached, found))))
+    return list(zip(found, await asyncio.gather(*(_reached(each, tls, name) for each in found))))
 
 
 async def listen_for(kind: str, seconds: float = LISTEN_SECONDS) -> list[FoundServer]:
@@ -170,17 +174,20 @@ def _is_nearby(address: str) -> bool:
     return known.is_private and not nowhere and address != "255.255.255.255"
 
 
-async def _reached(found: FoundServer) -> str:
+async def _reached(found: FoundServer, tls: ssl.SSLContext | None, name: str) -> str:
     """The first of its addresses, IPv4 before IPv6, that accepts a connection, as HOST:PORT; "" for none."""
-    accepted = await asyncio.gather(*(_accepts(address, found.port) for address in found.addresses))
+    accepting = (_accepts(address, found.port, tls, name) for address in found.addresses)
+    accepted = await asyncio.gather(*accepting)
     reached = [address for address, accepts in zip(found.addresses, accepted) if accepts]
     return joined(reached[0], found.port) if reached else ""
 
 
-async def _accepts(address: str, port: int) -> bool:
+async def _accepts(address: str, port: int, tls: ssl.SSLContext | None, name: str) -> bool:
+    host = (name or address) if tls else None
+    connecting = asyncio.open_connection(address, port, ssl=tls, server_hostname=host)
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), REACH_SECONDS)
-    except (OSError, asyncio.TimeoutError):
+        _, writer = await asyncio.wait_for(connecting, REACH_SECONDS)
+    except (OSError, asyncio.TimeoutError):  # an ssl.SSLError is an OSError
         return False
     writer.close()
     return True

@@ -109,6 +109,12 @@ def name_of(token_file: str) -> str:
         return ""
 
 
+def authority_beside(token_file: str) -> Path | None:
+    """The authority (PEM file) that belongs to `token_file`, if that is the pairing's; None = it is another file."""
+    folder = paired_folder()
+    return folder / "ca.pem" if folder and token_file == str(folder / "token") else None
+
+
 def _kept() -> tuple[str, str]:
     """HOST:PORT of the paired server and the device's name there, "" for none. Raises UsageError for a damaged file."""
     from opensled.address import host_port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 
 import pytest
 
@@ -93,13 +94,17 @@ def cold_start(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _log_levels_as_before():
-    """A command that a test runs in this process may let errors alone through; the next test would hear no warning."""
+def _logs_as_before(monkeypatch):
+    """A command that a test runs in this process may log as JSON, or let errors alone through: the next test would."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     loggers = [logging.getLogger(name) for name in ("", *logs.OURS)]
-    levels = [logger.level for logger in loggers]
+    levels, root = [logger.level for logger in loggers], logging.getLogger()
+    before = [handler for handler in root.handlers if isinstance(handler, logs._Stderr)]
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, logs._Stderr)] + before
+    logging.captureWarnings(False)
 
 
 @pytest.fixture(autouse=True)

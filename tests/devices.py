@@ -28,8 +28,8 @@ class OracleFactory(DrafterFactory):
 
 
 @asynccontextmanager
-async def device_on(address, parallel=1, token=""):
-    async with linked(address, token=token) as link:
+async def device_on(address, parallel=1, token="", **options):
+    async with linked(address, token=token, **options) as link:
         device = Device(link, await link.describe(), TOKENIZER, OracleFactory(), FixedLength(4), parallel)
         try:
             yield device

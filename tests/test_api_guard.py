@@ -243,7 +243,8 @@ def test_beyond_this_machine_needs_keys_and_tls(files, caplog):
     for flags in ({}, keys, tls):
         with pytest.raises(UsageError, match=r"--http-keys, --http-tls-cert and --http-tls-key"):
             _access(EdgeConfig(http="0.0.0.0:0", **flags))
-    assert _access(EdgeConfig(http="0.0.0.0:0", **keys, **tls)) == Access(("key-one",))
+    access = _access(EdgeConfig(http="0.0.0.0:0", **keys, **tls))
+    assert (tuple(access.keys), access.origins, access.local) == (("key-one",), (), False)
     assert not caplog.records
     assert _access(EdgeConfig(http="0.0.0.0:0", insecure=True)) == Access()
     assert _access(EdgeConfig(http="0.0.0.0:0", insecure=True, **keys)).keys

@@ -272,6 +272,39 @@ def test_killed_without_a_warning_no_replica_is_left():
         assert len(below) > 6 and gone(below)
 
 
+@pytest.mark.long
+def test_what_a_killed_gateway_left_ends_by_name_when_the_next_one_starts(tmp_path):
+    log = tmp_path / "log"
+    with Process(["serve", "--replicas", "1", *TINY], isolated=True) as process:
+        process.wait_ready(120)
+        below = tree(process.process)
+        process.kill()
+    agents = [one for one in below if "Agent" in one.name()]
+    assert len(agents) == 2 and not all(map(ended, agents))
+    with Process(["serve", "--replicas", "1", *TINY], isolated=True, log=log) as again:
+        again.wait_ready(120)
+        assert gone(below)
+    [line] = [line for line in log.read_text().splitlines() if "a killed gateway had left of its Ray" in line]
+    assert all(str(one.pid) in line for one in agents)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+def test_without_its_ray_a_gateway_ends_with_the_reason(tmp_path, part):
+    """A part of Ray and a replica are killed together: the replica could not come back."""
+    log = tmp_path / "log"
+    with Process(["serve", "--replicas", "2", *TINY], isolated=True, log=log) as process:
+        process.wait_ready(120)
+        below = tree(process.process)
+        victims = [one for one in below if one.name() == part]
+        victims += [one for one in below if one.name().startswith("ray::Replica")][:1]
+        assert len(victims) == 2
+        for one in victims:
+            one.kill()
+        assert process.process.wait(60) == 1
+    assert "where Ray was: this cluster ends with it. Start it again" in log.read_text()
+
+
 def test_one_server_alone_never_imports_ray():
     told = "import atexit, sys; atexit.register(lambda: print('ray' in sys.modules))"
     process = popen(*TINY, program=("-c", f"{told}; from opensled.cli import main; main()"))

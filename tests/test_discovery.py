@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack
+import ssl
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from opensled import discovery
+from edge_client.link_config import LinkConfig
+from edge_client.located import located
+from opensled import discovery, paired
 from opensled.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
 from opensled.errors import NotFound, UsageError
+from tests.certificates import AUTHORITY, HERE, STRANGER, written
 
 NEAR = "192.168.1.7"
 
@@ -81,7 +85,7 @@ def reached(monkeypatch):
     """Addresses that accept connections."""
     accepting = {NEAR, "192.168.1.8"}
 
-    async def accepts(address, port):
+    async def accepts(address, port, tls, name):
         return address in accepting
 
     monkeypatch.setattr(discovery, "_accepts", accepts)
@@ -108,6 +112,51 @@ def test_none_says_what_to_start(announcing, reached):
     announcing(FoundServer("hub", ("10.9.9.9",), 7411))
     with pytest.raises(NotFound, match=r"\(hub cannot be reached\); start opensled pair --announce"):
         discovery.find(PAIRING)
+
+
+@asynccontextmanager
+async def liars(*contexts):
+    """Servers that are not the true one, one for each TLS context (None = no TLS); yields ports and what they heard."""
+    heard, servers = [], []
+
+    async def listen(reader, writer):
+        heard.append(await reader.read(1000))
+        writer.close()
+
+    for context in contexts:
+        servers.append(await asyncio.start_server(listen, HERE, 0, ssl=context))
+    try:
+        yield [server.sockets[0].getsockname()[1] for server in servers], heard
+    finally:
+        for server in servers:
+            server.close()
+
+
+def shows(authority, *names):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*names).configure_cert(context)
+    return context
+
+
+def test_a_device_finds_its_own_server_among_liars(announcing, tmp_path, monkeypatch):
+    """Of another authority, of its own one for another name, without TLS: none hears a word, none is in the way."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    paired.keep(f"{HERE}:7411", written(tmp_path).read_text(), "secret")
+    config = LinkConfig(**{**paired.values({}), "server": discovery.MDNS})
+    stranger, other, true = shows(STRANGER, HERE), shows(AUTHORITY, "other.example"), shows(AUTHORITY, HERE)
+
+    async def scenario():
+        async with liars(stranger, other, None, true) as (ports, heard):
+            lies = [FoundServer(f"liar-{port}", (HERE,), port) for port in ports[:3]]
+            announcing(*lies, FoundServer("hub", (HERE,), ports[3]))
+            assert (await asyncio.to_thread(located, config)).server == f"{HERE}:{ports[3]}"
+            announcing(*lies)
+            with pytest.raises(NotFound, match="cannot prove to be this device's server"):
+                await asyncio.to_thread(located, config)
+        assert not any(b"secret" in said for said in heard)
+        return heard
+
+    asyncio.run(scenario())
 
 
 def test_only_what_others_can_reach_is_announced():

@@ -28,13 +28,14 @@ from tests.replicas import Cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
 from verify_server import service
-from verify_server.client_limits import ClientLimits
+from verify_server.client_limits import ClientLimits, Rate
 from verify_server.config import ServeConfig
 from verify_server.handout import hand_out as module
 from verify_server.security import Tenants
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
 MOST_MB = 60  # of growth under a flood
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,12 @@ def own_cache(tmp_path, monkeypatch):
 async def parts(link, file="", offset=0):
     async with aclosing(link.draft_parts(file, offset)) as replies:
         return [reply async for reply in replies]
+
+
+def begun(channel, file, token):
+    """A transfer that has begun, and that nobody reads."""
+    ask = channel.unary_stream(f"/{SERVICE_NAME}/GetDraft")
+    return ask(draft_request(file).SerializeToString(), metadata=(("authorization", f"Bearer {token}"),))
 
 
 def used_mb():
@@ -190,6 +197,37 @@ def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path)
     asyncio.run(main())
 
 
+def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
+    """A tenant begins transfers and leaves, as often as its calls allow: the bytes that it never took are others'."""
+    content = WEIGHTS * 4  # 1 MB
+    drafts = store_with(tmp_path / "store", manifest(), manifest(tenant="garage"), content=content)
+    file, rate = handed(content).sha256, 1e6
+
+    async def hostile(address):
+        """On a connection of its own, with more calls than one honest client may make, as from several addresses."""
+        async with grpc.aio.insecure_channel(address, options=OWN_CONNECTION) as channel:
+            while True:
+                calls = [begun(channel, file, "g") for _ in range(module.MOST_OF_CLIENT)]
+                await asyncio.sleep(0.02)
+                for call in calls:
+                    call.cancel()
+
+    async def main():
+        limits = ClientLimits(calls=Rate(1e6, 1e6), refusals=Rate(1e6, 1e6), by_address=False)
+        async with (
+            serving(TENANTS, drafts=hand_out(drafts, rate), client_limits=limits) as (_, address),
+            linked(address, token="k") as link,
+            flooding([hostile], address),
+        ):
+            await asyncio.sleep(0.5)
+            began = time.monotonic()
+            assert b"".join(await parts(link, file)) == content
+            return time.monotonic() - began
+
+    # Its share of the rate beside four others, at worst
+    assert asyncio.run(main()) < 5 * len(content) / rate * 1.5
+
+
 def test_an_older_server_is_named(monkeypatch):
     def without(face, server):
         calls = {"Describe": grpc.unary_unary_rpc_method_handler(face.Describe)}
@@ -234,11 +272,8 @@ def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeyp
 
     async def unread(address):
         """On a connection of its own that takes 64 KiB, and no more when others of this process read fast."""
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
-            ask = channel.unary_stream(f"/{SERVICE_NAME}/GetDraft")
-            asked = draft_request(file).SerializeToString()
-            calls = [ask(asked, metadata=(("authorization", "Bearer u"),)) for _ in range(8)]
+        async with grpc.aio.insecure_channel(address, options=OWN_CONNECTION) as channel:
+            calls = [begun(channel, file, "u") for _ in range(8)]
             await asyncio.sleep(60)
             assert calls
 

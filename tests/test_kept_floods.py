@@ -18,8 +18,10 @@ from opensled_training.distil.shard_batches import read_shard
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
-from tests.test_kept import AGREED, keeping
-from verify_server.kept.kept_store import KeptStore
+from tests.test_kept import AGREED, StuckStore, keeping
+from tests.test_kept_store import text
+from verify_server.kept.keeper import WAITING, TextKeeper
+from verify_server.kept.kept_store import ROOM, KeptStore
 from verify_server.session_manager import SessionLimits
 
 QUOTA = 12_000  # bytes; a text of these answers has about 800
@@ -166,3 +168,43 @@ def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
     for path in store.folder_of("a").glob("*.npz"):
         [kept] = read_shard(path)
         assert tuple(kept.ids) == truth[: len(kept.ids)]
+
+
+def test_very_many_small_texts_cost_the_writer_little(tmp_path: Path, monkeypatch) -> None:
+    """A tenant asks for one token at a time: a look at all its texts must not come with each of them."""
+    monkeypatch.setattr("verify_server.kept.kept_store.MOST_TEXTS", 640)
+    store, looks = KeptStore(tmp_path / "kept", QUOTA * 1000), []
+    trim = store._trim
+    monkeypatch.setattr(store, "_trim", lambda folder: looks.append(folder) or trim(folder))
+    for _ in range(1000):
+        store.write(text("a", written=1), "words")
+    [held] = store.held()
+    assert 600 <= held.texts <= 640 and held.bytes <= QUOTA * 1000
+    assert len(looks) <= 1 + 360 / (640 / ROOM) + 1
+
+
+def test_a_flood_costs_its_own_tenant_its_texts(tmp_path: Path, monkeypatch) -> None:
+    """The disk is slow; one tenant offers a hundred texts for each one of another."""
+    store = StuckStore(tmp_path / "kept")
+    keeper = TextKeeper(store, "words")
+    for number in range(1000):
+        keeper.offer(text("hostile"))
+        if number % 100 == 0:
+            keeper.offer(text("quiet"))
+    assert keeper.counts["dropped"] >= 1010 - WAITING - 1
+    store.free.set()
+    keeper.close()
+    kept = {held.tenant: held.texts for held in store.held()}
+    assert kept["quiet"] == 10 and sum(kept.values()) == keeper.counts["kept"]
+
+
+def test_old_text_of_others_goes_although_one_tenant_writes_on(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("verify_server.kept.keeper.EXPIRE_S", 0.2)
+    store = KeptStore(tmp_path / "kept", seconds=0.3)
+    store.write(text("b"), "words")
+    keeper, deadline = TextKeeper(store, "words"), time.monotonic() + PATIENCE
+    while any(held.tenant == "b" for held in store.held()):
+        assert time.monotonic() < deadline, "the text of b outlives its days"
+        keeper.offer(text("a"))
+        time.sleep(0.01)
+    keeper.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from tests.system import ask
 from tests.test_http_front import TWO, of_tenants
 from tests.test_http_limits import raw
 from verify_server.client_limits import ClientLimits, Rate
+from verify_server.clients import GUESS_S
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.cluster.gateway_sequences import GatewaySequences
 from verify_server.http_front.fleet import GatewayView
@@ -193,6 +195,33 @@ def test_who_guesses_keys_loses_the_connection(keyed):
             answers = await asyncio.wait_for(reader.read(), 20)  # to its end: the server closes it
             assert 5 <= answers.count(b"HTTP/1.1 401 ") <= 100 and manager.stats.limited["refusals"]
             assert manager.stats.refused["unauthorized"] >= 5
+
+    run(scenario)
+
+
+def test_guesses_on_new_connections_are_slow_and_tenants_notice_nothing(keyed):
+    """Each guess on a connection of its own, which is no more than one refusal for it."""
+    limits = ClientLimits(refusals=Rate(0.1, 5))
+    guess = (
+        f"GET {EVENTS} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\nauthorization: Bearer x\r\n\r\n"
+    )
+
+    async def guessed(address):
+        async with raw(address) as (reader, writer):
+            writer.write(guess.encode())
+            assert b" 401 " in (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n")[0]
+
+    async def scenario():
+        async with http_serving(keyed, client_limits=limits) as (_, _, address), asking(address) as client:
+            for _ in range(6):
+                await guessed(address)
+            began = time.monotonic()
+            await guessed(address)
+            assert time.monotonic() - began >= GUESS_S
+            began = time.monotonic()
+            assert await said(client)
+            assert time.monotonic() - began < GUESS_S
+            assert (await first_look(client, authorization="Bearer operator-1"))[0] == 200
 
     run(scenario)
 

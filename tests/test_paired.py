@@ -22,6 +22,7 @@ from opensled import config, config_command, discovery, paired
 from opensled.cli import main, parse_flags
 from opensled.errors import UsageError
 from opensled.registry import remedy
+from tests.certificates import AUTHORITY, written
 from verify_server.config import ServeConfig
 
 SERVER = "hub.local:7411"
@@ -196,13 +197,18 @@ def test_places_that_are_none(given):
         _place(given)
 
 
-def test_discovery_gives_an_address_and_the_certificate_must_name_the_paired_server(kept, monkeypatch):
-    monkeypatch.setattr(discovery, "find", lambda kind: "192.0.2.66:7411")
+def test_discovery_gives_an_address_and_the_certificate_must_name_the_paired_server(
+    kept, monkeypatch, tmp_path
+):
+    AUTHORITY.cert_pem.write_to_path(kept / "ca.pem")
+    mine, asked = str(written(tmp_path)), []
+    monkeypatch.setattr(discovery, "find", lambda kind, tls, name: asked.append(name) or "192.0.2.66:7411")
     found = located(EdgeConfig(**values(server="mdns")))
     assert (found.server, found.tls_name) == ("192.0.2.66:7411", "hub.local")
-    other = located(EdgeConfig(**values(server="mdns", tls_ca="mine.pem", tls_name="x")))
+    other = located(EdgeConfig(**values(server="mdns", tls_ca=mine, tls_name="x")))
     assert other.tls_name == "x"
-    assert located(EdgeConfig(**values(server="mdns", tls_ca="mine.pem"))).tls_name == ""
+    assert located(EdgeConfig(**values(server="mdns", tls_ca=mine))).tls_name == ""
+    assert asked == ["hub.local", "x", ""]
     named = EdgeConfig(server="a:1")
     assert located(named) is named
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
 
+from edge_client.bearer import watched_token
 from edge_client.command import _watched
 from edge_client.config import EdgeConfig
 from edge_client.device_metrics import metrics
 from edge_client.page_view import DeviceView
+from edge_client.server_watch import FRESH_S
 from edge_client.telemetry import Telemetry
 from http_api.app import build_app
 from http_api.guard import Access
+from opensled import paired
 from opensled.errors import Unauthorized
+from opensled.files import write_whole
 from opensled_testbed.processes import free_port
 from tests.devices import device_on, read
 from tests.fake_backend import FakeBackend
@@ -94,13 +99,61 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
             await until(lambda: not device.refusal, 20)
             assert (await client.get("/ready")).status_code == 200
             said.extend(
-                record.getMessage() for record in caplog.records if "lets this device" in record.getMessage()
+                record.getMessage() for record in caplog.records if "this device" in record.getMessage()
             )
+        return address
 
     said: list[str] = []
     with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
+        address = asyncio.run(scenario())
     assert len(said) == 2 and said[1] == "the server lets this device in again"
+    assert said[0].startswith(
+        f"the server at {address} refuses this device, whose key was revoked or replaced: "
+    )
+
+
+def test_a_revoked_device_does_not_hammer_its_server(tmp_path):
+    """An app asks it on and on; a new token in its file counts all the same."""
+    tokens, token = tmp_path / "tokens", tmp_path / "token"
+    write_whole(tokens, b"secret-1 kitchen\n", private=True)
+    write_whole(token, b"secret-1\n", private=True)
+
+    async def scenario():
+        tenants = watched_tenants(tokens, TenantLimits(), may_be_empty=True)
+        own = watched_token(str(token))
+        async with (
+            serving(tenants) as (manager, address),
+            device_on(address, token="secret-1", tokens=own) as device,
+        ):
+            await read(device)
+            write_whole(tokens, b"secret-2 kitchen\n", private=True)
+            await until(lambda: tenants.file.current(at_once=True).by_token == (("secret-2", "kitchen"),))
+            began = time.monotonic()
+            for _ in range(200):
+                with pytest.raises(Unauthorized, match="pair this device again"):
+                    await read(device)
+            seconds = time.monotonic() - began
+            assert manager.stats.refused["unauthorized"] <= 1 + seconds / FRESH_S
+            write_whole(token, b"secret-2\n", private=True)
+            own.current(at_once=True)
+            await read(device)
+            assert not device.refusal
+
+    asyncio.run(scenario())
+
+
+def test_a_token_of_another_home_never_meets_this_homes_server(tmp_path, monkeypatch, caplog):
+    """The device is paired with another home while it runs: it keeps its token, and says what to do."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = paired.keep("hub:7411", "authority one", "token-1", name="kitchen")
+    own = watched_token(str(folder / "token"))
+    paired.keep("hub:7411", "authority one", "token-2")
+    assert own.current(at_once=True) == "token-2", "the same home, paired again"
+    paired.keep("other:7411", "authority two", "token-3")
+    with caplog.at_level(logging.WARNING):
+        assert own.current(at_once=True) == "token-2"
+    assert "paired with another server meanwhile: restart it" in caplog.text and "token-3" not in caplog.text
+    assert watched_token(str(folder / "token")).latest == "token-3"
 
 
 def test_metrics_are_told_on_loopback_only():

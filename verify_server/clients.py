@@ -15,6 +15,7 @@ from verify_server.security import LOCAL_TENANT, Tenants
 from verify_server.token_bucket import TokenBuckets
 
 RETRY_S = 0.25  # after which a client with too many streams is told to come back; chosen
+GUESS_S = 2.0  # for which a guessed key waits at most; chosen: an operator at the same address can bear it
 STUCK_S = 60.0  # for which a peer may leave the end of a stream unread; chosen
 
 
@@ -102,6 +103,12 @@ class Clients:
         names = self._places_of(peer)
         if self.spend("refusals", names, 1.0):
             self._close(peer, "refusals")
+
+    async def after_refusals(self, peer: str) -> None:
+        """Wait, where too many calls from there had no access, before one more key is looked at: guesses are slow."""
+        seconds = self.spend("refusals", self._places_of(peer), 0.0)
+        if seconds:
+            await asyncio.sleep(min(seconds, GUESS_S))
 
     async def call(self, client: Client) -> None:
         """One more call: it waits for its turn if its client makes too many, or too expensive ones."""

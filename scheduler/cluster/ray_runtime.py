@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,12 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 
+from opensled.address import joined
 from opensled.errors import EngineError, OpenSledError, Unreachable, UsageError
 from opensled.registry import Registry
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import WatchedDirectory
+from scheduler.cluster.leftovers import end_leftovers, own_folder
 from scheduler.cluster.placement import Heartbeat
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, HostedServer, ReplicaSupervisor
 
@@ -49,14 +50,18 @@ STARTS = Registry("replica", {})
 
 @contextlib.contextmanager
 def own_ray(cpus: int) -> Iterator[None]:
-    """A Ray of this process alone, with so many CPUs, on loopback; it ends with the block, and with the process."""
-    with tempfile.TemporaryDirectory(prefix="opensled-", ignore_cleanup_errors=True) as folder:
+    """A Ray of this process alone, with so many CPUs, on loopback; it ends with the block, and with the process.
+
+    What outlives a process that is killed ends when the next one starts.
+    """
+    end_leftovers()
+    with own_folder() as folder:
         started = ray.init(
             address="local",
             num_cpus=cpus,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE,
-            _temp_dir=folder,
+            _temp_dir=str(folder),
             **_QUIET,
         )
         try:
@@ -98,6 +103,13 @@ def machine_addresses() -> list[str]:
     kinds = (socket.AF_INET, socket.AF_INET6)
     cards = psutil.net_if_addrs().values()
     return [one.address.partition("%")[0] for card in cards for one in card if one.family in kinds]
+
+
+def _ports() -> list[str]:
+    """HOST:PORT of Ray's head, and of the node of this machine: without one of them there is no cluster."""
+    context = ray.get_runtime_context()
+    [node] = [each for each in ray.nodes() if each["NodeID"] == context.get_node_id()]
+    return [context.gcs_address, joined(node["NodeManagerAddress"], node["NodeManagerPort"])]
 
 
 def gpus_there() -> float:
@@ -197,6 +209,7 @@ class Cluster:
     def __init__(self, spec: ClusterSpec | None) -> None:
         """Find or start the scheduler; without a `spec`, with the replicas that are there. Raises UsageError."""
         self._scheduler, self.key = _settled(spec) if spec else _found()
+        self.ports = _ports()
         self.directory = WatchedDirectory(self._state, time.monotonic)
 
     async def restart(self) -> None:

@@ -15,9 +15,9 @@ from hw_profiles.fading import kept
 from scheduler.plan import SessionView
 
 # Chosen: planned tokens of a session, and seconds, after which half of an outcome is forgotten
-HALF_TOKENS, HALF_S = 50.0, 60.0
-UNSEEN = 10.0  # chosen: tokens of a session that a plan counts for by itself, beside what came of others
-SETTLED = 4  # chosen: steps after a change that tell nothing: the first drafts are still on their way
+HALF_TOKENS, HALF_S = 50.0, 20.0
+UNSEEN = 25.0  # chosen: tokens of a session that a plan counts for by itself, beside what came of others
+SETTLED = 12  # chosen: steps after a change that tell nothing: the first drafts are still on their way
 LEAST, MOST = 0.5, 1.25  # chosen: of that worth, so that nothing is given up for good by an accident
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from hw_profiles.detect import allowed_cpus
 from opensled import notify
 from opensled.address import is_wildcard
 from opensled.ending import outlasting_terminal
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import EngineError, OpenSledError, UsageError
+from opensled.exit_watch import leave
 from opensled.store import known_models
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
+from scheduler.cluster.head_watch import ray_lost
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
@@ -142,6 +145,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
     signals = arriving_signals(renews=True)
     stopping = asyncio.ensure_future(_stop_signal(signals, cluster))
+    lost = asyncio.ensure_future(_end_without_ray(cluster.ports, signals))
     try:
         async with taken_ports(config, client_limits(config)) as ports:
             address, starting = await while_loading(config, tls, cluster.directory.ready, stopping)
@@ -151,11 +155,24 @@ async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: T
             starting.result()
             served = replace(config, listen=address)
             await _listen(served, cluster, tenants, tls, ports, signals, stopping)
-        if not config.ray_address:
+        if not config.ray_address and not lost.done():
             await cluster.stop()
     finally:
         stopping.cancel()
+        if lost.done():
+            leave(EngineError.exit_code)  # a farewell to Ray would wait for what is gone
+        lost.cancel()
     return 0
+
+
+async def _end_without_ray(ports: Sequence[str], signals: asyncio.Queue[int]) -> None:
+    """Drain as at SIGTERM once Ray is lost: replicas that are left end with it, and none comes back."""
+    log.error(
+        "nothing listens at %s any more, where Ray was: this cluster ends with it. Start it again; devices go on where "
+        "they were",
+        await ray_lost(ports),
+    )
+    signals.put_nowait(signal.SIGTERM)
 
 
 async def _listen(

@@ -101,10 +101,19 @@ class DraftHandOut:
             raise InvalidRequest(f"the file has {size} bytes", "offset")
         while offset < size:
             length = min(draft_codec.PART_BYTES, size - offset)
-            await asyncio.sleep(self._bucket.take(length, self._clock()))
+            await self._turn(length)
             part = await self._in_thread(_part, path, offset, length)
             await stream.write(draft_codec.part_bytes(part))
             offset += length
+
+    async def _turn(self, size: int) -> None:
+        """Wait until so many bytes may leave. A device that ends its call meanwhile takes none of them from others."""
+        seconds = self._bucket.take(size, self._clock())
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self._bucket.take(-size, self._clock())
+            raise
 
     @contextmanager
     def _place(self, client: Client) -> Iterator[None]:

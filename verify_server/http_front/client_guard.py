@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.backend import SPENT
 from http_api.failures import refusal
-from http_api.guard import OPEN_PATHS, authorization, unauthorized
+from http_api.guard import OPEN_PATHS, authorization, unauthorized, while_admitted
 from http_api.http_connection import PEER, RemoteEnd
 from opensled.errors import Overloaded, Unauthorized
 from verify_server.clients import Client, Clients, StreamAccount
@@ -57,6 +57,8 @@ class ClientGuard:
             await self._app(scope, receive, send)
             return
         peer: RemoteEnd = scope[PEER]
+        if scope["path"] in FLEET_PATHS:
+            await self._clients.after_refusals(peer_name(*peer[:2]))
         try:
             tenant = self._tenant(scope, peer)
         except Unauthorized as error:
@@ -65,7 +67,16 @@ class ClientGuard:
             refused = refusal(scope["path"], error) if fleet else unauthorized(scope["path"], "--tokens")
             await refused(scope, receive, send)
             return
+        if scope["path"] in FLEET_PATHS:
+            send = while_admitted(send, partial(self._is_operator, authorization(Headers(scope=scope))))
         await self._admit(self._clients.client(peer_name(*peer[:2]), tenant), scope, receive, send)
+
+    def _is_operator(self, authorization: str) -> bool:
+        try:
+            self._operators.admit(authorization)
+        except Unauthorized:
+            return False
+        return True
 
     def _tenant(self, scope: Scope, peer: RemoteEnd) -> str:
         if scope["path"] in OPEN_PATHS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from http_api.guard import is_key, read_keys
+from http_api.guard import KeyFile, is_key
 from http_api.page.page_routes import EVENTS, SWITCH
 from opensled.errors import Unauthorized
 
@@ -16,7 +16,7 @@ FLEET_PATHS = (EVENTS, SWITCH)
 class Operators:
     """The operators' keys; without keys everybody on this machine is one, or (`open` false) nobody."""
 
-    keys: tuple[str, ...] = field(default=(), repr=False)
+    keys: tuple[str, ...] | KeyFile = field(default=(), repr=False)
     open: bool = False
 
     def admit(self, authorization: str) -> None:
@@ -34,4 +34,4 @@ class Operators:
 
 def operators(path: str, open: bool) -> Operators:
     """Of the file of --operator-keys ("" = none). Raises UsageError or NotFound for a file that cannot be used."""
-    return Operators(read_keys(Path(path).expanduser()) if path else (), open)
+    return Operators(KeyFile(Path(path).expanduser()) if path else (), open)

@@ -30,6 +30,10 @@ FOLDER = re.compile(r"[0-9a-f]{32}")  # of a tenant
 UNKNOWN = "?"  # a tenant whose folder does not say whose it is
 UNFINISHED_S = 60.0  # after which a file that was begun is one of a server that was killed
 ATTEMPTS = 20  # to delete a folder in which a server may just be writing, and to write into such a one
+# Texts of one tenant. Chosen: a disk gives the smallest file 4 KiB, so that these take the usual quota of 256 MB also
+# where each has a few hundred bytes; and a look at that many takes a second.
+MOST_TEXTS = 65_536
+ROOM = 16  # a look makes room for 1/ROOM of the limits, so that the next one comes only after so much text
 
 
 class HeldTexts(NamedTuple):
@@ -51,6 +55,8 @@ class KeptStore:
     ) -> None:
         """`most_bytes`: of one tenant; `seconds`: until a text is deleted; 0 = no such rule. `clock`: Unix time."""
         self.folder, self._most, self._seconds, self._clock = folder, most_bytes, seconds, clock
+        # By folder, (bytes, texts) after the last look at it, and what was written since: there is no more
+        self._known: dict[Path, tuple[int, int]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def folder_of(self, tenant: str) -> Path:
@@ -79,13 +85,15 @@ class KeptStore:
         deleted = self._deleted_since(text)  # meanwhile
         if deleted:
             path.unlink(missing_ok=True)
-        self._trim(folder)
+            self._expire(folder)
+        else:
+            self._grew(folder, len(content))
         return not deleted
 
     def expire(self) -> None:
         """Delete what is too old, of all tenants."""
         for folder in self._folders():
-            self._trim(folder)
+            self._expire(folder)
 
     def held(self) -> list[HeldTexts]:
         """By tenant."""
@@ -131,16 +139,35 @@ class KeptStore:
             return UNKNOWN
         return tenant if self.folder_of(tenant) == folder else UNKNOWN
 
-    def _trim(self, folder: Path) -> None:
-        """What is too old, then the oldest until the quota holds; an empty folder goes as well."""
-        _remove_unfinished(folder)
+    def _grew(self, folder: Path, size: int) -> None:
+        """One more text of so many bytes is in a folder. Only one that may be too full is looked at: a look at many
+        texts takes long, and a tenant decides how many there are."""
+        known = self._known.get(folder)
+        total, texts = (known[0] + size, known[1] + 1) if known else (0, 0)
+        fits = (total <= self._most or not self._most) and texts <= MOST_TEXTS
+        self._known[folder] = (total, texts) if known and fits else self._trim(folder)
+
+    def _trim(self, folder: Path) -> tuple[int, int]:
+        """Where there is too much, the oldest goes until the limits hold with room; (bytes, texts) that stay."""
         files = _files(folder)
-        now, total = self._clock(), sum(size for _, size in files)
+        total, texts, share = sum(size for _, size in files), len(files), 1.0
         for path, size in files:
-            if (self._seconds and _time(path) < now - self._seconds) or (self._most and total > self._most):
-                path.unlink(missing_ok=True)
-                total -= size
-        if not total:
+            if total <= (self._most or total) * share and texts <= MOST_TEXTS * share:
+                break
+            share = 1 - 1 / ROOM
+            path.unlink(missing_ok=True)
+            total, texts = total - size, texts - 1
+        return total, texts
+
+    def _expire(self, folder: Path) -> None:
+        """What is too old goes, as the names tell; an empty folder as well."""
+        _remove_unfinished(folder)
+        texts = _texts(folder)
+        old = [path for path in texts if self._seconds and _time(path) < self._clock() - self._seconds]
+        for path in old:
+            path.unlink(missing_ok=True)
+        if len(old) == len(texts):
+            self._known.pop(folder, None)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -156,11 +183,15 @@ def _place(path: Path, tenant: str, content: bytes) -> None:
 def _files(folder: Path) -> list[tuple[Path, int]]:
     """With their sizes, oldest first; one that is deleted meanwhile is left out."""
     found = []
-    for path in _inside(folder):
+    for path in _texts(folder):
         with contextlib.suppress(FileNotFoundError):
-            if PATTERN.fullmatch(path.name):
-                found.append((path, path.stat().st_size))
+            found.append((path, path.stat().st_size))
     return found
+
+
+def _texts(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return [path for path in _inside(folder) if PATTERN.fullmatch(path.name)]
 
 
 def _inside(folder: Path) -> list[Path]:
