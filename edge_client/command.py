@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from edge_client.terminal.printed_answer import PrintedAnswer
 from opensled import notify
 from opensled.address import is_local, joined, web_origins
 from opensled.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
+from opensled.ending import heed
 from opensled.errors import Unauthorized, UsageError
 from opensled.files import read_identity
 from opensled.images import TurnImage, image_file
@@ -151,8 +152,7 @@ async def _edge(config: EdgeConfig) -> int:
             gate.app = build_app(
                 device, access, ending, config.heartbeat, told, lenient=config.lenient, view=view
             )
-            for name in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(name, _stop, server)
+            heed(partial(_stop, server))
             show(_introduced(device, config.server))
             tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             show_ready(address)
@@ -186,7 +186,7 @@ async def _watched(device: Device) -> AsyncIterator[None]:
         await asyncio.gather(watching, return_exceptions=True)
 
 
-def _stop(server: ApiServer) -> None:
+def _stop(server: ApiServer, _: int) -> None:
     from http_api.server import CLOSING, GRACE
 
     notify.stopping(GRACE + CLOSING)

@@ -8,9 +8,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from http_api.failures import refusal
+from opensled.errors import InvalidRequest
 from opensled.old_connection import CONNECTION, Connection
 
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
@@ -21,6 +24,11 @@ TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length
 TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
+
+
+# Two accounts of where a body ends (RFC 9112, 6.1): programs before this one may have read the other one, and what
+# they take for the body of one client is then read as a request of another one (request smuggling).
+TWO_ENDS = "a request has Content-Length or Transfer-Encoding, not both: send one of them"
 
 
 class RemoteEnd(NamedTuple):
@@ -75,6 +83,13 @@ class PatientProtocol(H11Protocol):
             return
         super().data_received(data)
         self._time()
+
+    def send_400_response(self, msg: str) -> None:
+        """Where an answer to the request has begun, or is over, there is no place for another one."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self._close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -173,9 +188,16 @@ def _on(connection: Connection, app: Any) -> ASGIApp:
 
 
 def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
-    """`app`, with the address and certificate of its client in each scope."""
+    """`app`, with the address and certificate of its client in each scope; a request with two ends goes no further, nor
+    does anything that follows it on its connection."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            response = refusal(scope["path"], InvalidRequest(TWO_ENDS))
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+            return
         await app({**scope, PEER: peer}, receive, send)
 
     return told

@@ -11,9 +11,12 @@ HEADER = "<QBQ"  # ticket, kind, length of the content in bytes
 HEADER_BYTES = struct.calcsize(HEADER)
 SETUP = 0  # the ticket of the setup; questions count from 1
 QUESTION, CANCEL = 0, 1  # kinds of frames to the process
-# Kinds of frames from it: the setup is done; an answer; a failure; the limit of processor time or memory was passed.
-READY, ANSWER, FAILED, TIME, MEMORY = 2, 3, 4, 5, 6
+# Kinds of frames from it: the setup is done; an answer; a failure; the limit of processor time or memory was passed;
+# the process has ended, by no limit of ours.
+READY, ANSWER, FAILED, TIME, MEMORY, GONE = 2, 3, 4, 5, 6, 7
 NO_MEMORY = 3  # exit status after a MemoryError of Python
+# How native code ends when an allocation fails, or a stack overflows.
+CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP, signal.SIGFPE)
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,7 @@ def write_all(pipe: int, content: bytes) -> None:
 
 
 def exit_kind(status: int) -> int:
-    """What the exit status of a process means; negative: the signal that ended it, as in `subprocess`.
-
-    An allocation that fails ends native code by a signal, and so does a stack that overflows.
-    """
+    """What the exit status of a process means; negative: the signal that ended it, as in `subprocess`."""
     if status < 0:
-        return TIME if -status == signal.SIGPROF else MEMORY
+        return TIME if -status == signal.SIGPROF else MEMORY if -status in CRASHES else GONE
     return {0: ANSWER, NO_MEMORY: MEMORY}.get(status, FAILED)

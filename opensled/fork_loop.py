@@ -47,7 +47,11 @@ KEPT_SHARE = 0.1  # of the limit of memory, beyond which a fork that has kept so
 
 def main() -> None:
     """Serve the questions of stdin until it ends; arguments: "module:function" of the handler, limits as JSON."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # those of its server; it ends when the server's pipe does
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # its server's; it ends when the server's pipe does
         signal.signal(number, signal.SIG_IGN)
     answers = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not disturb the frames

@@ -13,17 +13,21 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import asdict
+from typing import TypeVar
 
-from opensled.errors import EngineError
+from opensled.errors import EngineError, Overloaded
 from opensled.fork_frames import (
     ANSWER,
     CANCEL,
     FAILED,
+    GONE,
+    MEMORY,
     QUESTION,
     READY,
     SETUP,
@@ -42,7 +46,13 @@ BOOT = (
 # glibc reserves 128 MB of addresses for each thread that allocates; under a limit it then allocates page by page.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 SETUP_SECONDS = 60.0  # a vocabulary of 150,000 tokens takes 1.2 s; chosen
+TOO_LATE = (
+    b"the helper process for this work did not start within %d s; is this machine too busy?" % SETUP_SECONDS
+)
 END_SECONDS = 1.0  # for a process without questions to end; chosen
+RETRY_SECONDS = 1.0  # after which a client asks again; chosen
+
+T = TypeVar("T")
 
 
 class OverLimit(Exception):
@@ -51,6 +61,10 @@ class OverLimit(Exception):
 
 class Cancelled(Exception):
     """The question was cancelled."""
+
+
+class _Gone(Overloaded):
+    """The process was ended from outside: it may have taken nothing, so another one may go through."""
 
 
 class Stop:
@@ -92,18 +106,14 @@ class ForkServer:
         self._end: Callable[[], object] | None = None
 
     def ask(self, question: bytes) -> bytes:
-        """The answer. Raises OverLimit, Cancelled if the context's `STOP` is set, and EngineError for a failure."""
-        # A process that was ended from outside is replaced.
-        frame = self._asked(question) or self._asked(question)
-        if frame is None:
-            raise EngineError("the process for this work has ended twice; is there memory left?")
-        if frame.kind != ANSWER:
-            raise self._error(frame)
-        return frame.content
+        """The answer. Raises OverLimit, Cancelled if the context's `STOP` is set, EngineError for a failure, and
+        Overloaded if the process is ended from outside again and again."""
+        return self._replaced(lambda: self._asked(question))
 
     def start(self) -> None:
-        """Start the process now. Raises OverLimit, and EngineError with the reason if the setup fails."""
-        self._running()
+        """Start the process now. Raises OverLimit, Overloaded as `ask` does, and EngineError with the reason if the
+        setup fails."""
+        self._replaced(self._running)
 
     def close(self) -> None:
         """End the process and what it is doing; the next question starts another one."""
@@ -112,8 +122,18 @@ class ForkServer:
                 self._end()
             self._process = None
 
-    def _asked(self, question: bytes) -> Frame | None:
-        return self._running().ask(question, STOP.get())
+    def _replaced(self, work: Callable[[], T]) -> T:
+        """Do `work`; if its process is ended from outside, once more, with another one."""
+        try:
+            return work()
+        except _Gone:
+            return work()
+
+    def _asked(self, question: bytes) -> bytes:
+        frame = self._running().ask(question, STOP.get())
+        if frame.kind != ANSWER:
+            raise self._error(frame)
+        return frame.content
 
     def _running(self) -> _Process:
         with self._lock:
@@ -132,7 +152,13 @@ class ForkServer:
             return EngineError(frame.content.decode() or "the process for this work failed")
         if frame.kind == TIME:
             return OverLimit(f"{self._limits.seconds:g} s of processor time")
-        return OverLimit(f"{self._limits.memory >> 20} MB of memory")
+        if frame.kind == MEMORY:
+            return OverLimit(f"{self._limits.memory >> 20} MB of memory")
+        return _Gone(
+            "the helper process for this work was ended twice from outside; is there memory left where it runs? try "
+            "again",
+            retry_after=RETRY_SECONDS,
+        )
 
 
 class _Process:
@@ -150,12 +176,12 @@ class _Process:
         self._pipe, self._answers = self._popen.stdin, self._popen.stdout
         self._tickets = itertools.count(SETUP + 1)
         self._lock = threading.Lock()
-        self._waiting: dict[int, Future[Frame | None]] = {}
+        self._waiting: dict[int, Future[Frame]] = {}
         self.ended = False
 
     def set_up(self, setup: bytes) -> Frame:
         """How the setup went, as its frame says, or else the end of the process."""
-        late = threading.Timer(SETUP_SECONDS, self._popen.kill)
+        late, began = threading.Timer(SETUP_SECONDS, self._popen.kill), time.monotonic()
         late.start()
         try:
             self._write(SETUP, QUESTION, setup)
@@ -166,27 +192,30 @@ class _Process:
             late.cancel()
         if frame is None or frame.kind != READY:
             self.end()
+            if frame is None and time.monotonic() - began >= SETUP_SECONDS:
+                return Frame(SETUP, FAILED, TOO_LATE)
             return frame or Frame(SETUP, exit_kind(self._popen.returncode), b"")
         threading.Thread(target=self._read, name="fork answers", daemon=True).start()
         return frame
 
-    def ask(self, question: bytes, stop: Stop | None) -> Frame | None:
-        """The frame that answers; None if the process has died."""
-        ticket, answer = next(self._tickets), Future[Frame | None]()
+    def ask(self, question: bytes, stop: Stop | None) -> Frame:
+        """The frame that answers; of kind GONE if the process has died."""
+        ticket, answer = next(self._tickets), Future[Frame]()
+        gone = Frame(ticket, GONE, b"")
         self._waiting[ticket] = answer
         if stop is not None:
             stop.then(lambda: self._answered(Frame(ticket, CANCEL, b"")))
         try:
             self._write(ticket, QUESTION, question)
             if self.ended:
-                return None
+                return gone
             frame = answer.result()
-            if frame is not None and frame.kind == CANCEL:
+            if frame.kind == CANCEL:
                 self._write(ticket, CANCEL)
         except BrokenPipeError:
             # Its reader may not have noticed yet, and the next question must find another process.
             self.ended = True
-            return None
+            return gone
         return frame
 
     def _write(self, ticket: int, kind: int, content: bytes = b"") -> None:
@@ -208,7 +237,8 @@ class _Process:
         self.ended = True
         while self._waiting:
             with contextlib.suppress(KeyError):
-                self._waiting.popitem()[1].set_result(None)
+                ticket, answer = self._waiting.popitem()
+                answer.set_result(Frame(ticket, GONE, b""))
         self._answers.close()
         self._popen.wait()
 

@@ -7,11 +7,12 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from opensled import fork_server
-from opensled.errors import EngineError
+from opensled.errors import EngineError, Overloaded
 from opensled.fork_frames import ForkLimits
 from opensled.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
 from tests.ended import require_end
@@ -169,10 +170,50 @@ def test_the_next_question_replaces_it_though_nobody_else_has_noticed(server, mo
         noticed.set()
 
 
+# By hand, or by the system where memory ends: the fork that answers, or the process behind it.
+BOTH = [b"os.kill(os.getpid(), 9)", b"os.kill(parent, 9)"]
+
+
+MOMENT = b"__import__('time').sleep(1)"  # until it is killed, or finds that nobody asks any more
+
+
+def _once(kill: bytes, place: Path) -> bytes:
+    """Notes in a file that it was asked, and is killed; where that is there, it is true."""
+    return b"os.path.exists(%r) or [open(%r, 'w').close(), %s, %s]" % (str(place), str(place), kill, MOMENT)
+
+
+@pytest.mark.parametrize("kill", BOTH)
+def test_what_is_killed_once_is_asked_again(server, tmp_path, kill):
+    assert server.ask(_once(kill, tmp_path / "asked")) == b"True"
+
+
+@pytest.mark.parametrize("kill", BOTH)
+def test_what_is_killed_twice_says_so_and_when_to_ask_again(server, kill):
+    with pytest.raises(Overloaded, match="ended twice from outside") as refusal:
+        server.ask(b"[%s, %s]" % (kill, MOMENT))
+    assert refusal.value.retry_after > 0
+    assert server.ask(b"3") == b"3"
+
+
+@pytest.mark.parametrize("limits_setup", [True, False])
+def test_one_that_is_killed_while_it_starts_is_no_question_beyond_its_limit(limits_setup):
+    limits = ForkLimits(LIMITS.seconds, LIMITS.memory, limits_setup=limits_setup)
+    server = ForkServer("tests.forked:python", b"os.kill(os.getpid(), 9)", limits)
+    for ask in (server.start, lambda: server.ask(b"1")):
+        with pytest.raises(Overloaded, match="ended twice from outside"):
+            ask()
+
+
+def test_one_that_does_not_start_in_time_says_so(monkeypatch):
+    monkeypatch.setattr(fork_server, "SETUP_SECONDS", 0.5)
+    with pytest.raises(EngineError, match="did not start within"):
+        ForkServer("tests.forked:python", b"__import__('time').sleep(600)", LIMITS).start()
+
+
 def test_the_signals_of_its_server_do_not_end_it(server):
     """A terminal and systemd send them to all processes of a service."""
     first = int(server.ask(b"parent"))
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(first, number)
     assert int(server.ask(b"parent")) == first
 

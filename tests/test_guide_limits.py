@@ -116,7 +116,7 @@ def test_a_repeated_schema_is_checked_once(monkeypatch):
 
 def test_the_memory_of_live_grammars_is_bounded_by_tenant_and_in_all(monkeypatch):
     guides = compiler()
-    guides._memory = GrammarMemory(tenant_bytes=1_000_000, all_bytes=1_700_000)
+    guides.memory = GrammarMemory(tenant_bytes=1_000_000, all_bytes=1_700_000)
     monkeypatch.setattr(guides._forks, "ask", lambda question: b'{"bytes": 400000}')
     guide = schema_guide({"type": "integer"})
     held = [guides.start(guide, (), "one"), guides.start(guide, (), "two")]

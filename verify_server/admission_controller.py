@@ -19,6 +19,7 @@ from scheduler.admission import (
 )
 from verify_server.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
 from verify_server.offers.budget import Quotas
+from verify_server.riders.guide import is_guided
 from verify_server.round.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session import Session
@@ -29,7 +30,8 @@ class AdmissionController:
 
     Only sessions without a reader give way, the oldest first: one of the requesting tenant, else one of the tenant that
     holds the most places, if it holds more than the requesting one. So a tenant cannot push out the absent sessions of
-    a tenant that holds no more places than itself.
+    a tenant that holds no more places than itself. Grammars of guided answers, whose memory is bounded, give way by
+    the same rule.
     """
 
     def __init__(
@@ -169,6 +171,14 @@ class AdmissionController:
             raise _server_full(UNKNOWN)
         return victim
 
+    def yielding_grammar(self, tenant: str, taken: Counter[str], own: bool) -> Session | None:
+        """The session that must go before there is room for one more grammar of `tenant`; None if none can.
+
+        `taken`: bytes of grammars by tenant; `own`: only those of the tenant make room.
+        """
+        absent = self._absent(tenant, guided=True)
+        return absent if absent or own else self._absent_of_larger(taken, tenant, guided=True)
+
     def entered(self) -> None:
         """One more session has its place."""
         self._entered += 1
@@ -176,14 +186,16 @@ class AdmissionController:
     def _limit(self, tenant: str) -> int:
         return self._tenants.limits_of(tenant).max_sessions
 
-    def _absent(self, tenant: str) -> Session | None:
-        sessions = self._loop.machine.sessions.values()
-        return next((one for one in sessions if one.tenant == tenant and not one.has_reader), None)
+    def _absent(self, tenant: str, guided: bool = False) -> Session | None:
+        """The oldest one; `guided`: that holds a grammar."""
+        own = (one for one in self._loop.machine.sessions.values() if one.tenant == tenant)
+        absent = (one for one in own if not one.has_reader)
+        return next((one for one in absent if not guided or is_guided(one.riders)), None)
 
-    def _absent_of_larger(self, held: Counter[str], tenant: str) -> Session | None:
-        """An absent session of the tenant with the most places among those with more than `tenant`."""
-        larger = (other for other, places in held.most_common() if places > held[tenant])
-        return next((victim for other in larger if (victim := self._absent(other))), None)
+    def _absent_of_larger(self, held: Counter[str], tenant: str, guided: bool = False) -> Session | None:
+        """An absent session of the tenant that holds the most among those that hold more than `tenant`."""
+        larger = (other for other, count in held.most_common() if count > held[tenant])
+        return next((victim for other in larger if (victim := self._absent(other, guided))), None)
 
 
 def _tenant_full(limit: int, seconds: float) -> Overloaded:

@@ -19,6 +19,7 @@ import opensled
 from hw_profiles.step_cost import HardwareProfile
 from opensled import discovery, notify
 from opensled.address import host_port, web_address
+from opensled.ending import heed
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch, leave
 from opensled.load_thread import loaded
@@ -54,6 +55,8 @@ from verify_server.text.grammar_compiler import can_guide
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+RENEW = 0  # among signals: make the replicas anew
 
 
 def serve(config: ServeConfig) -> int:
@@ -213,7 +216,7 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
             served.manager.draining = True
             if stopping.done():
                 watch.arm(longest_end(seconds))
-                await drain(served.manager, port, ports.http, seconds, again=signals.get())
+                await drain(served.manager, port, ports.http, seconds, again=asked_again(signals))
     serving.cancel()
     watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
     served.manager.close()
@@ -270,12 +273,17 @@ def client_limits(config: ServeConfig, manager: SessionManager | None = None) ->
     return replace(limits, message_bytes=message_bytes(context, vocab_size, images))
 
 
-def arriving_signals(*more: int) -> asyncio.Queue[int]:
-    """SIGTERM, SIGINT and `more` signals as they arrive."""
+def arriving_signals(renews: bool = False) -> asyncio.Queue[int]:
+    """The signals that end this process, as they arrive; `renews`: and RENEW for a SIGHUP that does not end it."""
     arrived: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT, *more):
-        asyncio.get_running_loop().add_signal_handler(number, arrived.put_nowait, number)
+    heed(arrived.put_nowait, partial(arrived.put_nowait, RENEW) if renews else None)
     return arrived
+
+
+async def asked_again(signals: asyncio.Queue[int]) -> None:
+    """Until a process that drains is told to end at once. A terminal that goes says nothing of that."""
+    while await signals.get() not in (signal.SIGTERM, signal.SIGINT):
+        pass
 
 
 def describe(

@@ -1,5 +1,6 @@
 """Reads and checks the `Open` of a new sequence: the tokens of its prompt, its lengths, its ids and its guide."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -131,6 +132,11 @@ class InputProcessor:
         facts = self._info.images
         pictures = len(message.images) * facts.rows if facts and is_chat(message.prompt) else 0
         return length_of(message.prompt) + pictures
+
+    @property
+    def grammar_bytes(self) -> Counter[str]:
+        """Memory of the grammars of live answers, by tenant."""
+        return self._guides.memory.by_tenant
 
     def close(self) -> None:
         """End its threads and processes; what native code computes is not waited for."""

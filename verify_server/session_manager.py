@@ -41,9 +41,10 @@ from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.tenant_pool import Spent
 from verify_server.terms import Terms
+from verify_server.text.guide import GrammarsFull
 from verify_server.vision.image_store import ImageStore
 
-# Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.
+# Seconds between two looks at sessions whose end is waited for. Chosen: short beside an answer.
 IDLE_POLL_SECONDS = 0.02
 
 
@@ -287,7 +288,7 @@ class SessionManager:
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
         opening = self._opening(message, prompt_ids, tenant, served.rule, spent)
-        riders = await riders_of(opening)
+        riders = await self._riders_of(opening)
         self._require_open()
         if (absent := self._admission.yielding(tenant)) is not None:
             self.forget(absent)
@@ -312,6 +313,21 @@ class SessionManager:
         self._admission.entered()
         self.stats.opened["new"] += 1
         return session
+
+    async def _riders_of(self, opening: Opening) -> tuple[Rider, ...]:
+        """See `riders_of`. Where there is no room for a grammar, guided sessions without a reader give way: one who
+        comes back brings the text, and its grammar is made anew."""
+        while True:
+            try:
+                return await riders_of(opening)
+            except GrammarsFull as error:
+                taken = self.inputs.grammar_bytes
+                absent = self._admission.yielding_grammar(opening.tenant, taken, error.own)
+                if absent is None:
+                    raise
+                self.forget(absent)
+                while absent.in_step:  # it gives its memory back when that ends
+                    await asyncio.sleep(IDLE_POLL_SECONDS)
 
     def _opening(
         self,

@@ -56,12 +56,17 @@ def wrong_tokens(peer: Peer, running: Running, tally: Tally) -> None:
             connection.wait(lambda: len(connection.open) < UNANSWERED)
 
 
-def rapid_resets(peer: Peer, running: Running, tally: Tally) -> None:
-    """Streams that are reset at once, so that none of them counts as open (CVE-2023-44487)."""
+def rapid_resets(message: Callable[[], bytes], peer: Peer, running: Running, tally: Tally) -> None:
+    """Streams that are reset at once, so that none of them counts as open (CVE-2023-44487); `message`: of each, before
+    that; empty: none."""
+    body = message()
     with Connection(peer, running) as connection:
         while running():
             for _ in range(100):
-                connection.reset(connection.call())
+                stream = connection.call()
+                if body:
+                    connection.send(stream, body)
+                connection.reset(stream)
             tally["streams"] += 100
             connection.pump()
 

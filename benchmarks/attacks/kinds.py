@@ -67,7 +67,22 @@ ATTACKS: Mapping[str, Attack] = {
         floods.wrong_tokens, "streams", "streams with a wrong token", connections=2, front=True
     ),
     "rapid resets": Attack(
-        floods.rapid_resets, "streams", "streams that are reset at once", connections=2, front=True
+        partial(floods.rapid_resets, bytes),
+        "streams",
+        "streams that are reset at once",
+        connections=2,
+        front=True,
+    ),
+    "resets of opens": Attack(
+        partial(floods.rapid_resets, messages.opening),
+        "streams",
+        "sequences that are reset before their answer",
+        connections=2,
+        front=True,
+    ),
+    "left answers": _refused(messages.opening, "sequences that are left as soon as they have begun"),
+    "left guided answers": replace(
+        _refused(messages.guided, "the same, each with a schema of 2,000 properties"), limits=""
     ),
     "streams without Open": Attack(
         partial(holds.silent, 2_000),

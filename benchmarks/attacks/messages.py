@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -66,6 +67,17 @@ def multiple_of(divisor: int) -> bytes:
     """41 bytes of schema whose automaton has as many states as its divisor says."""
     guide = pb.Guide(json_schema=f'{{"type":"integer","multipleOf":{divisor}}}')
     params = pb.SamplingParams(temperature=0, max_tokens=LONG)  # a guided answer ends where its guide says
+    return pb.ClientMessage(
+        open=pb.Open(ids=pb.Ids(ids=PROMPT), params=params, guide=guide)
+    ).SerializeToString()
+
+
+@cache
+def guided() -> bytes:
+    """A schema whose grammar takes megabytes."""
+    schema = json.dumps({"properties": {f"property {number}": {"type": "string"} for number in range(2_000)}})
+    params = pb.SamplingParams(temperature=0, max_tokens=LONG)
+    guide = pb.Guide(json_schema=schema)
     return pb.ClientMessage(
         open=pb.Open(ids=pb.Ids(ids=PROMPT), params=params, guide=guide)
     ).SerializeToString()

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hw_profiles.detect import allowed_cpus
 from opensled import notify
 from opensled.address import is_wildcard
+from opensled.ending import outlasting_terminal
 from opensled.errors import EngineError, OpenSledError, UsageError
 from opensled.exit_watch import leave
 from opensled.logs import show_ready
@@ -25,7 +26,15 @@ from scheduler.cluster.head_watch import ray_lost
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.command import announcing, arriving_signals, client_limits, clients, run
+from verify_server.command import (
+    RENEW,
+    announcing,
+    arriving_signals,
+    asked_again,
+    client_limits,
+    clients,
+    run,
+)
 from verify_server.config import ServeConfig
 from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
 from verify_server.pairing.upkeep import home_kept
@@ -69,7 +78,9 @@ def _ray(config: ServeConfig) -> Iterator[None]:
             yield
     else:
         threads = processes(config) * max(1, config.threads)
-        with ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * threads)):
+        with ExitStack() as stack:
+            with outlasting_terminal():
+                stack.enter_context(ray_runtime.own_ray(max(len(allowed_cpus()), config.replicas * threads)))
             yield
 
 
@@ -134,7 +145,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
 
 
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
-    signals = arriving_signals(signal.SIGHUP)
+    signals = arriving_signals(renews=True)
     stopping = asyncio.ensure_future(_stop_signal(signals, cluster))
     lost = asyncio.ensure_future(_end_without_ray(cluster.ports, signals))
     try:
@@ -218,7 +229,7 @@ async def _drain(
     # Clients connect anew, elsewhere. Never cancelled: that would cancel gRPC's own future.
     closing = asyncio.ensure_future(server.server.stop(config.drain + LAST_MESSAGES_SECONDS))
     ended = _ended(config, server, cluster, ports.http)
-    if not await until_first(ended, signals.get(), config.drain) and ports.http:
+    if not await until_first(ended, asked_again(signals), config.drain) and ports.http:
         ports.http.ending.set()  # before the replicas are out of reach
     await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http), closing)
 
@@ -243,9 +254,9 @@ async def _idle(cluster: Cluster) -> None:
 
 
 async def _stop_signal(signals: asyncio.Queue[int], cluster: Cluster) -> None:
-    """Until SIGTERM or SIGINT; SIGHUP renews the replicas meanwhile."""
+    """Until a signal that ends the gateway; RENEW renews the replicas meanwhile."""
     renewing: set[asyncio.Task[None]] = set()
-    while await signals.get() == signal.SIGHUP:
+    while await signals.get() == RENEW:
         if not renewing:
             task = asyncio.ensure_future(_renew(cluster))
             renewing.add(task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from opensled.messages import Opened
@@ -11,6 +11,11 @@ from verify_server.acceptance.decide import StepResult
 from verify_server.riders.base import DecideAgain, Message, Rider
 from verify_server.riders.opening import Opening
 from verify_server.text.guide import Constraint, GrammarRebuilt
+
+
+def is_guided(riders: Iterable[Rider]) -> bool:
+    """Whether one of them holds a grammar."""
+    return any(isinstance(rider, GuideMasks) for rider in riders)
 
 
 class GuideMasks(Rider):

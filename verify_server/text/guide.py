@@ -44,6 +44,17 @@ GROWTH = 400_000  # bytes that a matcher adds while it is asked for the masks of
 RETRY_SECONDS = 1.0  # answers end all the time; chosen
 
 
+class GrammarsFull(Overloaded):
+    """There is no room for one more grammar. `own`: those of its tenant alone fill what a tenant may have."""
+
+    def __init__(self, size: int, own: bool) -> None:
+        super().__init__(
+            f"a grammar of {size >> 20} MB does not fit beside those of running answers; try again later",
+            retry_after=RETRY_SECONDS,
+        )
+        self.own = own
+
+
 class GrammarMemory:
     """Counts bytes by tenant; may be used in any thread."""
 
@@ -55,18 +66,21 @@ class GrammarMemory:
     def take(self, tenant: str, size: int) -> Callable[[], None]:
         """Count a grammar of `size` bytes; returns what gives them back, to be called once.
 
-        Raises Overloaded if there is no room for it.
+        Raises GrammarsFull if there is no room for it.
         """
         size = max(size, 0) + GROWTH
         with self._lock:
-            room = min(self._most_of_one - self._taken[tenant], self._most - self._taken.total())
-            if size > room:
-                raise Overloaded(
-                    f"a grammar of {size >> 20} MB does not fit beside those of running answers; try again later",
-                    retry_after=RETRY_SECONDS,
-                )
+            own = self._taken[tenant] + size > self._most_of_one
+            if own or self._taken.total() + size > self._most:
+                raise GrammarsFull(size, own)
             self._taken[tenant] += size
         return partial(self._give_back, tenant, size)
+
+    @property
+    def by_tenant(self) -> Counter[str]:
+        """The bytes that are taken."""
+        with self._lock:
+            return self._taken.copy()
 
     def _give_back(self, tenant: str, size: int) -> None:
         with self._lock:
@@ -202,7 +216,7 @@ class GuideCompiler:
         self._tags = thought_tags(chat_template)
         self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids)
         self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
-        self._memory = GrammarMemory()
+        self.memory = GrammarMemory()
         self._again = ThreadPoolExecutor(1, "grammar again")  # of matchers that drafts have used up
         # Digest of a grammar -> the bytes it takes, or why it is refused; the latest last.
         self._checked = OrderedDict[bytes, int | RequestError]()
@@ -214,7 +228,7 @@ class GuideCompiler:
         second.
 
         Raises InvalidRequest or Unsupported (`field` is `response_format`, `tools` or `tool_choice`) if the guide
-        cannot be compiled or enforced, Overloaded if the live grammars take too much memory, and TruthConflict for
+        cannot be compiled or enforced, GrammarsFull if the live ones take too much memory, and TruthConflict for
         committed ids that break the grammar. Ends early, with `Cancelled`, by `opensled.fork_server.STOP`.
         """
         thoughts = self._thoughts(prompt)
@@ -261,7 +275,7 @@ class GuideCompiler:
     ) -> Constraint:
         grammar = grammar_of(guide, self._template, coarse, thoughts)
         self._compiler.read_vocabulary(grammar.field)
-        give_back = self._memory.take(tenant, self._check(grammar))
+        give_back = self.memory.take(tenant, self._check(grammar))
         try:
             constraint = self._started(grammar, committed, tuple(filter(coarse.get, coarse)))
         except BaseException:

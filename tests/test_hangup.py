@@ -1,0 +1,149 @@
+"""SIGHUP: a server whose terminal goes finishes its answers; one that is asked to read its files again goes on.
+
+Run: pytest tests/test_hangup.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from opensled import ending
+from opensled.messages import Failure, Open
+from opensled_testbed.processes import Process
+from tests.fake_target import cycle
+from tests.gated_target import GATE
+from tests.serving import first_reply, linked
+from tests.system import until
+from tests.test_drain import PARAMS, PROMPT, SERVE, hanging, rest, until_not_serving
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """The file whose existence lets answers go on that hang in their midst."""
+    return tmp_path / "gate"
+
+
+def whole():
+    expected = list(PROMPT)
+    while len(expected) < len(PROMPT) + PARAMS.max_tokens:
+        expected.append(cycle(expected))
+    return expected[len(PROMPT) :]
+
+
+@contextmanager
+def started(arguments, terminal: str, **environment):
+    with Process(
+        (terminal, *arguments), isolated=True, module="tests.on_terminal", environment=environment
+    ) as process:
+        process.wait_ready()
+        yield process
+
+
+@pytest.fixture
+def terminal():
+    """The end of the person who sits there, and the path of the other one."""
+    near, far = os.openpty()
+    yield near, os.ttyname(far)
+    os.close(far)
+
+
+def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
+    near, far = terminal
+
+    async def scenario(server):
+        async with linked(server.address) as link:
+            stream, tokens = await hanging(link)
+            os.close(near)
+            await asyncio.wait_for(until_not_serving(server.address), 20)
+            assert isinstance(await first_reply(link, Open(PROMPT, PARAMS)), Failure)
+            server.process.send_signal(signal.SIGHUP)  # a shell passes on what the system sends too
+            await asyncio.sleep(2 * ending.GOING_S)
+            gate.touch()
+            assert tokens + await rest(stream) == whole()
+        await until(lambda: server.process.poll() is not None, 20)
+        assert server.process.returncode == 0
+
+    with started(SERVE, far, **{GATE: str(gate)}) as server:
+        asyncio.run(scenario(server))
+
+
+@pytest.mark.parametrize("has_terminal", [True, False])
+def test_a_server_that_is_sent_sighup_goes_on(gate, terminal, has_terminal):
+    near, far = terminal
+
+    async def scenario(server):
+        async with linked(server.address) as link:
+            stream, tokens = await hanging(link)
+            server.process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(2 * ending.GOING_S)
+            gate.touch()
+            assert tokens + await rest(stream) == whole()
+            stream, tokens = await hanging(link)
+            assert tokens + await rest(stream) == whole()
+        assert server.process.poll() is None
+        assert server.stop() == 0
+
+    arguments = {"isolated": True, "environment": {GATE: str(gate)}}
+    if has_terminal:
+        with started(SERVE, far, **{GATE: str(gate)}) as server:
+            asyncio.run(scenario(server))
+    else:
+        with Process(SERVE, **arguments) as server:
+            server.wait_ready()
+            asyncio.run(scenario(server))
+    os.close(near)
+
+
+def test_what_is_ignored_stays_ignored(gate):
+    """As under nohup."""
+    with started(SERVE, "-", **{GATE: str(gate)}) as server:
+        assert ignored(server.process.pid)
+
+
+def ignored(pid: int) -> bool:
+    """Whether a process ignores SIGHUP."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    [mask] = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")]
+    return bool(int(mask, 16) >> (signal.SIGHUP - 1) & 1)
+
+
+def test_a_device_goes_on_too_and_ends_with_its_terminal(gate, terminal):
+    near, far = terminal
+    gate.touch()
+    with started(SERVE, "-", **{GATE: str(gate)}) as server:
+        edge = ("edge", "--server", server.address, "--drafter", "lookup", "--http", "127.0.0.1:0")
+        with started(edge, far) as device:
+            device.process.send_signal(signal.SIGHUP)
+            asyncio.run(asyncio.sleep(2 * ending.GOING_S))
+            assert httpx.get(f"http://{device.address}/health").status_code == 200
+            os.close(near)
+            assert device.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_once_a_terminal_has_gone_every_further_sighup_says_the_same(goes, tmp_path, monkeypatch):
+    heard: list[object] = []
+    (tmp_path / "tty").touch()
+    monkeypatch.setattr(ending, "TERMINAL", str(tmp_path / "tty"))
+    monkeypatch.setattr(ending, "GOING_S", 0.01)
+
+    async def scenario():
+        ending.heed(heard.append, lambda: heard.append("renew"))
+        if goes:
+            (tmp_path / "tty").unlink()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: len(heard) == 1)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: heard[-1] == signal.SIGTERM)
+
+    asyncio.run(scenario())
+    assert heard[:-1] == ([signal.SIGHUP] if goes else ["renew", "renew"])
