@@ -72,10 +72,13 @@ ASKED = [
 ]
 
 
-def test_answers_of_an_earlier_device_are_the_servers_own(earlier):
+@pytest.mark.parametrize(
+    "policy", ["goodput", *[pytest.param(name, marks=pytest.mark.long) for name in ("fcfs", "static")]]
+)
+def test_answers_of_an_earlier_device_are_the_servers_own(earlier, policy):
     own = f"127.0.0.1:{free_port()}"
     with (
-        Process([*SERVER, "127.0.0.1:0", "--http", own, *REAL], isolated=True) as server,
+        Process([*SERVER, "127.0.0.1:0", "--http", own, "--policy", policy, *REAL], isolated=True) as server,
         edge(server.wait_ready(), earlier, *DRAFTS) as device,
     ):
         address = device.wait_ready()
@@ -88,7 +91,7 @@ def test_an_answer_of_an_earlier_device_goes_on_at_the_server_that_takes_over(ea
     gate = tmp_path / "gate"
     gate.touch()
     listen = f"127.0.0.1:{free_port()}"
-    serve = [*SERVER, listen, "--engine", "tests.gated_target:load"]
+    serve = [*SERVER, listen, "--engine", "tests.gated_target:load", "--drafter", "none"]
     slow = {"TEST_GATE": str(gate)}
     with Process(serve, isolated=True, environment=slow) as first:
         first.wait_ready()
