@@ -42,7 +42,7 @@ def captured() -> Iterator[None]:
             thread.join(LAST_S)
             faulthandler.disable()
             if watched:
-                faulthandler.enable()
+                faulthandler.enable(2)
             logs.keep(None)
 
 

@@ -14,5 +14,6 @@ if __name__ == "__main__":
     if (terminal := sys.argv.pop(1)) == "-":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     else:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests themselves run under nohup
         os.open(terminal, os.O_RDWR)  # the first one that the leader of a session opens becomes its own
     sys.exit(main())

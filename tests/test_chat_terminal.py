@@ -190,7 +190,7 @@ def test_notes_fit_the_terminal_and_keep_their_words_whole(server, tmp_path, col
     lines = [line for line in screen.text.split("\n") if not line.startswith("> ")]
     assert max(map(len, lines)) < columns
     said = " ".join(" ".join(lines).split())
-    for words in ("A conversation has room for 200 tokens.", "in place of a draft token that it rejected"):
+    for words in ("A conversation has room for 2,000 tokens.", "in place of a draft token that it rejected"):
         assert words in said
 
 
@@ -217,7 +217,7 @@ def test_a_pipe_gets_the_answers_and_nothing_else(server, tmp_path):
     [
         (b"caf\xe9\n", (), 1, "character 4 of that line is not valid UTF-8"),
         (b"/frobnicate\n", (), 2, "no command /frobnicate"),
-        (b"x" * 300 + b"\n", (), 1, "context"),
+        (b"x" * 3000 + b"\n", (), 1, "context"),
         (b'"""never\n', (), 2, 'end the message with """'),
         (b"hello\n", ("--show-drafts",), 2, "--color always"),
     ],

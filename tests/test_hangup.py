@@ -130,6 +130,7 @@ def test_a_device_goes_on_too_and_ends_with_its_terminal(gate, terminal):
 @pytest.mark.parametrize("goes", [True, False])
 def test_once_a_terminal_has_gone_every_further_sighup_says_the_same(goes, tmp_path, monkeypatch):
     heard: list[object] = []
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
     (tmp_path / "tty").touch()
     monkeypatch.setattr(ending, "TERMINAL", str(tmp_path / "tty"))
     monkeypatch.setattr(ending, "GOING_S", 0.01)
@@ -138,11 +139,11 @@ def test_once_a_terminal_has_gone_every_further_sighup_says_the_same(goes, tmp_p
         ending.heed(heard.append, lambda: heard.append("renew"))
         if goes:
             (tmp_path / "tty").unlink()
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         await until(lambda: len(heard) == 1)
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         await asyncio.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         await until(lambda: heard[-1] == signal.SIGTERM)
 
     asyncio.run(scenario())

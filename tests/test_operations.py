@@ -60,6 +60,28 @@ def test_every_flag_named_exists():
     known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
     foreign = {"--no-index", "--find-links", "--platform", "--only-binary", "--no-deps"}  # pip's
     foreign |= {"--offline", "--now", "--version", "--kill-whom", "--user"}
+    # Docker's and kubectl's
+    foreign |= {
+        "--build-arg",
+        "--cap-drop",
+        "--detach",
+        "--env",
+        "--file",
+        "--from-file",
+        "--gpus",
+        "--publish",
+    }
+    foreign |= {
+        "--read-only",
+        "--restart",
+        "--security-opt",
+        "--shm-size",
+        "--stop-timeout",
+        "--tag",
+        "--tmpfs",
+        "--mount",
+    }
+    foreign |= {"--name", "--time", "--volume"}
     # Ray's
     foreign |= {"--head", "--address", "--port", "--node-ip-address", "--include-dashboard", "--generate"}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))

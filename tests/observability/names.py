@@ -38,8 +38,10 @@ def grouped(expression):
 
 
 def series():
-    """{name of a series: its own labels}, for all that a scrape can bring, and for what rules record and tell."""
-    found = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity"}}
+    """{name of a series: its own labels}, for all that a scrape can bring, and for what rules record and tell.
+
+    Kubernetes names the pod."""
+    found = {"up": {"pod"}, "ALERTS": {"alertname", "alertstate", "severity"}}
     for metric in asyncio.run(_everywhere()):
         histogram = isinstance(metric.read(), Histogram | Histograms)
         for end in ("_sum", "_count", "_bucket") if histogram else ("",):
