@@ -68,7 +68,7 @@ ASKED = [
     {"temperature": 0},
     {"temperature": 0.9, "seed": 7},
     {"temperature": 0, "logprobs": True},
-    {"stop": ["l"]},
+    {"temperature": 0, "stop": ["l"]},
 ]
 
 
