@@ -15,13 +15,12 @@ import httpx
 import pytest
 
 from opensled import ending
-from opensled.messages import Failure, Open
 from opensled_testbed.processes import Process
 from tests.fake_target import cycle
 from tests.gated_target import GATE
-from tests.serving import first_reply, linked
+from tests.serving import linked
 from tests.system import until
-from tests.test_drain import PARAMS, PROMPT, SERVE, hanging, rest, until_not_serving
+from tests.test_drain import PARAMS, PROMPT, SERVE, hanging, refused, rest, until_not_serving
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_answers_of_a_server_whose_terminal_goes_are_finished(gate, terminal):
             stream, tokens = await hanging(link)
             os.close(near)
             await asyncio.wait_for(until_not_serving(server.address), 20)
-            assert isinstance(await first_reply(link, Open(PROMPT, PARAMS)), Failure)
+            await refused(link)
             server.process.send_signal(signal.SIGHUP)  # a shell passes on what the system sends too
             await asyncio.sleep(2 * ending.GOING_S)
             gate.touch()

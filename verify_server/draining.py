@@ -37,15 +37,14 @@ async def drain(
     signal, send the readers of the rest elsewhere."""
     sessions = manager.loop.machine.sessions
     if sessions:
-        log.warning(
-            "finishing %d sequences for up to %g s; once more to stop at once", len(sessions), seconds
-        )
+        words = "draining for up to %g s, or until a second signal; sequences under way: %d"
+        log.warning(words, seconds, len(sessions))
     if http:
         http.send_away()
     await port.send_away(seconds + LAST_MESSAGES_SECONDS)
     await until_first(http.over(manager.idle) if http else manager.idle(), again, seconds)
     if sessions:
-        log.warning("%d sequences have not ended; their readers are sent elsewhere", len(sessions))
+        log.warning("sequences that have not ended, whose readers are sent elsewhere: %d", len(sessions))
     manager.hand_over()
     await asyncio.gather(port.stop(LAST_MESSAGES_SECONDS), last_bytes(http))
 
