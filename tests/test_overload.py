@@ -20,7 +20,7 @@ from tests.system import running
 from tests.test_tenants import CountingText
 from tests.views import viewed
 from verify_server.admission_controller import AdmissionController
-from verify_server.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime
+from verify_server.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime, RetryQueue
 from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
 from verify_server.offers.budget import Quotas
@@ -184,6 +184,15 @@ def test_who_is_refused_again_and_again_keeps_his_turn_after_he_came_in():
     hall.sessions.pop(1)
     hall.refused("greedy")
     hall.ask("modest")
+
+
+def test_a_place_is_kept_until_the_whole_second_that_http_tells():
+    queue = RetryQueue()
+    for seconds in (SHORTEST, 1.2):
+        queue.add(f"told {seconds}", seconds, now=0.0)
+    assert queue.counts(1.2).total() == 2
+    assert list(queue.counts(2.2)) == ["told 1.2"]
+    assert not queue.counts(2.8)
 
 
 def test_places_held_of_late_fade_and_are_forgotten():

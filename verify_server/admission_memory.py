@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
+from math import ceil
 
 # Chosen: a shorter wait loads a full server, a longer one leaves a free server idle.
 SHORTEST, LONGEST = 0.05, 5.0  # seconds that a client is told to wait
@@ -43,9 +44,9 @@ class RetryQueue:
         self._until: dict[str, deque[float]] = {}
 
     def add(self, tenant: str, seconds: float, now: float) -> None:
-        """A request of the tenant was told to come back in `seconds`."""
+        """A request of the tenant was told to come back in `seconds`: over HTTP in whole ones (RFC 9110, 10.2.3)."""
         until = self._until.setdefault(tenant, deque(maxlen=MOST))
-        until.append(now + seconds * (1 + LATE_SHARE) + LATE)
+        until.append(now + ceil(seconds) * (1 + LATE_SHARE) + LATE)
 
     def back(self, tenant: str, behind: RetryQueue) -> None:
         """A session of the tenant came in; it counts as the first one that was refused, and the first of those `behind`
