@@ -307,7 +307,9 @@ def test_a_connection_over_http_carries_one_more_answer_and_new_ones_are_refused
         with other.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT) as response:
             lines = response.iter_lines()
             next(lines)
-            asyncio.run(asked_to_end(leaving))
+            leaving.process.send_signal(signal.SIGTERM)
+            while httpx.get(f"http://{http}/readyz").status_code == 200:
+                pass
             last = client.post("/v1/completions", json=short)
             assert last.status_code == 200 and last.headers["connection"] == "close"
             # A balancer leads a new connection elsewhere; there is none here.
