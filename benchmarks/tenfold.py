@@ -143,7 +143,7 @@ async def _user(road: Road, known: Texts, tenant: str, number: int, tally: Tally
 
 
 async def idle_latency(road: Road) -> float:
-    """Median seconds of a short answer while nobody else asks."""
+    """Median seconds of a short answer of an idle server."""
     return statistics.median([await _short(road) for _ in range(10)])
 
 

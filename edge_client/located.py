@@ -39,7 +39,7 @@ def located(config: Configured) -> Configured:
 
 
 def _trusting(config: LinkConfig) -> ssl.SSLContext:
-    """Trusts whom this device will trust. Raises UsageError or NotFound for files it cannot use."""
+    """A TLS context with the authorities that this device trusts. Raises UsageError or NotFound for files it cannot use."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])  # which gRPC requires
     if config.tls_ca:

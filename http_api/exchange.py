@@ -117,7 +117,7 @@ class AnswerRecord:
         self._over = True
 
     def close(self) -> None:
-        """Nothing more comes: if its end was not heard, nobody waits for it."""
+        """No more chunks come. Without a last chunk the client has left."""
         if not self._over:
             self._end(CANCELLED)
 

@@ -113,7 +113,7 @@ class PatientProtocol(H11Protocol):
     def part(self, seconds: int) -> None:
         """Take one more request, which must begin within `seconds` after the answer under way; its answer closes.
 
-        To close at once would lose that request, if it is on its way: nobody told the client.
+        Closing at once would lose a request that the client has sent already.
         """
         self._own.is_old, self.timeout_keep_alive = True, seconds
         if self.timeout_keep_alive_task is not None:

@@ -102,8 +102,8 @@ def find(kind: str, tls: ssl.SSLContext | None = None, name: str = "") -> str:
     """HOST:PORT of the only announced listener of a kind; blocks for some seconds.
 
     With `tls` a listener counts only if it shows a certificate for `name` ("" = its address) that `tls` trusts, so
-    that nobody else's announcements stand in its way. Raises NotFound for none, and UsageError for several: which one
-    is meant is for the user to say.
+    that announcements of other machines do not stand in its way. Raises NotFound for none, and UsageError for several:
+    which one is meant is for the user to say.
     """
     with ThreadPoolExecutor(1) as thread:  # the caller's loop, if it has one, cannot wait here
         found = thread.submit(asyncio.run, _found(kind, tls, name)).result()

@@ -56,11 +56,11 @@ def _widen(pipe: int) -> None:
 
 
 def _pass_on(reader: int, own: int) -> None:
-    """Until nobody can write any more."""
+    """Until the last writer has closed the pipe."""
     with os.fdopen(reader, "rb") as lines:
         while line := lines.readline(LONGEST):
             if line.startswith(b'{"time": "') and line.endswith(b"}\n"):
-                with suppress(OSError):  # nobody reads it any more; those who write go on
+                with suppress(OSError):  # its reader has gone; the writers go on
                     os.write(own, line)
             elif text := line.decode("utf-8", "replace").strip():
                 logs.tell_foreign(text)

@@ -9,12 +9,8 @@ from collections.abc import Callable
 from opensled.errors import Loading
 
 LIVE, READY = "/livez", ("/readyz", "/healthz")
-QUIET_PATHS = (
-    LIVE,
-    *READY,
-    "/health",
-    "/metrics",
-)  # asked so often that a log line each would bury the others
+# Asked so often that a log line each would bury the others
+QUIET_PATHS = (LIVE, *READY, "/health", "/metrics")
 STUCK_S = 10.0  # seconds without a turn of the event loop, after which a process counts as stuck; chosen
 DRAINING = "draining: answers under way are finished, new requests are refused"
 

@@ -1,7 +1,7 @@
 """What a killed gateway leaves behind: processes of the Ray that it had started, and Ray's folder.
 
-A gateway holds a lock in that folder for as long as it lives, however it ends. A folder whose lock is free belongs to
-nobody any more, and neither do processes that have files of it open.
+A gateway holds a lock in that folder for as long as it lives, however it ends. A folder whose lock is free has lost its
+gateway, and so have the processes that have files of it open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def own_folder() -> Iterator[Path]:
         unlocked = folder / f".{LOCK}"
         with unlocked.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            unlocked.rename(folder / LOCK)  # nobody ever finds it without its owner's lock
+            unlocked.rename(folder / LOCK)  # so it is locked from the moment it has its name
             yield folder
 
 

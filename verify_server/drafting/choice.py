@@ -22,7 +22,7 @@ class Choice(NamedTuple):
     """What drafts beside the target."""
 
     drafter: str  # as --drafter names it
-    why: str = ""  # it is none, where nobody has said so
+    why: str = ""  # the reason for "none", where --drafter did not ask for it
 
 
 def chosen(config: ServeConfig) -> Choice:
