@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -188,6 +189,8 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
     environment = {PIPE: str(pipe)}
     with Process([*serve, *([] if words else ports)], isolated=True, environment=environment) as server:
         said = tmp_path / "said"
+        if words:
+            _until(lambda: _listens(listen))  # where nothing listens, a command ends at once
         asked = Process(words, isolated=True, log=said) if words else server
         with asked:
             _until_probed(f"http://{metrics}{LIVE}", 200)
@@ -204,6 +207,13 @@ def test_a_process_is_alive_while_it_loads_and_ready_afterwards(verb, tmp_path):
                 gone = _until_probed(f"http://{metrics}/readyz", 503)
                 assert "server is away" in gone.text
                 assert httpx.get(f"http://{metrics}{LIVE}").status_code == 200
+
+
+def _listens(address):
+    host, port = address.split(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+        return True
+    return False
 
 
 def _until_probed(url, status):

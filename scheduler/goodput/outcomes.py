@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hw_profiles.fading import kept
 from scheduler.plan import SessionView
 
-# Planned tokens of a session, and seconds, after which half of an outcome is forgotten. With 60 s, UNSEEN 10,
+# Planned tokens of a session, and seconds, after which half of an outcome is forgotten. With 60 s, UNSEEN 10 and
 # SETTLED 4, two users of one device (engine torch, SmolLM2) drafted no more after their first drafts.
 HALF_TOKENS, HALF_S = 50.0, 20.0
 UNSEEN = 25.0  # tokens of a session that a plan counts for by itself, beside what came of others
