@@ -39,7 +39,7 @@ def located(config: Configured) -> Configured:
 
 
 def _trusting(config: LinkConfig) -> ssl.SSLContext:
-    """A TLS context with the authorities that this device trusts. Raises UsageError or NotFound for files it cannot use."""
+    """A TLS context of what this device trusts. Raises UsageError or NotFound for files it cannot use."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])  # which gRPC requires
     if config.tls_ca:
