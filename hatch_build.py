@@ -1,6 +1,6 @@
 """What hatchling runs before it packs the wheel: files of models that git does not carry are made of what it carries.
 
-A checkout, and an editable install of it, makes them at first use (opensled/shipped.py).
+A checkout, and an editable install of it, makes them at first use (opensled/models/shipped.py).
 """
 
 import sys
@@ -15,6 +15,6 @@ class CustomBuildHook(BuildHookInterface):
         if version == "editable":
             return
         sys.path.insert(0, self.root)  # of this source tree, not of a version that is installed
-        from opensled.shipped import make_all
+        from opensled.models.shipped import make_all
 
         make_all(Path(self.root) / "models")

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.load.interval import interval
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.outcome import CHECKS

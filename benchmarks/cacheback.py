@@ -17,13 +17,13 @@ from edge_client.drafters.cacheback import PATTERN, CachebackDrafter, CachebackF
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
-from opensled.answer import Stats, Task
+from opensled.core.answer import Stats, Task
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.drafting import table_file
 from opensled.drafting.followers import Followers
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape
-from opensled.errors import OpenSledError
-from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
-from opensled.store import model_file
+from opensled.models.store import model_file
 from opensled_testbed.processes import Process
 from opensled_testbed.prompts import heldout, messages_of
 

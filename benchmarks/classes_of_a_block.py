@@ -31,10 +31,10 @@ from typing import TypeVar
 from edge_client.device import Device, connect
 from edge_client.prompt_config import GenerateConfig
 from hw_profiles.step_cost import Roofline
-from opensled.answer import Task
-from opensled.cli import main as opensled
-from opensled.errors import Unreachable
-from opensled.messages import SamplingParams
+from opensled.cli.main import main as opensled
+from opensled.core.answer import Task
+from opensled.core.errors import Unreachable
+from opensled.core.messages import SamplingParams
 from verify_server import command, served_model
 from verify_server.engine.base import TargetEngine
 

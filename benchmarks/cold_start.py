@@ -26,8 +26,8 @@ from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_o
 from benchmarks.readme import table, write_readme
 from benchmarks.real_contenders import DEVICE_CORE, SERVER_CORE, SETUPS, ask, serve
 from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
-from opensled.errors import OpenSledError, UsageError
-from opensled.store import model_file
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.models.store import model_file
 from opensled_testbed.processes import Process
 from opensled_testbed.provenance import SEED, provenance
 

@@ -25,11 +25,11 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_json
-from opensled.llama import listen
-from opensled.messages import ChatMessage
-from opensled.noise import gumbel, noise_key
-from opensled.sampling import DRAFT_CANDIDATES, most_likely, softmax
-from opensled.store import model_file
+from opensled.core.messages import ChatMessage
+from opensled.core.noise import gumbel, noise_key
+from opensled.core.sampling import DRAFT_CANDIDATES, most_likely, softmax
+from opensled.models.llama import listen
+from opensled.models.store import model_file
 from opensled_testbed.plain_llama import plain_llama
 from opensled_testbed.provenance import SEED, provenance
 from verify_server.engine import loading, selftest

@@ -28,7 +28,7 @@ from benchmarks.doctor_view import document, view
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from benchmarks.readme import write_readme
 from benchmarks.real_texts import KINDS, prompts
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled_testbed.client import stream_chat
 from opensled_testbed.processes import Process
 from opensled_testbed.prompts import Chat, heldout

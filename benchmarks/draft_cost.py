@@ -10,9 +10,9 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.accelerated import AcceleratedDrafter
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackFactory
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from opensled_testbed.provenance import SEED
 
 MODEL = "tiny-draft"

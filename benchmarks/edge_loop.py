@@ -14,11 +14,11 @@ from benchmarks.figure import Comparison, Figure, in_turns
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from edge_client.lengths.base import pulled
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import EngineError
-from opensled.llama import LlamaModel
-from opensled.messages import SamplingParams
-from opensled.sampling import Sampler
-from opensled.store import model_file, model_path
+from opensled.core.errors import EngineError
+from opensled.core.messages import SamplingParams
+from opensled.core.sampling import Sampler
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file, model_path
 from opensled_training.export_gguf import write_gguf
 
 BLOCK = 4  # draft tokens of a block

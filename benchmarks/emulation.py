@@ -16,10 +16,10 @@ from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
-from opensled.noise import noise_key
-from opensled.protocol import EndRules, Truth, common_prefix
-from opensled.sampling import Sampler
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
+from opensled.core.noise import noise_key
+from opensled.core.protocol import EndRules, Truth, common_prefix
+from opensled.core.sampling import Sampler
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine, Totals
 from opensled_testbed.emulation.paced import PacedFactory

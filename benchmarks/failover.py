@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.figure import Figure
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.replica_cluster import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 from tests.crowd import Crowd, Question, Resumption, User, judge, questions
 

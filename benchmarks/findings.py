@@ -19,7 +19,7 @@ from benchmarks.grid_table import TASK_HEAD, by_cells, by_drafts, task_rows, win
 from benchmarks.law_table import HEAD as LAW_HEAD
 from benchmarks.law_table import law_rows
 from benchmarks.program import FOLDER, exit_code, parser_of, table
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
 from opensled_testbed.report.grid_verdict import (
     CLAIM_HEAD,

@@ -32,9 +32,9 @@ from benchmarks.program import (
     table,
     write_json,
 )
-from opensled import llama
-from opensled.messages import SamplingParams
-from opensled.store import model_file
+from opensled.core.messages import SamplingParams
+from opensled.models import llama
+from opensled.models.store import model_file
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.provenance import provenance
 from verify_server import served_model

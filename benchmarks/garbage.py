@@ -22,8 +22,8 @@ from benchmarks.tenants import (
     served,
 )
 from edge_client.link import Link
-from opensled.errors import OpenSledError
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Open, SamplingParams
 from opensled_testbed.cells import REGIMES
 
 REGIME = "hub"

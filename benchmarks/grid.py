@@ -50,7 +50,7 @@ from benchmarks.grid_document import (
 from benchmarks.grid_fill import WORKERS, fill, place_of
 from benchmarks.grid_place import OF_SERVER, answers
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import PIPESD
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.recorded_drafts import RecordedDrafts

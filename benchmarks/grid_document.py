@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS, Place, by_law, left_open
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import PARTS, PIPESD
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS

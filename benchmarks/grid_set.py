@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import grid
 from benchmarks.grid_document import name_of
 from benchmarks.program import FOLDER, exit_code, parser_of, say
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.recordings import BUNDLED_PAIR, DEFAULT_PAIR, PAIRS

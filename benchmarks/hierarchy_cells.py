@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Group, Hub, Server
 from opensled_testbed.load.load import Load

@@ -44,9 +44,9 @@ CORE = {
     ),
     "job": ("edge_client/draft_job.py", "edge_client/draft_work.py"),
     "link": ("edge_client/link.py", "edge_client/reopening.py"),
-    "turns": ("opensled/turns.py",),
-    "protocol": ("opensled/protocol.py",),
-    "messages": ("opensled/messages.py",),
+    "turns": ("opensled/core/turns.py",),
+    "protocol": ("opensled/core/protocol.py",),
+    "messages": ("opensled/core/messages.py",),
     "codec": ("opensled/*codec.py",),
     "service": ("verify_server/service.py", "verify_server/byte_stream.py"),
     "session": (
@@ -73,7 +73,7 @@ WIDE = (  # classes whose fields tell how many features they serve
     ("opensled", "Verdict"),
     VERBS["serve"],
 )
-TURNS = "opensled/turns.py"
+TURNS = "opensled/core/turns.py"
 CROWDED = ("opensled", "verify_server", "edge_client")
 FOLLOWER = Path(__file__).with_name("classes_of_a_block.py")
 FOLLOWING_S = 600.0

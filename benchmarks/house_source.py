@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 PRODUCT = ("opensled", "edge_client", "verify_server", "scheduler", "http_api", "relay", "hw_profiles")
 GENERATED = "opensled/v1/"

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.figure import Comparison, Figure, in_turns
 from hw_profiles import catalog
 from hw_profiles.profiles import LinkProfile
-from opensled.address import host_port, joined
+from opensled.net.address import host_port, joined
 from opensled_testbed.link_relay import Relay
 from opensled_testbed.processes import Process
 from opensled_testbed.provenance import SEED

@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.figure import Figure
 from edge_client.config import DeviceConfig
 from edge_client.device import connect
-from opensled.answer import Task
-from opensled.messages import SamplingParams
-from opensled.store import model_path
+from opensled.core.answer import Task
+from opensled.core.messages import SamplingParams
+from opensled.models.store import model_path
 from opensled_testbed.processes import Process
 from opensled_testbed.prompts import Chat, heldout_chats, messages_of
 from opensled_testbed.provenance import SEED

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.store import model_path
+from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, PolicyOptions, Snapshot

@@ -16,9 +16,9 @@ import httpx
 from benchmarks.figure import Comparison, Figure
 from benchmarks.tenants import TenantRequest, ask, close, late_share, links, random_prompt, served
 from edge_client.link import Link
-from opensled.errors import OpenSledError
-from opensled.messages import Open, SamplingParams
-from opensled.metrics import PREFIX, samples
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Open, SamplingParams
+from opensled.metrics.registry import PREFIX, samples
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.load.server_process import METRICS
 from opensled_testbed.provenance import SEED

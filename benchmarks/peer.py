@@ -18,8 +18,8 @@ from benchmarks.peer_prompts import LONG, OWN, SHORT, SHORT_OWN, Chats
 from benchmarks.peer_raw import PROMPT_MS, TOKEN_MS, RawSpeeds
 from benchmarks.peer_server import Running, command, running
 from benchmarks.program import pinned
-from opensled.llama import LlamaModel
-from opensled.store import model_file
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.prompts import Chat
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from opensled.llama import LlamaModel
-from opensled.step_threads import StepThreads
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 

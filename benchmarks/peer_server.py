@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from opensled import distribution
-from opensled.errors import NotFound, OpenSledError
+from opensled.core import distribution
+from opensled.core.errors import NotFound, OpenSledError
 from opensled_testbed.process_guard import guard
 
 START_S = 60.0

@@ -17,12 +17,12 @@ from edge_client.drafters.llamacpp import LlamaCppDrafter, LlamaCppFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
-from opensled.answer import Task
-from opensled.errors import OpenSledError
-from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
-from opensled.penalties import NAMES, PLAIN
-from opensled.sampling import Sampler
-from opensled.store import cache_folder, known_models
+from opensled.core.answer import Task
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import MATCH, ChatMessage, Prompt, SamplingParams
+from opensled.core.penalties import NAMES, PLAIN
+from opensled.core.sampling import Sampler
+from opensled.models.store import cache_folder, known_models
 from opensled_testbed.processes import Process
 from opensled_testbed.prompts import heldout, messages_of
 

@@ -34,7 +34,7 @@ from benchmarks.program import (
     table,
     write_json,
 )
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED, LONGEST, OPENSLED, PIPESD, RIVALS
 from opensled_testbed.load.interval import interval
 from opensled_testbed.load.load import Load

@@ -13,8 +13,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opensled.cli import INTERRUPTED
-from opensled.errors import OpenSledError, UsageError
+from opensled.cli.main import INTERRUPTED
+from opensled.core.errors import OpenSledError, UsageError
 
 FOLDER = Path("docs/benchmarks")
 CORES = os.sched_getaffinity(0)

@@ -23,7 +23,7 @@ from benchmarks.cell_turns import Finished, PlannedRun, finish, fleet_of, short_
 from benchmarks.figure import Figure
 from benchmarks.program import FOLDER, exit_code, parser_of, say, write_json
 from benchmarks.regimes import emulate
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled_testbed.cells import CELLS
 from opensled_testbed.load.load import Load
 from opensled_testbed.provenance import provenance

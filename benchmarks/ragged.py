@@ -19,9 +19,9 @@ from transformers import (
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from benchmarks.figure import Comparison, Figure, in_turns
-from opensled.errors import EngineError
-from opensled.messages import SamplingParams
-from opensled.store import model_path
+from opensled.core.errors import EngineError
+from opensled.core.messages import SamplingParams
+from opensled.models.store import model_path
 from opensled_testbed.provenance import SEED
 from verify_server.engine import torch_engine
 from verify_server.engine.base import SampleRequest, Segment

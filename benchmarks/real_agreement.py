@@ -23,10 +23,10 @@ from benchmarks.real_document import read_measured, write
 from benchmarks.real_texts import prompts
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterOptions
-from opensled.messages import ChatMessage, SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
-from opensled.store import model_file
+from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
+from opensled.models.store import model_file
 from opensled_testbed.provenance import SEED
 from verify_server.text.gguf_text import GgufText
 

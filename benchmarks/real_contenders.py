@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from edge_client.link import Endpoint, Link
-from opensled.errors import NotFound, OpenSledError
-from opensled.store import cache_folder, model_file
+from opensled.core.errors import NotFound, OpenSledError
+from opensled.models.store import cache_folder, model_file
 from opensled_testbed.client import stream_chat
 from opensled_testbed.processes import Process
 

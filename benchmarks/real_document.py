@@ -11,7 +11,7 @@ from benchmarks.figure import Comparison, Figure
 from benchmarks.program import write_json
 from benchmarks.real_contenders import BOTH, DEFAULT, DEVICE_CORE, NONE, SERVER_CORE
 from benchmarks.real_summary import Unit, ordered, rate, runs, shared, summary
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 REQUIRED = 0.97  # of no drafts, for the default
 Raw = dict[str, Any]  # `units`, `pieces`, and what other programs measured: `setups`, `users`

@@ -20,8 +20,8 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.link import Endpoint, Link
 from hw_profiles.profiles import DraftSpeed
-from opensled.errors import OpenSledError, UsageError
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
 from opensled_testbed.fleet import Wish

@@ -45,7 +45,7 @@ from benchmarks.real_document import Raw, finished, key, put, read_raw, write
 from benchmarks.real_plot import write_plot
 from benchmarks.real_summary import Unit, rate
 from benchmarks.real_texts import KINDS, MORE_KINDS, Prompt, prompts
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import SEED, provenance
 

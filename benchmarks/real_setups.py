@@ -24,9 +24,9 @@ from benchmarks.real_contenders import DISTILLED, SELF, SERVER_CORE, add_models,
 from benchmarks.real_document import read_measured, write
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from opensled_testbed.provenance import SEED, provenance
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES

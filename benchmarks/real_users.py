@@ -29,10 +29,10 @@ from benchmarks.real_document import read_measured, write
 from benchmarks.real_fleet import COUNTED, RealFleet
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from hw_profiles.profiles import DraftSpeed, Quantity
-from opensled.errors import UsageError
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.core.errors import UsageError
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from opensled_testbed.provenance import SEED, provenance
 from opensled_testbed.traces import PACKAGED
 

@@ -30,7 +30,7 @@ from benchmarks.cell_run import CellRun, Scale
 from benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
 from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import OF_HEADS, PARTS, PIPESD, USUAL
 from opensled_testbed.cells import CELLS, Cell
 from opensled_testbed.emulation.recorded_items import recorded_items

@@ -24,7 +24,7 @@ from benchmarks.peer_chats import Contender
 from benchmarks.peer_prompts import DOCUMENTS
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_page
 from benchmarks.serving import files
-from opensled.llama import LlamaModel
+from opensled.models.llama import LlamaModel
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.provenance import provenance
 

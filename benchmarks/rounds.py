@@ -17,9 +17,18 @@ import grpc
 from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.null_engine import CANNED, CONTEXT
 from benchmarks.program import SPAWN, end_with_parent, spawned
-from opensled import codec
-from opensled.errors import OpenSledError
-from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Open, Prefill, SamplingParams, Verdict
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import (
+    Cancel,
+    Draft,
+    DraftBlock,
+    DraftToken,
+    Open,
+    Prefill,
+    SamplingParams,
+    Verdict,
+)
+from opensled.wire import codec
 from opensled_testbed.processes import Process
 from verify_server.command import run
 

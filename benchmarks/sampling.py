@@ -17,8 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.program import add_quick_and_out, folder_of, parser_of, write_json
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
 from opensled_testbed.provenance import SEED, provenance
 from tests.sampling_reference import numpy_tokens, torch_tokens
 from verify_server.engine.base import SampleRequest

@@ -43,8 +43,8 @@ from benchmarks.server_drafts_document import (
 from benchmarks.server_drafts_plan import GREEDY, Group, Run, groups_of, laps, place, turned
 from benchmarks.server_drafts_turn import Server, started, turn, warm
 from benchmarks.server_drafts_view import tables, title
-from opensled.errors import NotFound, OpenSledError, UsageError
-from opensled.store import model_file
+from opensled.core.errors import NotFound, OpenSledError, UsageError
+from opensled.models.store import model_file
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import SEED, provenance
 

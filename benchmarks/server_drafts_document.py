@@ -17,7 +17,7 @@ from benchmarks.real_texts import KINDS, MORE_KINDS
 from benchmarks.real_view import ENOUGH
 from benchmarks.server_drafts_plan import Run, place, run_of
 from hw_profiles.draft_head import KINDS as HEADS
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from verify_server.config import AUTO_DRAFTER
 
 # By the name of the figure its title, and where it loses.

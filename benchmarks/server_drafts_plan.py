@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.real_summary import Unit
 from benchmarks.real_texts import Prompt, prompts
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.provenance import SEED
 
 GREEDY = "greedy"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import httpx
 
 from benchmarks.real_contenders import READY_S, SERVER_CORE, VLLM, serving
-from opensled.errors import OpenSledError
-from opensled.scrape import Between, scrape
+from opensled.core.errors import OpenSledError
+from opensled.metrics.scrape import Between, scrape
 from opensled_testbed.client import stream_chat
 from opensled_testbed.process_guard import below
 from opensled_testbed.processes import QUIET, Process, free_port

@@ -26,8 +26,8 @@ from benchmarks.peer_server import running
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_page
 from benchmarks.serving_plain import PLAIN, PlainContender, plain
 from hw_profiles.detect import usable_cores
-from opensled.llama import LlamaModel
-from opensled.store import model_file
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.provenance import provenance
 from verify_server.engine import widened

@@ -36,7 +36,7 @@ from benchmarks.program import (
     write_page,
 )
 from benchmarks.serving import files
-from opensled.llama import LlamaModel
+from opensled.models.llama import LlamaModel
 from opensled_testbed.processes import free_port
 from opensled_testbed.provenance import provenance
 

@@ -11,9 +11,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.peer import GGUF
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.store import model_file
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.models.store import model_file
 from opensled_testbed.provenance import SEED
 from verify_server.engine import torch_engine
 from verify_server.engine.base import SampleRequest, Segment

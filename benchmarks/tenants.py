@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edge_client.link import Endpoint, GrpcStream, Link
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Prefill, Verdict
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Prefill, Verdict
 from opensled_testbed.emulation.emulated_accelerator import environment
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.server_process import EMULATED, emulation_of

@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 
 from benchmarks.program import exit_code, parser_of, pinned, say, write_json
-from opensled.files import write_whole
+from opensled.core.files import write_whole
 from opensled_testbed.processes import QUIET, Process, free_port
 from opensled_testbed.provenance import provenance
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import httpx
 
 from benchmarks.program import exit_code, parser_of, say, write_json
-from opensled.errors import OpenSledError
-from opensled.scrape import Between, scrape
-from opensled.store import model_path
+from opensled.core.errors import OpenSledError
+from opensled.metrics.scrape import Between, scrape
+from opensled.models.store import model_path
 from opensled_testbed.client import stream_chat
 from opensled_testbed.processes import QUIET, Process, exit_on_signals, free_port
 from opensled_testbed.provenance import provenance

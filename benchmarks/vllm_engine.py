@@ -48,8 +48,8 @@ from benchmarks.vllm_figure import (
 )
 from benchmarks.vllm_servers import Plan, Server, ours, stock
 from benchmarks.vllm_users import Drafts, Heard, Recordings, User, by_devices, by_http
-from opensled.errors import OpenSledError
-from opensled.messages import ChatMessage
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import ChatMessage
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import provenance
 from verify_server.engine.vllm import versions

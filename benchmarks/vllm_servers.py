@@ -18,8 +18,8 @@ from typing import NamedTuple
 import httpx
 import psutil
 
-from opensled.errors import NotFound, OpenSledError
-from opensled.metrics import PREFIX
+from opensled.core.errors import NotFound, OpenSledError
+from opensled.metrics.registry import PREFIX
 from opensled_testbed.load.server_process import ready
 from opensled_testbed.process_guard import below, guard, kill
 from opensled_testbed.processes import Process, free_port

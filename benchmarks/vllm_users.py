@@ -15,9 +15,9 @@ from benchmarks.gpu.replay import DeviceReplay
 from benchmarks.vllm_servers import NAME, START_S
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.link import Endpoint, Link
-from opensled.errors import OpenSledError
-from opensled.messages import ModelInfo
-from opensled.protocol import Truth, common_prefix
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import ModelInfo
+from opensled.core.protocol import Truth, common_prefix
 from opensled_testbed.client import StreamedReply, stream_completion
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Group

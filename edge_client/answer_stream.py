@@ -15,13 +15,13 @@ from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
 from edge_client.telemetry import Telemetry
-from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
-from opensled.answer_text import AnswerText
-from opensled.errors import Unreachable
-from opensled.messages import ModelInfo, Prefill, PromptToken, is_chat
-from opensled.protocol import EndRules, Truth
-from opensled.thinking import reader_of
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import LOCAL_ONLY, Chunk, Stats, Task
+from opensled.core.errors import Unreachable
+from opensled.core.messages import ModelInfo, Prefill, PromptToken, is_chat
+from opensled.core.protocol import EndRules, Truth
+from opensled.text.answer_text import AnswerText
+from opensled.text.thinking import reader_of
+from opensled.text.tokenizer import TargetTokenizer
 
 
 class AnswerStream:

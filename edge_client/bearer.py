@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opensled import paired
-from opensled.errors import UsageError
-from opensled.files import read_bytes, read_token
-from opensled.watched_file import Watched
+from opensled.cli import paired
+from opensled.core.errors import UsageError
+from opensled.core.files import read_bytes, read_token
+from opensled.process.watched_file import Watched
 
 
 def watched_token(path: str) -> Watched[str]:

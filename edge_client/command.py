@@ -21,19 +21,19 @@ from edge_client.pairing import paired_first
 from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.colour import require_text, use_utf8
 from edge_client.terminal.printed_answer import PrintedAnswer
-from opensled import notify
-from opensled.address import is_local, joined, web_origins
-from opensled.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
-from opensled.ending import heed
-from opensled.errors import Unauthorized, UsageError
-from opensled.files import read_identity
-from opensled.images import TurnImage, image_file
-from opensled.logs import show, show_ready, tell
-from opensled.messages import ChatMessage, Prompt
-from opensled.metrics import Metric, metrics_port
-from opensled.printable import visible_line
-from opensled.probes import Probes
-from opensled.scrape_guard import ScrapeGuard, scrape_guard
+from opensled.core.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
+from opensled.core.errors import Unauthorized, UsageError
+from opensled.core.files import read_identity
+from opensled.core.images import TurnImage, image_file
+from opensled.core.messages import ChatMessage, Prompt
+from opensled.core.printable import visible_line
+from opensled.metrics.registry import Metric, metrics_port
+from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
+from opensled.net.address import is_local, joined, web_origins
+from opensled.net.probes import Probes
+from opensled.process import notify
+from opensled.process.ending import heed
+from opensled.process.logs import show, show_ready, tell
 
 if TYPE_CHECKING:
     from http_api.guard import Access

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from opensled.answer import Origin
-from opensled.errors import ProtocolError
-from opensled.messages import DraftBlock, TokenLogprobs, Verdict
-from opensled.protocol import Truth, agreed
+from opensled.core.answer import Origin
+from opensled.core.errors import ProtocolError
+from opensled.core.messages import DraftBlock, TokenLogprobs, Verdict
+from opensled.core.protocol import Truth, agreed
 
 
 @dataclass(frozen=True)

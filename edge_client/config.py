@@ -10,11 +10,11 @@ from edge_client.link_config import LinkConfig
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
 from http_api.backend import HEARTBEAT
-from opensled.address import host_port, web_origins
-from opensled.config import option
-from opensled.errors import UsageError
-from opensled.logs import LEVELS
-from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
+from opensled.core.messages import MATCH, MAX_DEVICE, MAX_PACE
+from opensled.net.address import host_port, web_origins
+from opensled.process.logs import LEVELS
 
 AUTO = "auto"
 COLOR_CHOICES = ("auto", "always", "never")

@@ -34,17 +34,17 @@ from edge_client.server_watch import ServerWatch
 from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from hw_profiles.sysfs import read_board
-from opensled.address import is_local
-from opensled.answer import LOCAL_ONLY, Chunk, Task
+from opensled.core.answer import LOCAL_ONLY, Chunk, Task
+from opensled.core.errors import NotFound, OpenSledError, Unauthorized, Unreachable, VocabularyMismatch
+from opensled.core.images import require_none
+from opensled.core.messages import MATCH, ModelInfo, Open
+from opensled.core.penalties import require_served
+from opensled.core.protocol import Truth
 from opensled.drafting.status import DraftStatus
-from opensled.errors import NotFound, OpenSledError, Unauthorized, Unreachable, VocabularyMismatch
-from opensled.images import require_none
-from opensled.load_thread import in_thread_that_ends
-from opensled.messages import MATCH, ModelInfo, Open
-from opensled.origins import possible
-from opensled.penalties import require_served
-from opensled.protocol import Truth
-from opensled.tokenizer import TargetTokenizer
+from opensled.net.address import is_local
+from opensled.process.load_thread import in_thread_that_ends
+from opensled.text.origins import possible
+from opensled.text.tokenizer import TargetTokenizer
 
 AWAY = "the verification server is away; try again"
 
@@ -113,7 +113,7 @@ class Device:
 
     @property
     def origins(self) -> list[str]:
-        """Where the tokens of its answers can come from (opensled/origins.py)."""
+        """Where the tokens of its answers can come from (opensled/text/origins.py)."""
         loose = any(
             rule.name == self.rule.partition(":")[0] and not rule.lossless for rule in self.info.rules
         )

@@ -8,7 +8,7 @@ from functools import partial
 from edge_client.device import Device
 from hw_profiles.pmic import pmic_power_w
 from hw_profiles.sysfs import BoardState, read_board
-from opensled.metrics import Metric, Reading, build_metric, draft_metrics, model_metric
+from opensled.metrics.registry import Metric, Reading, build_metric, draft_metrics, model_metric
 
 ReadBoard = Callable[[], BoardState]
 

@@ -29,10 +29,10 @@ from edge_client.located import located
 from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
-from opensled import logs
-from opensled.cli import CONFIGS, VERBS
-from opensled.config import options
-from opensled.errors import OpenSledError, UsageError
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, VERBS
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.process import logs
 
 Report = TypeVar("Report", ServerReport, DraftReport, GainReport)
 LOCAL_SECONDS = 5.0  # for checks that need neither server nor model

@@ -23,9 +23,9 @@ from typing import NamedTuple, TypeVar
 
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
-from opensled.messages import DraftBlock, TreeNode
-from opensled.protocol import rebase
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftBlock, TreeNode
+from opensled.core.protocol import rebase
+from opensled.core.sampling import Sampler
 
 log = logging.getLogger(__name__)
 

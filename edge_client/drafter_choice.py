@@ -12,10 +12,10 @@ from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
 from edge_client.known_drafts import HOW_TO_GET_ONE, draft_of, settled, without_model
-from opensled import logs
-from opensled.errors import UsageError, VocabularyMismatch
-from opensled.messages import ModelInfo
-from opensled.store import can_be_fetched
+from opensled.core.errors import UsageError, VocabularyMismatch
+from opensled.core.messages import ModelInfo
+from opensled.models.store import can_be_fetched
+from opensled.process import logs
 
 
 class FittingFactory(DrafterFactory):

@@ -11,9 +11,9 @@ from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.base import DraftLengthPolicy
-from opensled.messages import DraftBlock
-from opensled.protocol import Truth
-from opensled.sampling import Sampler, SparseSampler
+from opensled.core.messages import DraftBlock
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler, SparseSampler
 
 
 class Drafting(Protocol):

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from edge_client.commits import Commit, Commits
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
-from opensled.messages import Draft, DraftBlock, Limits, SamplingParams, Verdict
-from opensled.protocol import Truth, rebase
-from opensled.sampling import sampler
-from opensled.turns import Turn, hear
+from opensled.core.messages import Draft, DraftBlock, Limits, SamplingParams, Verdict
+from opensled.core.protocol import Truth, rebase
+from opensled.core.sampling import sampler
+from opensled.core.turns import Turn, hear
 
 
 class OpenSequence(Protocol):

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from edge_client.config import AUTO, DeviceConfig
 from edge_client.drafters import OFF
-from opensled.model_pairs import pair_of
-from opensled.store import is_here
+from opensled.models.model_pairs import pair_of
+from opensled.models.store import is_here
 
 # Draft models by the name of their target, both as `opensled models list` names them; more are in
-# opensled/model_pairs.py.
+# opensled/models/model_pairs.py.
 DRAFT_OF = {
     "tiny": "tiny-draft",
     "tiny-hub": "tiny-draft",

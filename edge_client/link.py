@@ -16,15 +16,15 @@ from edge_client.bearer import watched_token
 from edge_client.link_errors import explain
 from edge_client.link_presence import presence
 from edge_client.moves import destination
-from opensled import codec
-from opensled.distribution import UPDATE_SERVER
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
-from opensled.files import Identity, read_authorities, read_identity
+from opensled.core.distribution import UPDATE_SERVER
+from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
+from opensled.core.files import Identity, read_authorities, read_identity
+from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
 from opensled.handout.draft_codec import Reply, decode_draft_reply, draft_request
-from opensled.messages import ClientMessage, ModelInfo, Opened, ServerMessage
-from opensled.padding import METADATA, Padding, is_padded
+from opensled.process.watched_file import Watched
 from opensled.v1 import verify_pb2_grpc
-from opensled.watched_file import Watched
+from opensled.wire import codec
+from opensled.wire.padding import METADATA, Padding, is_padded
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.
 _OPTIONS = [
@@ -191,7 +191,7 @@ class Link:
         return self._channel_at(address).connect()
 
     def connect_padded(self, address: str = "") -> GrpcStream:
-        """`connect`, to a stream whose frames have fixed sizes in both directions (opensled/padding.py)."""
+        """`connect`, to a stream whose frames have fixed sizes in both directions (opensled/wire/padding.py)."""
         return self._channel_at(address).connect(padded=True)
 
     def _channel_at(self, address: str) -> Channel:

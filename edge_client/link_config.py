@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from opensled.address import host_port
-from opensled.config import option
+from opensled.cli.config import option
 from opensled.discovery import MDNS
+from opensled.net.address import host_port
 
 
 def server_place(server: str) -> None:

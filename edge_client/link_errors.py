@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import grpc
 
-from opensled.address import is_local
-from opensled.errors import InvalidRequest, Loading, OpenSledError, ProtocolError, Unauthorized, Unreachable
+from opensled.core.errors import (
+    InvalidRequest,
+    Loading,
+    OpenSledError,
+    ProtocolError,
+    Unauthorized,
+    Unreachable,
+)
+from opensled.net.address import is_local
 
 # The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
 _LATE_WRITE = "Internal error from Core"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 
-from opensled.errors import Loading, OpenSledError
+from opensled.core.errors import Loading, OpenSledError
 
 _PRESENT = {grpc.ChannelConnectivity.READY: True, grpc.ChannelConnectivity.TRANSIENT_FAILURE: False}
 

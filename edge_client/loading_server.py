@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from edge_client.link import Link
-from opensled.errors import Loading, Unreachable
-from opensled.logs import tell
-from opensled.messages import ModelInfo
+from opensled.core.errors import Loading, Unreachable
+from opensled.core.messages import ModelInfo
+from opensled.process.logs import tell
 
 # All chosen: a model of tens of gigabytes from a slow disk, within the 900 s that a unit of ours gives a start; and
 # seconds for a server to listen anew after it has loaded, in which no device takes it for gone.

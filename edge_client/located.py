@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_client.link_config import LinkConfig
-from opensled import discovery, paired
-from opensled.address import host_port
-from opensled.errors import UsageError
-from opensled.files import read_authorities, read_identity
-from opensled.logs import tell
+from opensled import discovery
+from opensled.cli import paired
+from opensled.core.errors import UsageError
+from opensled.core.files import read_authorities, read_identity
+from opensled.net.address import host_port
+from opensled.process.logs import tell
 
 Configured = TypeVar("Configured", bound=LinkConfig)
 

@@ -3,8 +3,8 @@
 import ipaddress
 import re
 
-from opensled.address import host_port, is_local, is_loopback, joined
-from opensled.errors import ProtocolError, UsageError
+from opensled.core.errors import ProtocolError, UsageError
+from opensled.net.address import host_port, is_local, is_loopback, joined
 
 MOST_MOVES = 4  # in a row, before the sequence is open somewhere
 

@@ -12,8 +12,8 @@ from edge_client.lengths.board_watch import board_watch
 from edge_client.telemetry import Telemetry
 from http_api.page.views import conversation
 from hw_profiles.sysfs import BoardState
-from opensled.errors import Unsupported
-from opensled.metrics import DraftCounts
+from opensled.core.errors import Unsupported
+from opensled.metrics.registry import DraftCounts
 
 BOARD = ("temperature_c", "throttled", "reasons", "power_w", "battery_percent", "discharging")
 

@@ -8,13 +8,14 @@ import socket
 from dataclasses import replace
 
 from edge_client.config import EdgeConfig
-from opensled import discovery, paired
-from opensled.address import host_port, joined
-from opensled.errors import ProtocolError, Unreachable, UsageError
-from opensled.logs import tell
+from opensled import discovery
+from opensled.cli import paired
+from opensled.core.errors import ProtocolError, Unreachable, UsageError
+from opensled.net.address import host_port, joined
 from opensled.pairing import PAIRING_PORT
 from opensled.pairing.code import read_code
 from opensled.pairing.handover import Grant, PairRequest, is_host, read_grant
+from opensled.process.logs import tell
 
 CONNECT_SECONDS = 10.0
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from edge_client.config import COLOR_CHOICES, COLOR_HELP, DeviceConfig
-from opensled.config import option
-from opensled.messages import MAX_PENALTY, MIN_REPETITION, SamplingParams
+from opensled.cli.config import option
+from opensled.core.messages import MAX_PENALTY, MIN_REPETITION, SamplingParams
 
 
 @dataclass(frozen=True)

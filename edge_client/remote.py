@@ -13,16 +13,16 @@ from typing import Any, Protocol, TypeVar
 
 from edge_client.moves import MOST_MOVES
 from edge_client.sent_images import SentImages
-from opensled.answer import PromptTokens
-from opensled.errors import (
+from opensled.core.answer import PromptTokens
+from opensled.core.errors import (
     MissingImage,
     OpenSledError,
     Overloaded,
     ProtocolError,
     Unreachable,
 )
-from opensled.images import Image
-from opensled.messages import (
+from opensled.core.images import Image
+from opensled.core.messages import (
     Cancel,
     ClientMessage,
     Draft,
@@ -35,8 +35,8 @@ from opensled.messages import (
     ServerMessage,
     Verdict,
 )
-from opensled.protocol import Truth, likeliest_path
-from opensled.turns import Turn
+from opensled.core.protocol import Truth, likeliest_path
+from opensled.core.turns import Turn
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from opensled import paired
-from opensled.answer import Task
+from opensled.cli import paired
+from opensled.core.answer import Task
 
 
 def own_name(token_file: str) -> str:

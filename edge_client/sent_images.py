@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from opensled.images import Image
+from opensled.core.images import Image
 
 MOST = 256  # pictures that are remembered; a server keeps fewer. Chosen.
 

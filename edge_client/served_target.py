@@ -9,11 +9,11 @@ from pathlib import Path
 from edge_client import tokenizer_cache as tokenizers
 from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
-from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
-from opensled.images import ImageFacts
-from opensled.messages import Limits, ModelInfo, RuleFacts, ThoughtTags
-from opensled.padding import PADDING, PADDING_REQUIRED
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
+from opensled.core.images import ImageFacts
+from opensled.core.messages import Limits, ModelInfo, RuleFacts, ThoughtTags
+from opensled.text.tokenizer import TargetTokenizer
+from opensled.wire.padding import PADDING, PADDING_REQUIRED
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 import time
 
 from edge_client.link import Link
-from opensled.errors import OpenSledError, Unauthorized
+from opensled.core.errors import OpenSledError, Unauthorized
 
 log = logging.getLogger(__name__)
 

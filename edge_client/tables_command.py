@@ -10,7 +10,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from opensled.config import option
+from opensled.cli.config import option
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError, first_line
+from opensled.core.files import read_bytes
+from opensled.core.vocabulary import fingerprint
 from opensled.drafting import table_file
 from opensled.drafting.table_file import (
     LONGEST_FOLLOWER,
@@ -19,11 +22,8 @@ from opensled.drafting.table_file import (
     TableFile,
 )
 from opensled.drafting.tables import Rows, TableShape, as_rows
-from opensled.errors import NotFound, UnsupportedModel, UsageError, first_line
-from opensled.files import read_bytes
-from opensled.store import model_path
-from opensled.tokenizer import pieces_of
-from opensled.vocabulary import fingerprint
+from opensled.models.store import model_path
+from opensled.text.tokenizer import pieces_of
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
 MOST_WINDOWS = 8_000_000

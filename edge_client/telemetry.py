@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from edge_client.commits import Commit
 from hw_profiles.fading import FadingRatio, RunningMedian
-from opensled.answer import UNVERIFIED, Stats
-from opensled.answer_counts import CANCELLED, ENDS
-from opensled.errors import OpenSledError
-from opensled.metrics import SECONDS, DraftCounts, Histogram
+from opensled.core.answer import UNVERIFIED, Stats
+from opensled.core.errors import OpenSledError
+from opensled.metrics.answer_counts import CANCELLED, ENDS
+from opensled.metrics.registry import SECONDS, DraftCounts, Histogram
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from opensled.errors import ProtocolError, VocabularyMismatch
-from opensled.files import write_whole
-from opensled.messages import ModelInfo
-from opensled.tokenizer import TargetTokenizer
-from opensled.vocabulary import fingerprint
+from opensled.core.errors import ProtocolError, VocabularyMismatch
+from opensled.core.files import write_whole
+from opensled.core.messages import ModelInfo
+from opensled.core.vocabulary import fingerprint
+from opensled.text.tokenizer import TargetTokenizer
 
 
 async def load(

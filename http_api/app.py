@@ -33,10 +33,10 @@ from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
 from http_api.token_routes import token_routes
-from opensled.errors import NotFound, Unreachable
-from opensled.messages import ModelInfo
-from opensled.metrics import Metric, page_of, registry
-from opensled.probes import LIVE, READY
+from opensled.core.errors import NotFound, Unreachable
+from opensled.core.messages import ModelInfo
+from opensled.metrics.registry import Metric, page_of, registry
+from opensled.net.probes import LIVE, READY
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from typing import Any, Protocol, TypeVar
 
-from opensled.answer import Chunk, Task
+from opensled.core.answer import Chunk, Task
+from opensled.core.messages import ModelInfo
 from opensled.drafting.status import DraftStatus
-from opensled.messages import ModelInfo
-from opensled.tokenizer import TargetTokenizer
+from opensled.text.tokenizer import TargetTokenizer
 
 HEARTBEAT = 5.0  # seconds between the comments in a stream; proxies give up after 30 to 60
 

@@ -12,7 +12,7 @@ from http_api.backend import reading
 from http_api.error_forms import OLLAMA
 from http_api.fields import lenient, parse_object
 from http_api.left_out import HEADER, leaving_out, named
-from opensled.images import MAX_PROMPT_IMAGE_BYTES
+from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
 # Some clients send their JSON as bytes. A page may send neither type to a foreign API unasked.

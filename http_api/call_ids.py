@@ -4,7 +4,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from opensled.messages import ChatMessage, ToolCall
+from opensled.core.messages import ChatMessage, ToolCall
 
 
 def with_ids(turns: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from opensled.answer_text import CALL_TAGS
-from opensled.protocol import overlap
+from opensled.core.protocol import overlap
+from opensled.text.answer_text import CALL_TAGS
 
 OPENING = CALL_TAGS[0]
 

@@ -5,9 +5,9 @@ from typing import Any
 from http_api.call_ids import with_ids
 from http_api.content_parts import TurnContent, read_content
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
-from opensled.thinking import KEYS
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import ChatMessage, ModelInfo, Prompt, ToolCall
+from opensled.text.thinking import KEYS
 
 MAX_PROMPTS = 64  # in one request
 

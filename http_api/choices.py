@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from http_api.calls import AnswerPiece, CallReader, parsed
-from opensled.answer import Chunk
-from opensled.answer_text import TextStream
-from opensled.messages import PromptToken, TokenLogprobs
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import Chunk
+from opensled.core.messages import PromptToken, TokenLogprobs
+from opensled.text.answer_text import TextStream
+from opensled.text.tokenizer import TargetTokenizer
 
 LOWEST = -9999.0  # OpenAI's number for a token that cannot come; JSON has no infinity
 

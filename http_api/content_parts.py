@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of, require_text
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.images import ImageFacts, TurnImage, image_url
-from opensled.messages import ChatMessage
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.images import ImageFacts, TurnImage, image_url
+from opensled.core.messages import ChatMessage
 
 DETAILS = ("auto", "low", "high")  # a target sees each picture in one resolution, so they mean the same
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts; a refusal is what the model said

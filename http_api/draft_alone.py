@@ -12,8 +12,8 @@ from typing import Any
 
 from http_api.backend import Answer, Backend
 from http_api.model_names import is_name
-from opensled.answer import Origin
-from opensled.messages import ModelInfo
+from opensled.core.answer import Origin
+from opensled.core.messages import ModelInfo
 
 PREFIXES: dict[Origin, str] = {"local": "draft-alone/", "relay": "relay-alone/"}
 

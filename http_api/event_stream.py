@@ -19,8 +19,8 @@ from http_api.exchange import AnswerRecord, current
 from http_api.failures import code_of, error_object
 from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
-from opensled.answer import LOCAL_ONLY, Chunk, Task, unverified
-from opensled.errors import EngineError, OpenSledError, Overloaded, Unreachable
+from opensled.core.answer import LOCAL_ONLY, Chunk, Task, unverified
+from opensled.core.errors import EngineError, OpenSledError, Overloaded, Unreachable
 
 RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from opensled.answer import Chunk
-from opensled.answer_counts import CANCELLED, OTHER, AnswerClock, AnswerCounts, RouteCounts
-from opensled.probes import QUIET_PATHS
+from opensled.core.answer import Chunk
+from opensled.metrics.answer_counts import CANCELLED, OTHER, AnswerClock, AnswerCounts, RouteCounts
+from opensled.net.probes import QUIET_PATHS
 
 HEADER, ANTHROPIC_HEADER = "x-request-id", "request-id"
 GIVEN = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)  # what is repeated of a client's own; chosen

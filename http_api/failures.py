@@ -13,7 +13,7 @@ from http_api.error_forms import in_form_of
 from http_api.exchange import current
 from http_api.responses import to_json
 from http_api.right_paths import is_served, right_path, squeezed
-from opensled.errors import (
+from opensled.core.errors import (
     InvalidRequest,
     NotFound,
     OpenSledError,

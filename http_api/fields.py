@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, asked, is_any_of, is_nothing, off_values
-from opensled.bounds import require_unicode
-from opensled.errors import InvalidRequest, Unsupported
+from opensled.core.bounds import require_unicode
+from opensled.core.errors import InvalidRequest, Unsupported
 
 MOST_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
 

@@ -25,11 +25,11 @@ from http_api.error_forms import in_form_of
 from http_api.failures import error_body
 from http_api.page.page_routes import EVENTS
 from http_api.responses import to_json
-from opensled.address import calls_loopback, names_own_machine
-from opensled.errors import UsageError
-from opensled.files import read_secret_text
-from opensled.probes import LIVE, READY
-from opensled.watched_file import Watched
+from opensled.core.errors import UsageError
+from opensled.core.files import read_secret_text
+from opensled.net.address import calls_loopback, names_own_machine
+from opensled.net.probes import LIVE, READY
+from opensled.process.watched_file import Watched
 
 # Tell whether the process works, and the page, which holds nothing of anybody: who has no key can read no more
 OPEN_PATHS = ("/", "/health", LIVE, *READY)

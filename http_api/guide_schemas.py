@@ -3,8 +3,8 @@
 from http_api.effects import EMPTY
 from http_api.guides import CHOICES, NAME
 from http_api.replies import TEXT, Schema, items, one_of, optional, requested, switch
-from opensled.bounds import MAX_TOOLS
-from opensled.messages import GUIDE, ModelInfo
+from opensled.core.bounds import MAX_TOOLS
+from opensled.core.messages import GUIDE, ModelInfo
 
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
 OTHER: Schema = {

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from http_api.fields import Fields, fields_of, leave_out, require_object, require_text
 from http_api.left_out import require_held
-from opensled.bounds import MAX_TOOLS
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import GUIDE, Guide, ModelInfo, Tool
+from opensled.core.bounds import MAX_TOOLS
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import GUIDE, Guide, ModelInfo, Tool
 
 T = TypeVar("T")
 

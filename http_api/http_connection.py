@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from http_api.failures import refusal
-from opensled.errors import InvalidRequest
-from opensled.old_connection import CONNECTION, Connection
+from opensled.core.errors import InvalidRequest
+from opensled.net.old_connection import CONNECTION, Connection
 
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from opensled.errors import Unsupported
-from opensled.held_schema import beyond, held
+from opensled.core.errors import Unsupported
+from opensled.text.held_schema import beyond, held
 
 HEADER = "OpenSLED-Not-In-Grammar"
 LONGEST = 120  # characters of a path in it

@@ -3,9 +3,9 @@
 import os
 import socket
 
-from opensled.address import host_port
-from opensled.errors import OpenSledError
-from opensled.logs import tell
+from opensled.core.errors import OpenSledError
+from opensled.net.address import host_port
+from opensled.process.logs import tell
 
 SEND_BYTES = 64 << 10  # of an answer that the system keeps for a slow reader; chosen: seconds of text
 

@@ -7,8 +7,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_api.failures import refusal
 from http_api.responses import to_json
-from opensled.errors import Loading
-from opensled.probes import LIVE
+from opensled.core.errors import Loading
+from opensled.net.probes import LIVE
 
 LIVES = {"status": "ok", "server": "loading"}  # what GET /livez and /health say: this process works
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from http_api.fields import Fields
-from opensled.errors import NotFound
-from opensled.messages import ModelInfo
+from opensled.core.errors import NotFound
+from opensled.core.messages import ModelInfo
 
 LATEST = ":latest"
 MOST_SHOWN = 80  # characters of a foreign name in an error

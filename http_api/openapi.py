@@ -8,8 +8,8 @@ from http_api.messages_api import message_schemas
 from http_api.model_names import names_of
 from http_api.replies import Schema, ref
 from http_api.response_api import output_schemas, response_schemas
-from opensled.messages import ModelInfo
-from opensled.probes import LIVE, READY
+from opensled.core.messages import ModelInfo
+from opensled.net.probes import LIVE, READY
 
 ERRORS = {
     "400": "A field has a bad value, or is not served here; `param` names it.",

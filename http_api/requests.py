@@ -17,9 +17,9 @@ from http_api.guides import Form, make_guide, read_calls, read_form
 from http_api.model_names import asked_name
 from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from http_api.thinking_fields import KWARGS, read_thinking
-from opensled.answer import Task
-from opensled.errors import InvalidRequest, RequestError, Unsupported
-from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
+from opensled.core.answer import Task
+from opensled.core.errors import InvalidRequest, RequestError, Unsupported
+from opensled.core.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
 MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions

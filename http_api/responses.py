@@ -21,9 +21,9 @@ from http_api.choices import (
 )
 from http_api.draft_alone import alone_name
 from http_api.requests import Request
-from opensled.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, unverified
-from opensled.messages import ModelInfo, Prompt
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, unverified
+from opensled.core.messages import ModelInfo, Prompt
+from opensled.text.tokenizer import TargetTokenizer
 
 LOCAL_HEADER = "OpenSLED-Answer"  # of a response with text that no target has verified
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opensled.probes import LIVE, READY
+from opensled.net.probes import LIVE, READY
 
 V1 = (
     "/v1/chat/completions",

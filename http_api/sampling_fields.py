@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from http_api.chat_messages import token_ids
 from http_api.fields import Fields, is_number, require_object, require_text
-from opensled.errors import InvalidRequest
-from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
-from opensled.penalties import require_served
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import MAX_BIAS, ModelInfo, SamplingParams
+from opensled.core.penalties import require_served
 
 MAX_STOPS = 64
 NO_LIMIT = -1  # as llama-server and LM Studio write it

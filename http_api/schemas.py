@@ -23,8 +23,8 @@ from http_api.replies import (
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
 from http_api.thinking_fields import EFFORT, KWARGS, SET_ALREADY, TYPES
-from opensled.bounds import MAX_CHARACTERS
-from opensled.messages import (
+from opensled.core.bounds import MAX_CHARACTERS
+from opensled.core.messages import (
     MAX_BIAS,
     MAX_BIASES,
     MAX_PACE,
@@ -35,8 +35,8 @@ from opensled.messages import (
     PENALTIES,
     ModelInfo,
 )
-from opensled.template_variables import RESERVED
-from opensled.thinking import KEYS
+from opensled.core.template_variables import RESERVED
+from opensled.text.thinking import KEYS
 
 LIMIT: Schema = {"anyOf": [*COUNT["anyOf"], one_of(0)]}  # where a prompt can be shown without an answer
 

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.exchange import Exchanges
 from http_api.http_connection import ConnectionLimits, PatientProtocol
-from opensled.errors import UsageError
-from opensled.watched_file import CHECK_SECONDS, Watched
+from opensled.core.errors import UsageError
+from opensled.process.watched_file import CHECK_SECONDS, Watched
 
 log = logging.getLogger(__name__)
 

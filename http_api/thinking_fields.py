@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from http_api.effects import is_any_of
 from http_api.fields import Fields, fields_of, leave_out, require_text
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ModelInfo
-from opensled.template_variables import MAX_SIZE, RESERVED
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import ModelInfo
+from opensled.core.template_variables import MAX_SIZE, RESERVED
 
 KWARGS = "chat_template_kwargs"
 # Variables of published templates that switch thinking, and the value that switches it off.

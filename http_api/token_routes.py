@@ -21,10 +21,10 @@ from http_api.chat_messages import token_ids
 from http_api.fields import Fields, require_text
 from http_api.model_names import asked_name
 from http_api.responses import to_json
-from opensled.bounds import MAX_CHARACTERS
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ModelInfo
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.bounds import MAX_CHARACTERS
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import ModelInfo
+from opensled.text.tokenizer import TargetTokenizer
 
 NO_EMBEDDINGS = (
     "embeddings are not served: the target writes text and gives none; run a server with an embedding model beside it, "

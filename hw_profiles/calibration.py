@@ -11,8 +11,8 @@ from typing import Any
 from hw_profiles import catalog
 from hw_profiles.detect import Board, detect
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, Quantity
-from opensled.errors import UsageError
-from opensled.files import write_whole
+from opensled.core.errors import UsageError
+from opensled.core.files import write_whole
 
 THIS_MACHINE = "this-machine"  # its id among the devices
 UNKNOWN = "not measured: this machine has no sensor for it"

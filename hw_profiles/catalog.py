@@ -19,9 +19,9 @@ from hw_profiles.profiles import (
     Quantity,
     TargetShape,
 )
-from opensled.config import config_folder, read_file
-from opensled.errors import NotFound, UsageError
-from opensled.suggestion import nearest
+from opensled.cli.config import config_folder, read_file
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.suggestion import nearest
 
 Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape)
 

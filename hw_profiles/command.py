@@ -12,9 +12,9 @@ from hw_profiles.describe import board_lines, cost_table, facts, step_costs, sum
 from hw_profiles.detect import detect, require_board
 from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.sysfs import read_board
-from opensled.config import option
-from opensled.errors import NotFound, UsageError
-from opensled.suggestion import did_you_mean
+from opensled.cli.config import option
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.suggestion import did_you_mean
 
 KINDS = tuple(catalog.KINDS)
 WIDEST = 110  # columns; longer lines are hard to read

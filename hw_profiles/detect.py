@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hw_profiles.sysfs import read_text
-from opensled.errors import NotFound
+from opensled.core.errors import NotFound
 
 # `compatible` of the device tree -> packaged profile; the first that matches counts. A Jetson's module, not the carrier
 # board it sits on, decides: p3767 0003 to 0005 are Orin Nano, 0000 to 0002 Orin NX.

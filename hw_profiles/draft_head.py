@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 WINDOW = 256  # newest positions of a text that a draft attends to (verify_server/heads/context.py)
 TAPS = 4  # hidden states that a SpecFormer reads (verify_server/heads/specformer.py); a CTC head reads one

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 KEYS = {"min", "typical", "max", "source"}
 # Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED

@@ -2,6 +2,6 @@
 
 import sys
 
-from opensled.cli import main
+from opensled.cli.main import main
 
 sys.exit(main())

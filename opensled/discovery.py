@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from opensled.address import host_port, is_local, is_loopback, is_wildcard, joined
-from opensled.errors import NotFound, UsageError
-from opensled.printable import visible_line
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.printable import visible_line
+from opensled.net.address import host_port, is_local, is_loopback, is_wildcard, joined
 
 MDNS = "mdns"  # in place of an address: the one that is announced
 SERVING = "_opensled._tcp.local."

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 
 
 @dataclass

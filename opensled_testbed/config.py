@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hw_profiles.draft_head import KINDS
-from opensled.config import option
+from opensled.cli.config import option
 from opensled_testbed.planner.hub_link import check_hub_link
 from opensled_testbed.planner.objective import MAX_USD
 from opensled_testbed.planner.task_acceptance import MOST, check_acceptance, told

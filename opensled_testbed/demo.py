@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from opensled.errors import OpenSledError, UsageError
-from opensled.pull import ready
-from opensled.store import FETCHABLE, fetched_folder
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.models.pull import ready
+from opensled.models.store import FETCHABLE, fetched_folder
 from opensled_testbed.config import DemoConfig
 
 REAL = "smollm2"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.client import StreamedReply
 from opensled_testbed.forcing import Followed, total
 from opensled_testbed.processes import Process

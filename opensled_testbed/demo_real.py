@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from opensled import distribution
-from opensled.store import is_here, model_path
+from opensled.core import distribution
+from opensled.models.store import is_here, model_path
 from opensled_testbed.client import StreamedReply, ask
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice, speed, stop_fleet

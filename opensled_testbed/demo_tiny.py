@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.client import ask
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice, stop_fleet, why_low

@@ -18,12 +18,12 @@ from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
 from edge_client.terminal.chat_view import Answer
 from edge_client.terminal.colour import Palette, palette
-from opensled.answer import Task
-from opensled.images import Image, TurnImage, digest_of
-from opensled.messages import ChatMessage, SamplingParams
-from opensled.origins import OF_DRAFTS, ORIGINS, colour_of
-from opensled.painter import Painter
-from opensled.store import is_here, model_path
+from opensled.core.answer import Task
+from opensled.core.images import Image, TurnImage, digest_of
+from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.models.store import is_here, model_path
+from opensled.text.origins import OF_DRAFTS, ORIGINS, colour_of
+from opensled.text.painter import Painter
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.processes import QUIET, Process, exit_on_signals
 from opensled_testbed.vision_reference import VisionReference

@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass, field
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftToken
+from opensled.core.messages import DraftToken
 
 PRODUCT, NEWEST = 0.2, 0.4  # R1 and R2 of a fleet that is not tuned (chosen)
 

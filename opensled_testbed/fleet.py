@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from hw_profiles import catalog
 from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
 from hw_profiles.step_cost import DraftCost, TargetCost
-from opensled.config import read_file
-from opensled.errors import UsageError
+from opensled.cli.config import read_file
+from opensled.core.errors import UsageError
 
 STOPS = ("fixed", "hint", "dual-trigger")
 Part = TypeVar("Part", "Group", "Server", "Hub", "Fleet")

@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 
-from opensled.errors import OpenSledError, UsageError
-from opensled.store import model_path
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.models.store import model_path
 from opensled_testbed.client import StreamedReply, stream_chat
 from opensled_testbed.prompts import TARGET, prompts_of
 

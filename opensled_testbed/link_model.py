@@ -19,7 +19,7 @@ from functools import cache
 from typing import NamedTuple
 
 from hw_profiles.profiles import LinkProfile
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 CORRELATION = 0.25  # of successive delays, between their normal scores
 MIN_RTO_S = 0.2  # Linux's least retransmission timeout

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 from hw_profiles import catalog
 from hw_profiles.profiles import LinkProfile
-from opensled.address import host_port, joined
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
+from opensled.net.address import host_port, joined
 from opensled_testbed.link_connection import Connection, End
 from opensled_testbed.link_state import Chaos, LinkState
 

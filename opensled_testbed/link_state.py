@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hw_profiles.profiles import LinkProfile
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.link_model import LinkModel, Wire
 
 _MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, which loop.time() reads as well; TFD_TIMER_ABSTIME

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 
 FOLDER = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000

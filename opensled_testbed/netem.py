@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from hw_profiles.profiles import LinkProfile
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.link_model import CORRELATION, RAREST, Way, way
 
 TABLE = "opensled"  # name of the distribution; tc reads TABLE.dist

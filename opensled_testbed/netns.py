@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled_testbed.namespaces import CGROUPS, FOLDER, require
 from opensled_testbed.netns_hub import HubTestbed
 from opensled_testbed.netns_machines import Testbed

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import httpx
 
-from opensled.errors import OpenSledError
-from opensled.metrics import PREFIX
+from opensled.core.errors import OpenSledError
+from opensled.metrics.registry import PREFIX
 from opensled_testbed.namespaces import inside, namespace
 from opensled_testbed.netns_machines import SERVE, VERIFIER_PORT, Testbed
 from opensled_testbed.processes import Process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.fleet_check import Edge, compare, conclude
 from opensled_testbed.netns_hub import HubTestbed
 from opensled_testbed.netns_machines import Testbed

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from opensled.child_server import clean_environment
-from opensled.errors import OpenSledError
-from opensled.exit_watch import ExitWatch
-from opensled.logs import ready_address
+from opensled.core.errors import OpenSledError
+from opensled.process.child_server import clean_environment
+from opensled.process.exit_watch import ExitWatch
+from opensled.process.logs import ready_address
 from opensled_testbed.process_guard import guard
 
 OWN_PORTS = (20_000, 30_000)  # below those that Linux (32,768), macOS and Windows (49,152) hand out

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.traces import PACKAGED
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.process_guard import below, guard, kill
 from opensled_testbed.processes import Process, free_port
 from scheduler.cluster import ray_guard

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from hw_profiles import catalog
 from hw_profiles.profiles import DraftSpeed
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load

@@ -1,7 +1,7 @@
 """The tokenizer of a model that may be a GGUF file or a folder, without its weights."""
 
-from opensled.store import model_file, model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.models.store import model_file, model_path
+from opensled.text.tokenizer import TargetTokenizer
 from verify_server.model_kind import is_gguf
 from verify_server.served_model import TextCodec
 

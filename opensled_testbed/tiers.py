@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UsageError
-from opensled.protocol import common_prefix
+from opensled.core.errors import UsageError
+from opensled.core.protocol import common_prefix
 from opensled_testbed.traces import PACKAGED, WHOLE, ItemTrace, Proposal, TraceSet, read_lines, write_lines
 
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UsageError
-from opensled.protocol import common_prefix
+from opensled.core.errors import UsageError
+from opensled.core.protocol import common_prefix
 
 PACKAGED = Path(__file__).resolve().parent / "recorded"
 WHOLE = 8  # tokens recorded at a place; fewer where the drafter had no more to say

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from opensled.models_command import EvalConfig
+from opensled.models.models_command import EvalConfig
 
 DEFAULT_WORK = Path("build/training")
 EPILOG = "example: nice -n 19 python -m opensled_training all --work /tmp/tiny"

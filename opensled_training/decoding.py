@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache, PreTrainedModel
 
-from opensled.messages import SamplingParams
-from opensled.noise import gumbel, noise_key
-from opensled.sampling import Sampler
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import gumbel, noise_key
+from opensled.core.sampling import Sampler
 
 from .family import END_ID
 

@@ -20,9 +20,9 @@ import onnx
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from opensled.shipped import write_recipe
-from opensled.shipped_gguf import first_number
-from opensled.shipped_safetensors import WeightsFile
+from opensled.models.shipped import write_recipe
+from opensled.models.shipped_gguf import first_number
+from opensled.models.shipped_safetensors import WeightsFile
 
 from .export_gguf import write_gguf
 from .family import DRAFT, END_ID, Recipe

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
-from opensled.shipped_gguf import LAYER_TENSORS, interleaved
+from opensled.models.shipped_gguf import LAYER_TENSORS, interleaved
 
 from .train_tokenizer import SPECIAL_TOKENS
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from edge_client.link import Endpoint, Link, endpoint_at
 from edge_client.loading_server import described
 from edge_client.offline.modes import Offline, retry_policy
-from opensled.errors import VocabularyMismatch
-from opensled.load_thread import loaded
-from opensled.logs import tell
-from opensled.messages import GUIDE, PENALTIES, ModelInfo
+from opensled.core.errors import VocabularyMismatch
+from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
+from opensled.process.load_thread import loaded
+from opensled.process.logs import tell
 from relay.config import RelayConfig
 from relay.opening import Relay
 from relay.uplink import Upstream

@@ -8,9 +8,9 @@ from typing import Any
 from edge_client.config import device_name
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
-from opensled.address import host_port
-from opensled.config import option
-from opensled.messages import MATCH
+from opensled.cli.config import option
+from opensled.core.messages import MATCH
+from opensled.net.address import host_port
 from verify_server.config import ServeConfig
 
 _SERVES = {each.name: each for each in fields(ServeConfig)}

@@ -9,10 +9,10 @@ from dataclasses import replace
 from edge_client.offline.local_only import needs_target
 from edge_client.remote import RemoteSession
 from edge_client.served_target import is_another
-from opensled.answer import LOCAL_ONLY
-from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
-from opensled.messages import MATCH, Open
-from opensled.metrics import Metric
+from opensled.core.answer import LOCAL_ONLY
+from opensled.core.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
+from opensled.core.messages import MATCH, Open
+from opensled.metrics.registry import Metric
 from relay.survival import Survival
 from relay.uplink import Uplink, Upstream, go_alone
 from relay.vetting import Vetting

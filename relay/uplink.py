@@ -18,10 +18,10 @@ from edge_client.generate import generate
 from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
-from opensled.errors import OpenSledError, ProtocolError, Unreachable
-from opensled.messages import DraftBlock, DraftToken, Prefill, SamplingParams
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.core.errors import OpenSledError, ProtocolError, Unreachable
+from opensled.core.messages import DraftBlock, DraftToken, Prefill, SamplingParams
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from relay.vetting import Vetting
 from verify_server.acceptance.decide import StepResult
 from verify_server.observer import Observer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
-from opensled.messages import DraftToken
+from opensled.core.messages import DraftToken
 from tests.fakes import POISON, next_token
 
 

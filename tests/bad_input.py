@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled import bounds
-from opensled.bounds import MAX_CHARACTERS
-from opensled.messages import (
+from opensled.core import bounds
+from opensled.core.bounds import MAX_CHARACTERS
+from opensled.core.messages import (
     MAX_BIASES,
     ChatMessage,
     ClientMessage,

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled import codec
-from opensled.errors import InvalidRequest, ProtocolError, Unreachable
+from opensled.core.errors import InvalidRequest, ProtocolError, Unreachable
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from tests.fakes import FakeEngine
 from tests.rounds import one_step
 from verify_server.session_manager import SessionManager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Link
-from opensled.errors import Unsupported
+from opensled.core.errors import Unsupported
 from tests.bad_input import CONTEXT, MAX_DRAFT, MAX_TREE, PROMPT, WIDTH
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import GREEDY, blocks_return, finish, linked, serving

@@ -2,7 +2,7 @@
 
 import trustme
 
-from opensled.files import Identity
+from opensled.core.files import Identity
 
 HERE = "127.0.0.1"
 AUTHORITY, STRANGER = trustme.CA(), trustme.CA()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from http_api.content_parts import read_content
-from opensled.messages import ChatMessage, Tool, ToolCall
+from opensled.core.messages import ChatMessage, Tool, ToolCall
 
 # (an end of a turn, the start of a turn of the system) as five families, and others, spell them
 SPELLED = [

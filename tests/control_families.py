@@ -17,7 +17,7 @@ from tokenizers import (
     trainers,
 )
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from tests.tiny_drafts import TOKENIZER_JSON
 
 TINY = model_path("tiny")

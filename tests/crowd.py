@@ -19,9 +19,9 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, GrpcStream, Link
 from edge_client.remote import RemoteSession
-from opensled.errors import OpenSledError
-from opensled.messages import ChatMessage, ClientMessage, Open, SamplingParams
-from opensled.store import model_path
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import ChatMessage, ClientMessage, Open, SamplingParams
+from opensled.models.store import model_path
 from opensled_testbed.prompts import TARGET, messages_of, prompts_of
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from contextlib import aclosing, asynccontextmanager
 from edge_client.device import Device
 from edge_client.drafters.base import DrafterFactory
 from edge_client.lengths.fixed import FixedLength
-from opensled.answer import Task
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import Task
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import OracleDrafter
 from tests.serving import GREEDY, PROMPT, linked
 

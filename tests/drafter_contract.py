@@ -18,9 +18,9 @@ from itertools import islice
 import pytest
 
 from edge_client.drafters.base import Drafter, DrafterFactory
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from tests.tiny_drafts import TEXT, tiny_tokenizer
 
 BLOCK = 6  # tokens pulled per round

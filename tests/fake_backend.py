@@ -7,7 +7,7 @@ import asyncio
 import httpx
 
 from http_api.app import build_app
-from opensled.answer import Chunk, Stats, Task
+from opensled.core.answer import Chunk, Stats, Task
 from opensled.drafting.status import DraftStatus
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 

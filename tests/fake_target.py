@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
-from opensled.vocabulary import fingerprint
+from opensled.core.vocabulary import fingerprint
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import FakeEngine, FakeText
 from verify_server.config import ServeConfig
 from verify_server.served_model import ServedModel

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opensled.protocol import EndRules, cut
+from opensled.core.protocol import EndRules, cut
 from tests.fakes import FakeScores, next_token
 from verify_server.acceptance.base import AcceptanceResult, decided
 from verify_server.acceptance.decide import Outcome, Question, decide, step_failed

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from edge_client.drafters.base import Drafter
 from edge_client.remote import RetryPolicy
-from opensled import codec
-from opensled.errors import NonFiniteLogits, Unreachable
-from opensled.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
-from opensled.sampling import Sampler
+from opensled.core.errors import NonFiniteLogits, Unreachable
+from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
+from opensled.core.sampling import Sampler
+from opensled.wire import codec
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import serve_stream

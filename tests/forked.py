@@ -1,4 +1,4 @@
-"""Handlers for tests of `opensled.fork_server`: each question is Python that gives the answer."""
+"""Handlers for tests of `opensled.process.fork_server`: each question is Python that gives the answer."""
 
 from __future__ import annotations
 

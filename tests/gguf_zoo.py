@@ -12,8 +12,8 @@ import gguf
 import llama_cpp
 import numpy as np
 
-from opensled import llama
-from opensled.gguf_file import read_head
+from opensled.models import llama
+from opensled.models.gguf_file import read_head
 from opensled_testbed.plain_llama import plain_llama
 from tests.tiny_gguf import add_tokenizer, save
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from opensled.messages import Guide, Tool
+from opensled.core.messages import Guide, Tool
 from verify_server.text.guide import Constraint, GuideCompiler
 
 TINY = Path(__file__).resolve().parents[1] / "models/tiny"

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
-from opensled.errors import NotFound
+from opensled.core.errors import NotFound
 from opensled.handout.draft_codec import PART_BYTES, Reply
 from opensled.handout.manifest import DraftManifest, HandedFigure, HandedFile
 from opensled.handout.signature import Signed, Signer, SigningKey

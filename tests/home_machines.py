@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled_testbed.namespaces import ip, namespace, require
 
 ACCOUNT = pwd.getpwnam("nobody")

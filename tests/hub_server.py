@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from opensled import cli, download, store
+from opensled.cli import main as cli
+from opensled.models import download, store
 
 LARGE = 100  # bytes from which on a file is kept in LFS, which announces its sha256
 NEWEST, OLDER = "b" * 40, "a" * 40

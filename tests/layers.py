@@ -53,7 +53,7 @@ MODEL_HOMES = (
 HEADS, EXITS, GPU_CHECK = "verify_server/heads/", "verify_server/exits/", "verify_server/gpu_check/"
 TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING, BARE_SERVING)
 LLAMA_HOMES = (
-    "opensled/llama.py",
+    "opensled/models/llama.py",
     "edge_client/drafters/llamacpp.py",
     "verify_server/engine/llama_cache.py",
     BARE_PAIR,
@@ -98,8 +98,8 @@ HOMES = {
     "matplotlib": PLOT_HOMES,
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
     "prometheus_client": (
-        "opensled/exposition.py",
-        "opensled/metrics.py",
+        "opensled/metrics/exposition.py",
+        "opensled/metrics/registry.py",
     ),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": (
@@ -114,15 +114,15 @@ HOMES = {
     "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP, BARE_SERVING),
-    "jinja2": ("opensled/chat_sandbox.py",),
+    "jinja2": ("opensled/text/chat_sandbox.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
         "opensled_training/distil/agreement.py",
     ),
-    "google.protobuf": ("opensled/codec.py",),
+    "google.protobuf": ("opensled/wire/codec.py",),
     "opensled.v1.verify_pb2": (
-        "opensled/codec.py",
-        "opensled/open_codec.py",
+        "opensled/wire/codec.py",
+        "opensled/wire/open_codec.py",
         "opensled/handout/draft_codec.py",
         ATTACKERS,
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
-from opensled.cli import main
+from opensled.cli.main import main
 
 if __name__ == "__main__":
     for words in sys.argv[1:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opensled.messages import ChatMessage, ToolCall
+from opensled.core.messages import ChatMessage, ToolCall
 
 SCHEMA = {"type": "object", "properties": {"on": {"type": "boolean"}}}
 LAMP = {"name": "lamp", "description": "a lamp", "input_schema": SCHEMA}

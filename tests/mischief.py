@@ -17,9 +17,9 @@ from zlib import crc32
 from edge_client.drafters.base import Drafter
 from edge_client.remote import RemoteSession
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
-from opensled.messages import Draft, DraftToken
-from opensled.protocol import common_prefix
-from opensled.sampling import Sampler
+from opensled.core.messages import Draft, DraftToken
+from opensled.core.protocol import common_prefix
+from opensled.core.sampling import Sampler
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
 from verify_server.acceptance.base import AcceptanceResult

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from opensled.cli import main
+from opensled.cli.main import main
 
 if __name__ == "__main__":
     os.setsid()

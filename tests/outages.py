@@ -9,9 +9,9 @@ from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.remote import RetryPolicy
-from opensled.answer import Chunk, Task
-from opensled.errors import Unreachable
-from opensled.messages import Limits, ModelInfo, RuleFacts, SamplingParams
+from opensled.core.answer import Chunk, Task
+from opensled.core.errors import Unreachable
+from opensled.core.messages import Limits, ModelInfo, RuleFacts, SamplingParams
 from tests.devices import TOKENIZER, OracleFactory
 from tests.fakes import EOS, VOCAB, FakeEngine, MemoryNetwork
 from tests.serving import PROMPT

@@ -11,9 +11,9 @@ import httpx
 from http_api.app import build_app
 from http_api.guard import Access
 from http_api.page.views import PageView, Watching
-from opensled.answer import Chunk
-from opensled.answer_text import AnswerText
-from opensled.errors import NotFound
+from opensled.core.answer import Chunk
+from opensled.core.errors import NotFound
+from opensled.text.answer_text import AnswerText
 from tests.fake_backend import STATS, FakeBackend
 
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 
 from edge_client.pairing import pair
-from opensled.address import host_port
+from opensled.net.address import host_port
 from opensled.pairing.channel import DeviceEnd
 from opensled.pairing.code import read_code
 from opensled.pairing.frames import PairFrame, framed, read_frame

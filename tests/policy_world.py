@@ -15,8 +15,8 @@ from functools import partial
 from math import inf
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, Prefill, Verdict
-from opensled.protocol import Truth
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, Verdict
+from opensled.core.protocol import Truth
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import VOCAB, FakeEngine, continuation

@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from opensled import codec
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, SparseDistribution
-from opensled.penalties import TokenCounts
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams, SparseDistribution
+from opensled.core.penalties import TokenCounts
+from opensled.wire import codec
 from tests.rule_contract import decide_alone
 from verify_server.acceptance import ratio
 from verify_server.acceptance.base import DraftCheck

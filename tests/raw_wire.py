@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import grpc
 
-from opensled import codec
-from opensled.messages import Failure, Opened, ServerMessage, Verdict
+from opensled.core.messages import Failure, Opened, ServerMessage, Verdict
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 
 METHOD = f"/{codec.SERVICE_NAME}/Sequence"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

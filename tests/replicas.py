@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.answer_counts import AnswerCounts
+from opensled.metrics.answer_counts import AnswerCounts
 from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText

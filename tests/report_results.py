@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from opensled.cli import main
+from opensled.cli.main import main
 
 ORIGIN = {
     "command": "make bench",

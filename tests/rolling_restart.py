@@ -27,8 +27,8 @@ from typing import Any
 
 import httpx
 
-from opensled.errors import OpenSledError
-from opensled.store import model_path
+from opensled.core.errors import OpenSledError
+from opensled.models.store import model_path
 from opensled_testbed.client import StreamedReply, stream_chat
 from opensled_testbed.prompts import TARGET, prompts_of
 from tests.balancer import balancer

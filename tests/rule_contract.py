@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from opensled.errors import EngineError, InvalidRequest, NonFiniteLogits
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import SparseSampler
+from opensled.core.errors import EngineError, InvalidRequest, NonFiniteLogits
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import SparseSampler
 from verify_server.acceptance import RULES
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided
 from verify_server.acceptance.served import ServedRules

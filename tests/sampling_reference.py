@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opensled.messages import SamplingParams
-from opensled.noise import GOLDEN, MIX1, MIX2, row_seed
-from opensled.noise import gumbel as numpy_gumbel
-from opensled.sampling import most_likely, nucleus, softmax
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import GOLDEN, MIX1, MIX2, row_seed
+from opensled.core.noise import gumbel as numpy_gumbel
+from opensled.core.sampling import most_likely, nucleus, softmax
 from verify_server.engine.base import Masks, SampleRequest
 
 NUCLEUS_FIRST = 1024

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from opensled import noise
-from opensled.errors import NonFiniteLogits
-from opensled.messages import SamplingParams, SparseDistribution
+from opensled.core import noise
+from opensled.core.errors import NonFiniteLogits
+from opensled.core.messages import SamplingParams, SparseDistribution
 from verify_server.engine.base import SampleRequest, Scores
 
 GREEDY = SamplingParams(temperature=0)

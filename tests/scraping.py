@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from opensled.metrics import registry
+from opensled.metrics.registry import registry
 
 SPEC = ("num_drafts_total", "num_draft_tokens_total", "num_accepted_tokens_total")
 

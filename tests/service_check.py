@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled_testbed.processes import exit_on_signals
 
 ROOT = Path(__file__).parents[1]
@@ -135,7 +135,9 @@ def _install(machine: Container) -> None:
     machine.run(
         f"printf '%s\\n' {libraries} {ROOT} > $(echo /opt/opensled/lib/python3*/site-packages)/lent.pth"
     )
-    script = "#!/opt/opensled/bin/python\\nimport sys\\nfrom opensled.cli import main\\nsys.exit(main())\\n"
+    script = (
+        "#!/opt/opensled/bin/python\\nimport sys\\nfrom opensled.cli.main import main\\nsys.exit(main())\\n"
+    )
     machine.run(f"printf '{script}' > {OPENSLED} && chmod 755 {OPENSLED}")
 
 

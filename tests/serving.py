@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from edge_client.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Failure, Open, Prefill, SamplingParams, Verdict
+from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.rounds import looping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Ids
 from dataclasses import replace
 
-from opensled.messages import SamplingParams
-from opensled.protocol import EndRules
+from opensled.core.messages import SamplingParams
+from opensled.core.protocol import EndRules
 from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
 from verify_server.acceptance.match import Match

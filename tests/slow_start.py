@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from opensled.errors import ModelError
+from opensled.core.errors import ModelError
 from tests import fake_target
 from verify_server.config import ServeConfig
 from verify_server.served_model import ServedModel

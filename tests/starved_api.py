@@ -10,7 +10,7 @@ import sys
 from http_api.app import build_app
 from http_api.listening import listen
 from http_api.server import ApiServer
-from opensled import logs
+from opensled.process import logs
 from tests.fake_backend import FakeBackend
 
 

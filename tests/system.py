@@ -14,7 +14,7 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Open, SamplingParams
+from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather

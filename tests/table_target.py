@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
-from opensled.messages import DraftToken, TreeNode
+from opensled.core.messages import DraftToken, TreeNode
 from opensled_testbed.reference import Sampling, key_of_seed
 from tests.fakes import EOS, VOCAB, FakeEngine
 from verify_server.engine.base import Scores, Segment

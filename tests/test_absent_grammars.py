@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import Overloaded
-from opensled.messages import Failure, Guide, Open, Opened, SamplingParams
+from opensled.core.errors import Overloaded
+from opensled.core.messages import Failure, Guide, Open, Opened, SamplingParams
 from tests.serving import finish, linked, serving
 from tests.system import until
 from verify_server.config import ServeConfig

@@ -11,10 +11,10 @@ import pytest
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.accelerated import AcceleratedDrafter
 from edge_client.drafters.cacheback import CachebackDrafter
-from opensled.errors import EngineError, UsageError
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.core.errors import EngineError, UsageError
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
 from tests.test_drafters import ToyDrafter
 from tests.test_lossless import answer_all, cases, check, exact64  # noqa: F401

@@ -15,9 +15,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
-from opensled.llama import LlamaModel
-from opensled.store import model_file
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file
 from opensled_training.adapting import command, draft_folder, learner
 from opensled_training.adapting.acceptance import Accepted, accepted, walked, write_texts
 from opensled_training.adapting.config import AdaptConfig

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import Overloaded
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import Overloaded
+from opensled.core.messages import Open, SamplingParams
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running

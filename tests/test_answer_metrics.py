@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from opensled.answer_counts import (
+from opensled.core.errors import InvalidRequest, Overloaded
+from opensled.core.messages import Cancel, Open, Opened, SamplingParams, Verdict
+from opensled.metrics.answer_counts import (
     CANCELLED,
     GRPC,
     MOST,
@@ -18,9 +20,7 @@ from opensled.answer_counts import (
     RouteCounts,
     answer_metrics,
 )
-from opensled.errors import InvalidRequest, Overloaded
-from opensled.messages import Cancel, Open, Opened, SamplingParams, Verdict
-from opensled.metrics import Metric, build_metric
+from opensled.metrics.registry import Metric, build_metric
 from tests.devices import device_on, read
 from tests.http_serving import HI, asking, http_serving, said
 from tests.replicas import cluster

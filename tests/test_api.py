@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from http_api.app import build_app
-from opensled.errors import (
+from opensled.core.errors import (
     EngineError,
     InvalidRequest,
     NotFound,
@@ -22,7 +22,7 @@ from opensled.errors import (
     Unreachable,
     Unsupported,
 )
-from opensled.messages import ChatMessage
+from opensled.core.messages import ChatMessage
 from tests.fake_backend import HELLO, STATS, USUAL, WORDS, FakeBackend, call, chat, events, refusal
 
 

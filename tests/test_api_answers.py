@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 import pytest
 
-from opensled.answer import Chunk
-from opensled.errors import InvalidRequest, Overloaded, Unreachable
-from opensled.messages import ChatMessage, PromptToken, ToolCall
+from opensled.core.answer import Chunk
+from opensled.core.errors import InvalidRequest, Overloaded, Unreachable
+from opensled.core.messages import ChatMessage, PromptToken, ToolCall
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, events, refusal
 
 TEXT = "".join(WORDS)

@@ -16,8 +16,8 @@ from edge_client.config import EdgeConfig
 from http_api.app import build_app
 from http_api.guard import Access, read_keys
 from http_api.server import ApiServer
-from opensled.address import web_origins
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
+from opensled.net.address import web_origins
 from tests.fake_backend import FakeBackend, chat, refusal
 from tests.foreign_hosts import FOREIGN_HOSTS
 

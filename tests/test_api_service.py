@@ -8,7 +8,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from opensled.errors import InvalidRequest, Overloaded
+from opensled.core.errors import InvalidRequest, Overloaded
 from tests.fake_backend import HELLO, FakeBackend, call, chat, refusal
 
 PATHS = {"/v1/chat/completions": {"messages": HELLO}, "/v1/completions": {"prompt": "a"}}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api.calls import CallReader
-from opensled.errors import InvalidRequest
-from opensled.messages import Guide, Tool
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import Guide, Tool
 from tests.fake_backend import FakeBackend, call, chat, events, refusal
 
 SCHEMA = {"type": "object", "properties": {"on": {"type": "boolean"}}}

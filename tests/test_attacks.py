@@ -15,7 +15,7 @@ from benchmarks.attacks.kinds import ATTACKS
 from benchmarks.attacks.measured import Outcome, Windows
 from benchmarks.attacks.victim import Arrival, Record
 from benchmarks.program import SPAWN
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from tests.serving import finish, linked, serving
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits

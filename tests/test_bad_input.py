@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled.errors import InvalidRequest
-from opensled.messages import Failure, Opened
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import Failure, Opened
 from opensled.v1 import verify_pb2 as pb
 from tests.bad_input import (
     DEVICE,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import EngineError, InvalidRequest, Unsupported
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import EngineError, InvalidRequest, Unsupported
+from opensled.core.messages import Open, SamplingParams
 from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine
 from tests.system import running

@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from edge_client.link_errors import explain
 from http_api.failures import error_object, error_response
-from opensled import codec
-from opensled.errors import Overloaded, ProtocolError, Unreachable
-from opensled.messages import Open
+from opensled.core.errors import Overloaded, ProtocolError, Unreachable
+from opensled.core.messages import Open
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from tests.serving import linked
 
 NAN = float("nan")

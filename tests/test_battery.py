@@ -17,8 +17,8 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.hint import HintLength
 from edge_client.lengths.words import draft_status
 from hw_profiles.sysfs import BoardState
-from opensled.answer import Task
-from opensled.messages import DraftToken, Limits
+from opensled.core.answer import Task
+from opensled.core.messages import DraftToken, Limits
 from tests.devices import device_on, read
 from tests.serving import GREEDY, PROMPT, serving
 from tests.system import until

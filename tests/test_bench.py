@@ -11,8 +11,8 @@ from benchmarks.__main__ import main
 from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.peer import GGUF
 from benchmarks.tenants import TenantRequest
-from opensled.errors import OpenSledError, UsageError
-from opensled.store import model_file
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.models.store import model_file
 
 FIGURE = Figure(
     title="One",

@@ -9,10 +9,10 @@ from itertools import chain, pairwise
 
 import pytest
 
-from opensled import cli
-from opensled.messages import ChatMessage
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.cli import main as cli
+from opensled.core.messages import ChatMessage
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.run import run_fleet, run_on

@@ -15,15 +15,15 @@ from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import _shortened
+from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler, SparseSampler
 from opensled.drafting import table_file
 from opensled.drafting.followers import Followers
 from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MOST_NODES, Calibration
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
-from opensled.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler, SparseSampler
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.test_draft_tables import TRACE, some_table
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401

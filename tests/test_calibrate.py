@@ -16,8 +16,8 @@ from edge_client.config import CalibrateConfig
 from edge_client.drafters.threads import draft_threads
 from hw_profiles import calibration, catalog
 from hw_profiles.detect import detect, usable_cores
-from opensled.errors import NotFound, UsageError
-from opensled.messages import DraftToken
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.messages import DraftToken
 from tests.serving import serving
 
 ROOT = Path(__file__).resolve().parents[1]

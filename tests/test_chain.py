@@ -16,11 +16,11 @@ from edge_client.drafters.cacheback import CachebackDrafter
 from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
 from tests.test_drafters import ToyDrafter
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401

@@ -14,12 +14,12 @@ from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, m
 from edge_client.terminal.chat_view import Answer, View, in_columns
 from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
-from opensled.answer import Chunk, Stats
+from opensled.core.answer import Chunk, Stats
+from opensled.core.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
+from opensled.core.images import ImageFacts, digest_of
+from opensled.core.messages import ChatMessage
 from opensled.drafting.status import DraftStatus
-from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
-from opensled.images import ImageFacts, digest_of
-from opensled.messages import ChatMessage
-from opensled.painter import Painter
+from opensled.text.painter import Painter
 from tests.devices import device_on, read
 from tests.gated_target import SlowEngine
 from tests.serving import serving

@@ -14,14 +14,14 @@ import gguf
 import pytest
 
 from edge_client.offline import local_only
-from opensled import chat_forms
-from opensled.chat_render import TemplateRefused
-from opensled.errors import InvalidRequest
-from opensled.fork_server import ForkServer
-from opensled.hub_listing import MORE_TEMPLATES as MORE
-from opensled.messages import ChatMessage, Tool, ToolCall
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import ChatMessage, Tool, ToolCall
+from opensled.models.hub_listing import MORE_TEMPLATES as MORE
+from opensled.models.store import model_path
+from opensled.process.fork_server import ForkServer
+from opensled.text import chat_forms
+from opensled.text.chat_render import TemplateRefused
+from opensled.text.tokenizer import TargetTokenizer
 from tests import strict_templates as strict
 from tests.tiny_gguf import add_tokenizer, save
 from verify_server.text.chat_template import Chats

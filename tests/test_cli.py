@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import opensled
-from opensled import cli, models_command
-from opensled.config import options
-from opensled.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
-from opensled.help_page import MOST
+from opensled.cli import main as cli
+from opensled.cli.config import options
+from opensled.cli.help_page import MOST
+from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
+from opensled.models import models_command
 
 # What `opensled --help` may take; a loaded machine gets room, the product's own bound is 150 ms.
 HELP_SECONDS = 1.0
@@ -164,7 +165,7 @@ def test_every_example_parses(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor"])
 def test_what_logs_advise_is_a_flag(name: str) -> None:
-    """opensled/logs.py: "texts of libraries: --log-level debug"."""
+    """opensled/process/logs.py: "texts of libraries: --log-level debug"."""
     parser = cli._parser(name, options(cli.CONFIGS.get(name)))
     assert parser.parse_args(["--log-level", "debug", "--log-json"]).log_json
 
@@ -304,7 +305,7 @@ def test_help_is_quick_and_light() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from opensled.cli import main; main(['--help']);"
+        "import sys; from opensled.cli.main import main; main(['--help']);"
         "print([name for name in ('numpy', 'grpc', 'tomllib', 'edge_client', 'asyncio') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True)

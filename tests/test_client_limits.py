@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from opensled.errors import Overloaded, TruthConflict
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, SamplingParams
+from opensled.core.errors import Overloaded, TruthConflict
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open, SamplingParams
 from scheduler.admission import most_promised
 from tests.bad_input import opening, text
 from tests.fakes import FakeEngine, continuation

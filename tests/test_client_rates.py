@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.attacks import messages
 from benchmarks.attacks.connection import Connection, Peer
-from opensled.errors import Unreachable
-from opensled.messages import ChatMessage, Failure, Open, SamplingParams
+from opensled.core.errors import Unreachable
+from opensled.core.messages import ChatMessage, Failure, Open, SamplingParams
 from tests.bad_input import CANCEL, drafting, opening
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.gated_target import SlowEngine

@@ -17,8 +17,8 @@ from types import ModuleType
 
 import pytest
 
-from opensled.address import is_loopback
-from opensled.errors import Unreachable, UsageError
+from opensled.core.errors import Unreachable, UsageError
+from opensled.net.address import is_loopback
 from opensled_testbed.processes import Process
 from opensled_testbed.replica_cluster import alone
 from scheduler.cluster import ray_guard
@@ -307,7 +307,7 @@ def test_without_its_ray_a_gateway_ends_with_the_reason(tmp_path, part):
 
 def test_one_server_alone_never_imports_ray():
     told = "import atexit, sys; atexit.register(lambda: print('ray' in sys.modules))"
-    process = popen(*TINY, program=("-c", f"{told}; from opensled.cli import main; main()"))
+    process = popen(*TINY, program=("-c", f"{told}; from opensled.cli.main import main; main()"))
     assert process.stdout.readline().startswith("listening on ")
     process.terminate()
     assert process.communicate(timeout=60)[0].split() == ["False"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opensled.errors import Unreachable, UsageError
+from opensled.core.errors import Unreachable, UsageError
 from scheduler.cluster import ray_guard
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import cluster_command

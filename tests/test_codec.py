@@ -2,9 +2,8 @@
 
 import pytest
 
-from opensled import codec
-from opensled.errors import BY_CODE, InvalidRequest, OpenSledError, Overloaded
-from opensled.messages import (
+from opensled.core.errors import BY_CODE, InvalidRequest, OpenSledError, Overloaded
+from opensled.core.messages import (
     Cancel,
     ChatMessage,
     Draft,
@@ -23,6 +22,7 @@ from opensled.messages import (
     Verdict,
 )
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 
 CLIENT = [
     Open("text"),

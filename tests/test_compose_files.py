@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from hw_profiles import catalog
-from opensled import config
-from opensled.cli import CONFIGS, _parser
+from opensled.cli import config
+from opensled.cli.main import CONFIGS, _parser
 from opensled_testbed import netns_hub, netns_machines
 from opensled_testbed.link_relay import _relay
 from opensled_testbed.netns_machines import DEVICES

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opensled.address import host_port, joined
-from opensled.config import Option, config_files, layered, option, options, resolve
-from opensled.errors import UsageError
+from opensled.cli.config import Option, config_files, layered, option, options, resolve
+from opensled.core.errors import UsageError
+from opensled.net.address import host_port, joined
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli
-from opensled.config import layered, options, read_file
-from opensled.config_command import DEVICE_VERBS, sample
+from opensled.cli import main as cli
+from opensled.cli.config import layered, options, read_file
+from opensled.cli.config_command import DEVICE_VERBS, sample
 
 VERBS = ("serve", *DEVICE_VERBS)
 

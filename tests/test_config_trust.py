@@ -10,9 +10,9 @@ import pytest
 from edge_client.checks.model_files import check_config_files, with_edge_section
 from edge_client.config import DoctorConfig, EdgeConfig
 from edge_client.prompt_config import GenerateConfig
-from opensled import cli
-from opensled.config import layered, resolve
-from opensled.errors import UsageError
+from opensled.cli import main as cli
+from opensled.cli.config import layered, resolve
+from opensled.core.errors import UsageError
 
 USERS = "[generate]\nserver = 'home:7411'\ntls_ca = 'home.pem'\ntoken_file = '~/token'\n"
 

@@ -12,10 +12,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from edge_client.offline import local_only
-from opensled.errors import InvalidRequest
-from opensled.messages import ChatMessage, Tool, ToolCall
-from opensled.store import model_file
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import ChatMessage, Tool, ToolCall
+from opensled.models.store import model_file
+from opensled.text.tokenizer import TargetTokenizer
 from tests import control_attacks as attacks
 from tests.control_families import FAMILIES, write
 from tests.tiny_gguf import sentencepiece_gguf

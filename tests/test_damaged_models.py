@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opensled.errors import InvalidRequest, UnsupportedModel
-from opensled.messages import ChatMessage
-from opensled.store import model_file, model_path
+from opensled.core.errors import InvalidRequest, UnsupportedModel
+from opensled.core.messages import ChatMessage
+from opensled.models.store import model_file, model_path
 from tests.tiny_models import random_model
 from verify_server.engine import model_sizes
 from verify_server.engine.loading import DTYPES, Weights, load_network, pick_device, read_config

@@ -9,8 +9,8 @@ import pytest
 
 from edge_client.link import Endpoint, Link
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled.errors import Unreachable
-from opensled.messages import Cancel, Open
+from opensled.core.errors import Unreachable
+from opensled.core.messages import Cancel, Open
 from tests.serving import PROMPT, linked, serving
 
 PROMISED = 3.0  # seconds

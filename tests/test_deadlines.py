@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from opensled import codec
-from opensled.messages import Cancel, Open, Opened, SamplingParams, Verdict
+from opensled.core.messages import Cancel, Open, Opened, SamplingParams, Verdict
 from opensled.v1 import verify_pb2_grpc
+from opensled.wire import codec
 from tests.fakes import FakeEngine
 from tests.serving import PROMPT, finish, linked, serving
 from tests.system import running, until

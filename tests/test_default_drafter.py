@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from opensled.scrape import scrape
+from opensled.metrics.scrape import scrape
 from opensled_testbed.processes import Process, free_port
 from relay.config import RelayConfig
 from tests.fakes import FakeEngine, FakeText

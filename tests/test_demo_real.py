@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli
-from opensled.store import FETCHABLE, fetched_folder, model_file
+from opensled.cli import main as cli
+from opensled.models.store import FETCHABLE, fetched_folder, model_file
 from opensled_testbed import demo_real, demo_tiny
 from opensled_testbed.client import StreamedReply
 from opensled_testbed.config import DemoConfig

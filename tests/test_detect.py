@@ -6,7 +6,7 @@ import pytest
 
 from hw_profiles.catalog import names
 from hw_profiles.detect import PROFILES, Board, detect
-from opensled.cli import main
+from opensled.cli.main import main
 from tests.golden_boards import BOARDS, plant
 
 A78 = ("dotprod",)

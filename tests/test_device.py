@@ -18,11 +18,11 @@ from edge_client.lengths.hint import HintLength
 from edge_client.prompt_config import GenerateConfig
 from edge_client.request_defaults import RequestDefaults
 from edge_client.telemetry import Telemetry
-from opensled.answer import Stats, Task
-from opensled.answer_text import AnswerText
-from opensled.config import options
-from opensled.errors import NotFound, Overloaded, Unreachable, UsageError
-from opensled.messages import DraftToken
+from opensled.cli.config import options
+from opensled.core.answer import Stats, Task
+from opensled.core.errors import NotFound, Overloaded, Unreachable, UsageError
+from opensled.core.messages import DraftToken
+from opensled.text.answer_text import AnswerText
 from tests.devices import TOKENIZER, OracleFactory, device_on, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation

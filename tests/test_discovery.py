@@ -14,9 +14,10 @@ import pytest
 
 from edge_client.link_config import LinkConfig
 from edge_client.located import located
-from opensled import discovery, paired
+from opensled import discovery
+from opensled.cli import paired
+from opensled.core.errors import NotFound, UsageError
 from opensled.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
-from opensled.errors import NotFound, UsageError
 from tests.certificates import AUTHORITY, HERE, STRANGER, written
 
 NEAR = "192.168.1.7"

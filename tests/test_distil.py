@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import kl_div
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from opensled.store import model_file
+from opensled.models.store import model_file
 from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
 from opensled_training.distil.distiller import Distiller, Pace
 from opensled_training.distil.documentation import HELD_OUT_MODULES, passages

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from opensled.store import model_file
+from opensled.models.store import model_file
 from opensled_training.distil import workplace
 from opensled_training.distil.distiller import Pace
 from opensled_training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli, distribution
-from opensled.config import read_file
-from opensled.errors import UsageError
+from opensled.cli import main as cli
+from opensled.cli.config import read_file
+from opensled.core import distribution
+from opensled.core.errors import UsageError
 from tests.test_layers import EVERYTHING, _imports, _sources
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +25,7 @@ SERVERS = ("verify_server", "scheduler", "opensled_testbed", "opensled_training"
 # Where commands that install OpenSLED may stand: the helper, the page, the home's page whose check types them, and
 # files that install it themselves.
 SPELLED_IN = {
-    "opensled/distribution.py",
+    "opensled/core/distribution.py",
     "docs/install.md",
     "docs/home.md",
     "tests/home_check.py",

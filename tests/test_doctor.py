@@ -18,8 +18,8 @@ from edge_client.config import DoctorConfig
 from edge_client.doctor import _settled, variables
 from edge_client.known_drafts import settled
 from hw_profiles.detect import container_share
-from opensled import distribution
-from opensled.errors import NotFound
+from opensled.core import distribution
+from opensled.core.errors import NotFound
 from tests.terminal import Screen
 
 NOBODY = "127.0.0.1:1"
@@ -65,7 +65,7 @@ def test_a_pipe_gets_no_colours():
 @pytest.mark.parametrize("missing", ["numpy", "grpc", "google.protobuf"])
 def test_a_broken_library_is_a_finding_and_no_crash(missing):
     script = (
-        f"import sys; sys.modules[{missing!r}] = None; from opensled.cli import main;"
+        f"import sys; sys.modules[{missing!r}] = None; from opensled.cli.main import main;"
         f"sys.exit(main(['doctor', '--server', '{NOBODY}', '--drafter', 'none', '--json']))"
     )
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_a_broken_library_is_a_finding_and_no_crash(missing):
 
 def test_the_device_stays_light():
     script = (
-        "import sys; from opensled.cli import main;"
+        "import sys; from opensled.cli.main import main;"
         f"main(['doctor', '--server', '{NOBODY}', '--threads', '1', '--json']);"
         "print([name for name in ('torch', 'llama_cpp', 'onnxruntime') if name in sys.modules])"
     )

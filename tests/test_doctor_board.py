@@ -9,7 +9,7 @@ from edge_client.checks.board import check_board, check_state, described
 from edge_client.config import DoctorConfig
 from hw_profiles.detect import Board
 from hw_profiles.sysfs import BoardState
-from opensled.cli import main
+from opensled.cli.main import main
 from tests.golden_boards import BOARDS, plant
 
 

@@ -9,7 +9,7 @@ from edge_client.checks import draft
 from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DoctorConfig
 from edge_client.known_drafts import settled
-from opensled.errors import NotFound, VocabularyMismatch
+from opensled.core.errors import NotFound, VocabularyMismatch
 from tests.tiny_drafts import tiny_info
 
 

@@ -16,8 +16,8 @@ from edge_client.checks import server_checks as server
 from edge_client.checks.certificate import read_validity
 from edge_client.checks.server_checks import ServerReport, check_description, check_round_trip, check_server
 from edge_client.config import DoctorConfig
-from opensled import codec
-from opensled.messages import Limits
+from opensled.core.messages import Limits
+from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.serving import serving
 from tests.tiny_drafts import tiny_info

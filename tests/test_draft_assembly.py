@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from edge_client.drafters.onnx import OnnxFactory
-from opensled import draft_pull, pull, store
-from opensled.draft_assembly import assemble_gguf
-from opensled.errors import NotFound, UnsupportedModel
-from opensled.gguf_file import read_head, read_metadata
-from opensled.onnx_assembly import assemble_onnx, dequantized, quantized
-from opensled.packed_gguf import pack, unpack
-from opensled.pull import PullConfig
-from opensled.store import bundled_folder, fetched_folder, model_file
+from opensled.core.errors import NotFound, UnsupportedModel
+from opensled.models import draft_pull, pull, store
+from opensled.models.draft_assembly import assemble_gguf
+from opensled.models.gguf_file import read_head, read_metadata
+from opensled.models.onnx_assembly import assemble_onnx, dequantized, quantized
+from opensled.models.packed_gguf import pack, unpack
+from opensled.models.pull import PullConfig
+from opensled.models.store import bundled_folder, fetched_folder, model_file
 from opensled_testbed.plain_llama import plain_llama
 from opensled_training.distil.pruned import pruned
 from opensled_training.distil.shipped_graph import write_graph

@@ -17,9 +17,9 @@ from edge_client.drafters.base import Drafter
 from edge_client.drafting import DraftThread, finished
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftToken, SamplingParams
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.emulation.replay import ReplayDrafts

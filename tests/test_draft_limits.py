@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import DRAFT_CANDIDATES, Sampler
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import DRAFT_CANDIDATES, Sampler
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 

@@ -15,11 +15,11 @@ import pytest
 
 from edge_client.drafters.cacheback import PersonalTable
 from edge_client.tables_command import TableBuilder
+from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.drafting import table_file
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows, each
-from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
-from opensled.store import model_file
+from opensled.models.store import model_file
 from opensled_training import draft_table
 from opensled_training.item import Task
 from opensled_training.tasks import TASKS

@@ -11,10 +11,10 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.lengths.words import NOT_WANTED, draft_status
-from opensled.answer import Task
+from opensled.core.answer import Task
+from opensled.core.messages import Limits
+from opensled.core.printable import digits
 from opensled.drafting.status import DraftStatus
-from opensled.messages import Limits
-from opensled.printable import digits
 from tests.devices import read
 from tests.serving import PROMPT
 from tests.test_page_view import CONFIG, LONG, page_of, shown

@@ -7,9 +7,9 @@ import pytest
 from edge_client.config import DeviceConfig, DoctorConfig
 from edge_client.drafter_choice import FittingFactory
 from edge_client.known_drafts import settled
-from opensled.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.registry import Registry
-from opensled.store import fetched_folder
+from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
+from opensled.core.registry import Registry
+from opensled.models.store import fetched_folder
 from tests.tiny_drafts import tiny_info
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
@@ -87,7 +87,7 @@ def test_files_that_were_named_and_cannot_be_used_are_errors(tmp_path):
 
 
 def test_a_named_table_of_another_vocabulary_is_an_error(tmp_path):
-    from opensled.store import model_file
+    from opensled.models.store import model_file
 
     table = str(model_file("tiny-draft", "*.table"))
     with pytest.raises(VocabularyMismatch, match="another vocabulary"):

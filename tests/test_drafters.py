@@ -25,11 +25,11 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.prompt_config import GenerateConfig
 from hw_profiles.detect import usable_cores
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from opensled.drafting.ngrams import MISSES, PRIOR
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
 from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.fake_target import _Text as TinyText

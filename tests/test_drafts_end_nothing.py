@@ -15,9 +15,9 @@ import torch
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import EngineError
-from opensled.messages import DraftToken, Guide, SamplingParams
-from opensled.store import model_path
+from opensled.core.errors import EngineError
+from opensled.core.messages import DraftToken, Guide, SamplingParams
+from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
 from tests.fakes import POISON, FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running

@@ -11,10 +11,10 @@ import pytest
 
 from edge_client.lengths.base import pulled
 from hw_profiles import catalog
-from opensled.codec import encode_client
-from opensled.errors import UsageError
-from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution
-from opensled.protocol import common_prefix
+from opensled.core.errors import UsageError
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution
+from opensled.core.protocol import common_prefix
+from opensled.wire.codec import encode_client
 from opensled_testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
 from opensled_testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
 from opensled_testbed.fleet import Fleet, Group, Server, read_fleet

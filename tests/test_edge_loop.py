@@ -14,10 +14,10 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import _cut, generate
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
-from opensled.turns import Turn
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
+from opensled.core.turns import Turn
 from tests.fakes import OracleDrafter, continuation
 from tests.system import until
 

@@ -15,11 +15,11 @@ from edge_client.drafters.none import NoneFactory
 from edge_client.drafting import DraftThread
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import EngineError
-from opensled.messages import DraftBlock, SamplingParams, Verdict
-from opensled.noise import noise_key
-from opensled.protocol import Truth, common_prefix
-from opensled.sampling import Sampler
+from opensled.core.errors import EngineError
+from opensled.core.messages import DraftBlock, SamplingParams, Verdict
+from opensled.core.noise import noise_key
+from opensled.core.protocol import Truth, common_prefix
+from opensled.core.sampling import Sampler
 from opensled_testbed.dual_trigger import DualTrigger
 from opensled_testbed.emulation import paced
 from opensled_testbed.emulation.paced import PacedFactory

@@ -10,8 +10,8 @@ import json
 
 import pytest
 
-from opensled.errors import NotFound, UsageError
-from opensled.messages import SamplingParams
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.messages import SamplingParams
 from opensled_testbed.emulation import emulated_accelerator as accelerator
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece

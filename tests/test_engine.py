@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from opensled import noise
-from opensled.errors import EngineError, NonFiniteLogits, SelfTestFailed
-from opensled.messages import SamplingParams
+from opensled.core import noise
+from opensled.core.errors import EngineError, NonFiniteLogits, SelfTestFailed
+from opensled.core.messages import SamplingParams
 from tests.tiny_models import VOCABULARY, random_model
 from verify_server.engine import sdpa
 from verify_server.engine.base import SampleRequest, Segment

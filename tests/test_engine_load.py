@@ -16,7 +16,7 @@ import transformers
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from opensled.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
+from opensled.core.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
 from tests.tiny_models import random_model
 from verify_server.engine import guards, kv_memory, loading, sdpa
 from verify_server.engine.packing import Attend

@@ -10,7 +10,7 @@ import pytest
 
 from http_api.app import build_app
 from http_api.exchange import HEADER, LONGEST_PATH, Exchanges
-from opensled.messages import Open
+from opensled.core.messages import Open
 from tests.fake_backend import FakeBackend, chat
 from tests.http_serving import asking, http_serving
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving

@@ -16,9 +16,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageError, VocabularyMismatch
-from opensled.messages import SamplingParams
-from opensled.store import model_path
+from opensled.core.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.core.messages import SamplingParams
+from opensled.models.store import model_path
 from opensled_testbed.reference import Reference
 from opensled_training.vision.exit_model import exit_model
 from tests.fakes import FakeEngine, FakeText

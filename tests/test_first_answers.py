@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.first_answer import QUESTIONS, TOKENS, ask, difference, is_right
-from opensled.messages import ChatMessage
-from opensled.store import FETCHABLE, fetched_folder
+from opensled.core.messages import ChatMessage
+from opensled.models.store import FETCHABLE, fetched_folder
 from opensled_testbed.gguf_reference import GgufReference
 from verify_server.config import ServeConfig
 from verify_server.served_model import ServedModel, load

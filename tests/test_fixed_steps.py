@@ -175,7 +175,7 @@ def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
 
 
 def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -> None:
-    from opensled.errors import SelfTestFailed
+    from opensled.core.errors import SelfTestFailed
 
     model = model_of(network("llama"))
     assert check_fixed(model, FixedSteps(model, uncaptured), is_exact=False) == 8

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import NotFound
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import NotFound
+from opensled.core.messages import Open, SamplingParams
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed import fleet_check
 from opensled_testbed.fleet_check import ask_all, edges_of, main
 from opensled_testbed.processes import Process

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import Unsupported
-from opensled.exposition import MetricsPort
-from opensled.messages import Draft, DraftBlock, DraftToken, Open
-from opensled.metrics import Histogram, Metric
-from opensled.scrape import scrape
+from opensled.core.errors import Unsupported
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open
+from opensled.metrics.exposition import MetricsPort
+from opensled.metrics.registry import Histogram, Metric
+from opensled.metrics.scrape import scrape
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked
 from tests.system import until

@@ -8,9 +8,9 @@ from math import inf, log
 import numpy as np
 import pytest
 
-from opensled.errors import InvalidRequest
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
 from tests.rule_contract import decide_alone
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
 from verify_server.acceptance.fly import Fly

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from opensled import fork_server
-from opensled.errors import EngineError, Overloaded
-from opensled.fork_frames import ForkLimits
-from opensled.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
+from opensled.core.errors import EngineError, Overloaded
+from opensled.process import fork_server
+from opensled.process.fork_frames import ForkLimits
+from opensled.process.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
 from tests.ended import require_end
 
 LIMITS = ForkLimits(seconds=0.3, memory=64 << 20)

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.attacks import floods
 from benchmarks.attacks.connection import Peer
 from benchmarks.attacks.front import CONFIGURATION, fronted, haproxy, write_certificate
-from opensled.errors import NotFound
+from opensled.core.errors import NotFound
 from tests.serving import finish, linked, serving
 from tests.test_attacks import TENANTS, again
 

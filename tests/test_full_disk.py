@@ -14,9 +14,10 @@ import pytest
 
 from edge_client.terminal.chat_commands import Conversation
 from hw_profiles import calibration, catalog
-from opensled import cli, package_index, pull
-from opensled.errors import ModelError, Unreachable, UsageError
-from opensled.files import write_whole
+from opensled.cli import main as cli
+from opensled.core.errors import ModelError, Unreachable, UsageError
+from opensled.core.files import write_whole
+from opensled.models import package_index, pull
 from tests.test_pull import WEIGHTS, cached, complaint, index, wheel  # noqa: F401  a fixture
 
 FREE = 3_100_000

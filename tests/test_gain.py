@@ -16,9 +16,9 @@ from edge_client.checks.server_speed import ServerSpeed, check_server_speed, own
 from edge_client.checks.trial import GainReport, Prediction, predicted
 from edge_client.config import DoctorConfig
 from hw_profiles.speculation import WORTH, RoundCosts
-from opensled.errors import Overloaded
-from opensled.messages import Limits
-from opensled.printable import digits
+from opensled.core.errors import Overloaded
+from opensled.core.messages import Limits
+from opensled.core.printable import digits
 from tests.fakes import FakeEngine
 from tests.golden_boards import BOARDS, plant
 from tests.serving import linked, serving

@@ -15,8 +15,17 @@ from dataclasses import dataclass
 import pytest
 
 from edge_client.link import GrpcStream, Link
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, SamplingParams, Verdict
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import (
+    Draft,
+    DraftBlock,
+    DraftToken,
+    Failure,
+    Open,
+    Opened,
+    SamplingParams,
+    Verdict,
+)
 from opensled_testbed.soak.liar import SURE
 from scheduler.goodput.policy import Goodput
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation

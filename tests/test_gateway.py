@@ -7,9 +7,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from opensled import codec
-from opensled.errors import Unauthorized, Unreachable
-from opensled.messages import Failure, Moved, Open, Opened, SamplingParams
+from opensled.core.errors import Unauthorized, Unreachable
+from opensled.core.messages import Failure, Moved, Open, Opened, SamplingParams
+from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fakes import continuation
 from tests.raw_wire import raw_stream

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from opensled.tokenizer import TargetTokenizer
+from opensled.text.tokenizer import TargetTokenizer
 from tests.fake_target import _Text
 from tests.fakes import continuation
 from tests.http_serving import CONFIG, HI, asking, said

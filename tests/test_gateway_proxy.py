@@ -7,8 +7,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from opensled import codec
-from opensled.messages import Draft, DraftBlock, DraftToken, Open, Opened, SamplingParams, Verdict
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, Opened, SamplingParams, Verdict
+from opensled.wire import codec
 from tests.fakes import continuation
 from tests.raw_wire import raw_stream
 from tests.replicas import cluster

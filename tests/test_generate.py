@@ -10,7 +10,7 @@ import pytest
 from edge_client import command
 from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal import tail
-from opensled import cli
+from opensled.cli import main as cli
 from opensled_testbed.processes import Process
 from tests import vt
 from tests.fake_backend import WORDS, FakeBackend

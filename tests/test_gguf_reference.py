@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opensled.store import model_file, model_path
+from opensled.models.store import model_file, model_path
 from opensled_testbed.forcing import follow
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.reference import Reference

@@ -10,11 +10,11 @@ import gguf
 import numpy as np
 import pytest
 
-from opensled import gguf_file
-from opensled.errors import NotFound, OpenSledError, UnsupportedModel, VocabularyMismatch
-from opensled.gguf_file import read_metadata
-from opensled.llama import LlamaModel
-from opensled.store import model_file
+from opensled.core.errors import NotFound, OpenSledError, UnsupportedModel, VocabularyMismatch
+from opensled.models import gguf_file
+from opensled.models.gguf_file import read_metadata
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file
 from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
 from tests.tiny_drafts import TOKENIZER_JSON
 from tests.tiny_gguf import add_tokenizer, random_gguf, save

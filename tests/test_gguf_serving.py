@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from opensled.store import heldout_path, model_path
+from opensled.models.store import heldout_path, model_path
 from opensled_testbed.forcing import follow
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference

@@ -12,12 +12,12 @@ import gguf
 import pytest
 from transformers import AutoTokenizer
 
-from opensled.chat_render import ChatRenderer, TemplateRefused
-from opensled.errors import InvalidRequest, NotFound, Unsupported, UnsupportedModel, VocabularyMismatch
-from opensled.gguf_file import read_metadata
-from opensled.llama import LlamaModel
-from opensled.messages import ChatMessage, Tool
-from opensled.store import model_file, model_path
+from opensled.core.errors import InvalidRequest, NotFound, Unsupported, UnsupportedModel, VocabularyMismatch
+from opensled.core.messages import ChatMessage, Tool
+from opensled.models.gguf_file import read_metadata
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file, model_path
+from opensled.text.chat_render import ChatRenderer, TemplateRefused
 from tests.tiny_gguf import add_tokenizer, random_gguf, save, sentencepiece_gguf
 from verify_server.text.gguf_text import PROBES, GgufText
 from verify_server.text.gguf_tokenizer import FAMILIES

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.gguf_file import read_head
+from opensled.models.gguf_file import read_head
 from tests.gguf_zoo import VOCABULARY, Zoo, llama_logits, quantize, write
 from verify_server.engine import gguf_model, loading
 from verify_server.engine.base import Segment

@@ -17,9 +17,9 @@ from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from opensled.messages import MATCH
-from opensled.noise import noise_key
-from opensled.store import model_path
+from opensled.core.messages import MATCH
+from opensled.core.noise import noise_key
+from opensled.models.store import model_path
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 from tests.fakes import MemoryNetwork, Weather

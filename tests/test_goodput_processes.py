@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 from openai import OpenAI
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 from tests.test_processes import client_of, edge, prompts

@@ -17,7 +17,7 @@ from benchmarks.gpu.heard import summarise
 from benchmarks.gpu.replay import NO_ID, Recording, ServerReplay, prompt_of, write_texts
 from benchmarks.gpu.streams import Heard
 from hw_profiles import catalog
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from verify_server.drafting.base import Ask
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from tests.tiny_models import random_model
 from verify_server.engine import loading
 from verify_server.engine.torch_engine import TorchEngine, load

@@ -14,7 +14,7 @@ from benchmarks.gpu.answer_judge import Judge
 from benchmarks.gpu.answer_texts import Draft, Writer, questions
 from benchmarks.gpu.checks import Check, run_checks
 from benchmarks.gpu.stage import Stage
-from opensled.store import model_path
+from opensled.models.store import model_path
 from verify_server.engine.torch_engine import TorchEngine, load
 
 TINY = str(model_path("tiny"))

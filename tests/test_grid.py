@@ -18,7 +18,7 @@ from benchmarks.grid_document import Axes, begun, read, without
 from benchmarks.grid_fill import place_of
 from benchmarks.grid_place import Place, PlaceCapacity, answers
 from benchmarks.program import write_json
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 from opensled_testbed.report.grid_verdict import told, verdict
 from opensled_testbed.tuning import TRIGGERS

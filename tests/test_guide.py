@@ -13,8 +13,8 @@ import pytest
 import regex
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from opensled.errors import EngineError, InvalidRequest, TruthConflict, Unsupported
-from opensled.messages import Guide
+from opensled.core.errors import EngineError, InvalidRequest, TruthConflict, Unsupported
+from opensled.core.messages import Guide
 from tests.guiding import (
     EOS,
     IM_END,
@@ -270,7 +270,7 @@ def test_a_long_chain_of_references_does_not_end_the_server():
     """The compiler recurses; on a usual stack this is a segmentation fault."""
     code = """
 import json
-from opensled.messages import Guide
+from opensled.core.messages import Guide
 from tests.guiding import tiny
 links = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(1200)}
 schema = json.dumps({"$ref": "#/$defs/d0", "$defs": {**links, "d1200": {"type": "integer"}}}, separators=(",", ":"))

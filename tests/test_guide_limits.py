@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from opensled.errors import InvalidRequest, Overloaded
-from opensled.fork_frames import ForkLimits
-from opensled.fork_server import STOP, Cancelled, ForkServer, Stop
-from opensled.messages import Guide, Tool
+from opensled.core.errors import InvalidRequest, Overloaded
+from opensled.core.messages import Guide, Tool
+from opensled.process.fork_frames import ForkLimits
+from opensled.process.fork_server import STOP, Cancelled, ForkServer, Stop
 from tests.guiding import EOS, PADDED, TINY, schema_guide, tiny
 from verify_server.text import grammar_compiler, tool_grammar
 from verify_server.text.guide import GrammarMemory, GuideCompiler

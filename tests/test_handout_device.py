@@ -16,8 +16,8 @@ from edge_client.adapted import draft_fetch, shelf
 from edge_client.adapted.command import pull_draft, pulled
 from edge_client.adapted.config import DraftPullConfig
 from edge_client.adapted.shelf import DraftShelf
-from opensled import paired, store
-from opensled.errors import (
+from opensled.cli import paired
+from opensled.core.errors import (
     DraftRefused,
     ModelError,
     NotFound,
@@ -27,6 +27,7 @@ from opensled.errors import (
     UsageError,
     VocabularyMismatch,
 )
+from opensled.models import store
 from tests.handed_out import GGUF, KITCHEN, STRANGER, WEIGHTS, SaidLink, handed, manifest, signed
 
 OTHER = WEIGHTS[::-1]
@@ -259,7 +260,7 @@ def test_the_signer_of_the_current_draft_is_remembered():
 
 
 def test_pull_says_where_adapted_drafts_come_from():
-    from opensled.pull import ready
+    from opensled.models.pull import ready
 
     with pytest.raises(NotFound, match="opensled drafts pull"):
         ready("adapted")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli
-from opensled.errors import OpenSledError, UsageError
+from opensled.cli import main as cli
+from opensled.core.errors import OpenSledError, UsageError
 from opensled.handout.signature import Signed, read_signer
 from tests.handed_out import GGUF, KEY, KITCHEN, WEIGHTS, adapted, manifest, store_with
 from verify_server.command import serve

@@ -17,11 +17,18 @@ import pytest
 
 from edge_client.adapted import draft_fetch
 from edge_client.adapted.command import pulled
-from opensled import store
-from opensled.codec import SERVICE_NAME
-from opensled.errors import InvalidRequest, NotFound, OpenSledError, Overloaded, Unauthorized, Unsupported
+from opensled.core.errors import (
+    InvalidRequest,
+    NotFound,
+    OpenSledError,
+    Overloaded,
+    Unauthorized,
+    Unsupported,
+)
 from opensled.handout.draft_codec import draft_request
 from opensled.handout.signature import Signer
+from opensled.models import store
+from opensled.wire.codec import SERVICE_NAME
 from tests.fakes import continuation
 from tests.handed_out import KEY, KITCHEN, WEIGHTS, hand_out, handed, manifest, store_with
 from tests.replicas import Cluster

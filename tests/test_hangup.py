@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from opensled import ending
+from opensled.process import ending
 from opensled_testbed.processes import Process
 from tests.fake_target import cycle
 from tests.gated_target import GATE

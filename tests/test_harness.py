@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from edge_client.config import DeviceConfig
 from edge_client.device import connect
 from http_api.app import build_app
-from opensled.messages import Open, SamplingParams
+from opensled.core.messages import Open, SamplingParams
 from tests.http_serving import asking, http_serving
 from tests.system import running
 from tests.test_prompt_logprobs import through

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
-from opensled.messages import SamplingParams
-from opensled.store import model_path
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.core.messages import SamplingParams
+from opensled.models.store import model_path
 from opensled_testbed.reference import Reference
 from opensled_training.heads.window_attention import WindowAttention
 from scheduler.fcfs import Fcfs

@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from opensled.errors import NotFound, UnsupportedModel
-from opensled.store import model_path
+from opensled.core.errors import NotFound, UnsupportedModel
+from opensled.models.store import model_path
 from tests.fakes import FakeText
 from verify_server.config import ServeConfig
 from verify_server.engine import torch_engine

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 from opensled_training.heads.window_attention import WindowAttention
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.heads import HEADS

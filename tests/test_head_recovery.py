@@ -10,8 +10,8 @@ import asyncio
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.messages import SamplingParams
-from opensled.store import model_path
+from opensled.core.messages import SamplingParams
+from opensled.models.store import model_path
 from opensled_testbed.reference import Reference
 from tests.fakes import IMPATIENT, Weather
 from tests.system import ask, running

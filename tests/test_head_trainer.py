@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.errors import NotFound, UsageError
-from opensled.messages import ChatMessage
-from opensled.store import model_file
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.messages import ChatMessage
+from opensled.models.store import model_file
 from opensled_training.heads import capture, command, trainer
 from opensled_training.heads.config import TrainHeadConfig
 from opensled_training.heads.heldout import Walk, agreed, tokens_per_step

@@ -10,10 +10,10 @@ import time
 import jsonschema
 import pytest
 
-from opensled.errors import InvalidRequest, RequestError, Unsupported
-from opensled.held_schema import MAX_NODES, held
-from opensled.messages import Guide, Tool
-from opensled.schema_keywords import is_pattern
+from opensled.core.errors import InvalidRequest, RequestError, Unsupported
+from opensled.core.messages import Guide, Tool
+from opensled.text.held_schema import MAX_NODES, held
+from opensled.text.schema_keywords import is_pattern
 from tests.guiding import EOS, completes, decode, ids, may_follow, schema_guide, tiny
 from tests.random_schemas import document, tools
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.remote import RemoteSession
-from opensled import codec
-from opensled.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
-from opensled.messages import Open, SamplingParams, Verdict
-from opensled.protocol import Truth
+from opensled.core.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
+from opensled.core.messages import Open, SamplingParams, Verdict
+from opensled.core.protocol import Truth
+from opensled.wire import codec
 from relay.survival import Survival
 from tests.fakes import (
     POISON,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from tests.fakes import EOS, FakeEngine, OracleDrafter, continuation
 from tests.system import ask
 from tests.test_hierarchy import errs

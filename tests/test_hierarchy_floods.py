@@ -14,8 +14,8 @@ import pytest
 
 from edge_client.link import Link
 from edge_client.remote import RetryPolicy
-from opensled.errors import Overloaded
-from opensled.messages import ChatMessage, Open, SamplingParams
+from opensled.core.errors import Overloaded
+from opensled.core.messages import ChatMessage, Open, SamplingParams
 from opensled_testbed.soak import floods
 from relay.opening import Relay
 from relay.uplink import Upstream

@@ -11,9 +11,9 @@ from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, STALL, Offline
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled.answer import Task
-from opensled.errors import ProtocolError, Unreachable
-from opensled.messages import Draft, Guide, Open, SamplingParams, Verdict
+from opensled.core.answer import Task
+from opensled.core.errors import ProtocolError, Unreachable
+from opensled.core.messages import Draft, Guide, Open, SamplingParams, Verdict
 from tests.devices import TOKENIZER, OracleFactory
 from tests.fakes import FakeEngine, continuation
 from tests.outages import INFO, LostStream, Outages

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from edge_client.remote import RetryPolicy
-from opensled import codec
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, TruthConflict, Unreachable
-from opensled.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
+from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, TruthConflict, Unreachable
+from opensled.core.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
+from opensled.wire import codec
 from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.system import ask, until
 from tests.test_hierarchy import errs

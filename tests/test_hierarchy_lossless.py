@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from tests.fakes import Weather
 from tests.system import ask
 from tests.test_lossless import STORM, cases, check, factory

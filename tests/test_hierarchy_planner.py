@@ -12,7 +12,7 @@ from statistics import fmean
 
 import pytest
 
-from opensled.cli import main
+from opensled.cli.main import main
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings, tiers
 from opensled_testbed.planner.hierarchy_map import LOADS, points

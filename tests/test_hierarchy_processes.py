@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 from tests.test_processes import STORY, client_of, edge, serve

@@ -11,7 +11,7 @@ import pytest
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation

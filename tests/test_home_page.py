@@ -8,8 +8,8 @@ import shlex
 import pytest
 
 import opensled
-from opensled.cli import CONFIGS, VERBS, parse_flags
-from opensled.config import options
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, VERBS, parse_flags
 from opensled.service.config import known_service
 from opensled.service.service_flags import checked
 from tests.home_check import NOT_HERE, PLACES, Walk

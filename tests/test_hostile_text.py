@@ -12,12 +12,13 @@ from edge_client import command
 from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.chat_view import View
 from edge_client.terminal.colour import Palette
-from opensled import cli, logs
-from opensled.errors import InvalidRequest
-from opensled.printable import visible, visible_line
-from opensled.scrape import Between
-from opensled.top_figures import figures
-from opensled.top_view import frame
+from opensled.cli import main as cli
+from opensled.core.errors import InvalidRequest
+from opensled.core.printable import visible, visible_line
+from opensled.metrics.scrape import Between
+from opensled.metrics.top_figures import figures
+from opensled.metrics.top_view import frame
+from opensled.process import logs
 from tests.fake_backend import FakeBackend, call, chat
 from tests.test_top import AFTER, BEFORE, GATEWAY
 

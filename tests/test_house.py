@@ -10,12 +10,12 @@ import pytest
 
 from benchmarks import house
 from benchmarks.house_source import SourceTree, branches, checkout
-from opensled.config import options
-from opensled.errors import UsageError
+from opensled.cli.config import options
+from opensled.core.errors import UsageError
 from verify_server.config import ServeConfig
 
 OPTIONS = """
-    from opensled.config import option
+    from opensled.cli.config import option
     from opensled.shared import Shared as Base
 
     raise SystemExit("a tree that is counted is never imported")
@@ -27,18 +27,18 @@ OPTIONS = """
 """
 MINI = {
     "opensled/__init__.py": "",
-    "opensled/turns.py": "A = 1\nB, C = 2, -3\n_D: int = 4 * 1024\nE = A\nF = True\nG = (1, 2)\n",
+    "opensled/core/turns.py": "A = 1\nB, C = 2, -3\n_D: int = 4 * 1024\nE = A\nF = True\nG = (1, 2)\n",
     "opensled/v1/verify_pb2.py": "X = 1\nclass Generated: ...\n",
     "opensled/base.py": "class Shared:\n    both: int = option(1, '')\n    parent: int = option(1, '')\n",
     "opensled/shared.py": "from opensled.base import Shared as Shared\n",
-    "opensled/codec.py": "",
+    "opensled/wire/codec.py": "",
     "opensled/handout/draft_codec.py": "",
     "verify_server/config.py": OPTIONS,
     "verify_server/kv/__init__.py": "",
     "verify_server/kv/pool.py": "class Pool:\n    size: int\nclass _Private: ...\n",
     "scheduler/plan.py": """
         from opensled import turns
-        from opensled.turns import B
+        from opensled.core.turns import B
         from verify_server.kv.pool import Pool as KVPool
 
         class View:
@@ -80,7 +80,7 @@ def test_a_tree_is_counted_by_its_text(tree: SourceTree) -> None:
 
 def test_a_pattern_of_the_core_stays_in_its_folder(tree: SourceTree) -> None:
     core = house.core_files(tree)
-    assert core["codec"] == ["opensled/codec.py"]
+    assert core["codec"] == ["opensled/wire/codec.py"]
     assert core["kv"] == ["verify_server/kv/pool.py"]
     assert core["session"] == []
 
@@ -97,8 +97,8 @@ def test_a_pattern_of_the_core_stays_in_its_folder(tree: SourceTree) -> None:
     ],
 )
 def test_branches(tree: SourceTree, text: str, count: int) -> None:
-    tree.texts["opensled/codec.py"] = text
-    assert branches(tree.module("opensled/codec.py")) == count
+    tree.texts["opensled/wire/codec.py"] = text
+    assert branches(tree.module("opensled/wire/codec.py")) == count
 
 
 def test_a_block_meets_what_its_functions_name(tree: SourceTree) -> None:

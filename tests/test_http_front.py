@@ -10,10 +10,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from opensled.address import web_address
-from opensled.errors import OpenSledError, UsageError
-from opensled.messages import Open
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.messages import Open
+from opensled.net.address import web_address
+from opensled.text.tokenizer import TargetTokenizer
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fake_target import _Text, cycle
 from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, said

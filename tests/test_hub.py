@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled.errors import ModelError
-from opensled.hub import pin_file, pinned
+from opensled.core.errors import ModelError
+from opensled.models.hub import pin_file, pinned
 
 COMMIT, NEWER = "a" * 40, "b" * 40
 FILES = {"config.json": b"{}", "model.safetensors": b"weights"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.hub_names import HubName, chosen, gguf_models, parse
-from opensled.model_pairs import PAIRS, pair_of
+from opensled.models.hub_names import HubName, chosen, gguf_models, parse
+from opensled.models.model_pairs import PAIRS, pair_of
 
 
 @pytest.mark.parametrize(

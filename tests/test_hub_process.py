@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.emulation.emulated_accelerator import VARIABLE, environment, settings
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet, Group, Hub, Server

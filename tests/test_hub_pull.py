@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import download, store
-from opensled.hub import pin_file, read_pin
+from opensled.models import download, store
+from opensled.models.hub import pin_file, read_pin
 from tests.hub_server import (
     FETCHED,
     FOLDER,

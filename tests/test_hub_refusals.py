@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled import download
+from opensled.models import download
 from tests.hub_server import FOLDER, NAME, OLDER, HubServer, complaint, files, folder, prepared, pull, running
 
 

@@ -14,11 +14,11 @@ from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from edge_client.sent_images import MOST, SentImages
 from edge_client.served_target import TargetMemory
-from opensled.images import Image, ImageFacts
-from opensled.messages import SamplingParams, Verdict
-from opensled.noise import gumbel
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.core.images import Image, ImageFacts
+from opensled.core.messages import SamplingParams, Verdict
+from opensled.core.noise import gumbel
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from tests.tiny_drafts import tiny_info
 
 PLACEHOLDER, WIDTH, KEY = 7, 40, bytes(range(16))

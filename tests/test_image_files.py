@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from opensled import images
-from opensled.errors import InvalidRequest, NotFound, Unsupported
-from opensled.images import MAX_PIXELS, MAX_SIDE, Image, ImageFacts, expanded, starts_of
+from opensled.core import images
+from opensled.core.errors import InvalidRequest, NotFound, Unsupported
+from opensled.core.images import MAX_PIXELS, MAX_SIDE, Image, ImageFacts, expanded, starts_of
 from tests.vision_models import picture
 from verify_server.vision.decoding import pixels_of
 

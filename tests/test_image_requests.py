@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from http_api.bodies import MAX_BODY, MAX_IMAGE_BODY
-from opensled.images import MAX_IMAGE_BYTES, MAX_IMAGES, ImageFacts, TurnImage, digest_of
+from opensled.core.images import MAX_IMAGE_BYTES, MAX_IMAGES, ImageFacts, TurnImage, digest_of
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.vision_models import picture
 

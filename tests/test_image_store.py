@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from opensled.errors import InvalidRequest, MissingImage, Overloaded
-from opensled.images import Image, digest_of
+from opensled.core.errors import InvalidRequest, MissingImage, Overloaded
+from opensled.core.images import Image, digest_of
 from tests.vision_models import picture
 from verify_server.vision.image_store import ImageStore
 

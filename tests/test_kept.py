@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import UsageError
-from opensled.messages import DraftToken, Guide, SamplingParams, TreeNode
+from opensled.core.errors import UsageError
+from opensled.core.messages import DraftToken, Guide, SamplingParams, TreeNode
 from opensled_training.distil.shard_batches import batch_of, read_shard
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving

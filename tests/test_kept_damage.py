@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opensled.errors import UsageError, VocabularyMismatch
+from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled_training.adapting.material import read_kept
 from verify_server.kept.kept_store import KeptStore
 from verify_server.kept.kept_text import KeptText

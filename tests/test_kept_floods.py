@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from opensled.messages import Open, Opened
+from opensled.core.messages import Open, Opened
 from opensled_training.distil.shard_batches import read_shard
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opensled import cli
-from opensled.errors import NotFound, UsageError
+from opensled.cli import main as cli
+from opensled.core.errors import NotFound, UsageError
 from verify_server.kept import kept_store as module
 from verify_server.kept.kept_store import KeptStore
 from verify_server.kept.kept_text import TOP, KeptText

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from opensled.files import write_whole
+from opensled.core.files import write_whole
 from opensled_testbed.processes import Process, free_port
 from tests.gated_target import GATE, reached
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from opensled import remembered
-from opensled.errors import SelfTestFailed
+from opensled.core.errors import SelfTestFailed
+from opensled.models import remembered
 from tests.tiny_models import random_model
 from verify_server.engine import geometry, known_geometry, loading, sdpa, selftest, short_model
 from verify_server.engine.base import Segment

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from opensled.cli import CONFIGS, _parser
-from opensled.config import options
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, _parser
 from tests.manifests import (
     ACCESS,
     FOLDER,

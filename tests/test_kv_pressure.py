@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine, continuation

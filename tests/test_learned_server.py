@@ -9,7 +9,7 @@ import torch
 
 from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
 from hw_profiles.step_cost import Roofline
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server

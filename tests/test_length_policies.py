@@ -18,8 +18,8 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.lengths.words import draft_status
 from edge_client.prompt_config import GenerateConfig
-from opensled.errors import UsageError
-from opensled.messages import DraftToken, Limits
+from opensled.core.errors import UsageError
+from opensled.core.messages import DraftToken, Limits
 
 
 class Pairs(DraftLengthPolicy):

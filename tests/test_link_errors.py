@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from edge_client.link_errors import explain
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized
+from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.serving import linked, serving
 from verify_server.security import Tls

@@ -10,9 +10,9 @@ import pytest
 
 from edge_client import link as links
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled import codec
-from opensled.errors import ProtocolError, Unreachable
-from opensled.messages import Moved, Open
+from opensled.core.errors import ProtocolError, Unreachable
+from opensled.core.messages import Moved, Open
+from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked, serving

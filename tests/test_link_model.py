@@ -9,7 +9,7 @@ import pytest
 
 from hw_profiles import catalog
 from hw_profiles.profiles import Quantity
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.link_model import CORRELATION, MIN_RTO_S, TAILS, LinkModel, Way, Wire, way
 
 LINKS = catalog.names("links")

@@ -14,8 +14,8 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from opensled.errors import Unreachable
-from opensled.messages import Draft, DraftBlock, DraftToken, Open
+from opensled.core.errors import Unreachable
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server import service

@@ -12,9 +12,9 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled.answer import Task
-from opensled.errors import Overloaded, UsageError
-from opensled.messages import (
+from opensled.core.answer import Task
+from opensled.core.errors import Overloaded, UsageError
+from opensled.core.messages import (
     Draft,
     DraftBlock,
     DraftToken,

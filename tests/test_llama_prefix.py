@@ -14,8 +14,8 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from opensled.llama import LlamaModel
-from opensled.step_threads import StepThreads
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from verify_server.engine import llamacpp

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opensled.llama import LlamaModel
-from opensled.messages import DraftBlock
-from opensled.step_threads import StepThreads
+from opensled.core.messages import DraftBlock
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from tests.tree_drafts import grown, paths, tree

@@ -11,10 +11,10 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
-from opensled.llama import LlamaModel
-from opensled.step_threads import StepThreads
-from opensled.store import model_file
+from opensled.core.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
+from opensled.models.store import model_file
 from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES, llama_probe, llamacpp

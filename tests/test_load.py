@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from opensled.errors import NotFound, UsageError
-from opensled.messages import ChatMessage
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.messages import ChatMessage
 from opensled_testbed.baselines import past_hubs
 from opensled_testbed.fleet import Server, read_fleet
 from opensled_testbed.load.chats import read_chats

@@ -8,9 +8,9 @@ import pytest
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.remote import RetryPolicy
-from opensled.errors import UsageError
-from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
-from opensled.protocol import Truth
+from opensled.core.errors import UsageError
+from opensled.core.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
+from opensled.core.protocol import Truth
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.device_drafts import recorded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled.load_thread import in_thread_that_ends
+from opensled.process.load_thread import in_thread_that_ends
 
 # The threads of a process after a load with one thread, and after one with two. The fewest of a second count: a thread
 # that has ended takes a moment to leave the kernel's list.

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edge_client import loading_server
 from edge_client.link import Endpoint, Link
-from opensled.errors import Loading, Unreachable
+from opensled.core.errors import Loading, Unreachable
 from opensled_testbed.processes import Process, free_port
 from tests.slow_start import DONE, PIPE
 from verify_server import service

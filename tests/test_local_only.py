@@ -13,11 +13,11 @@ from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
 from edge_client.prompt_config import GenerateConfig
 from edge_client.served_target import TargetMemory
-from opensled.answer import LOCAL_ONLY, Task
-from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
-from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
-from opensled.noise import noise_key
-from opensled.store import model_file, model_path
+from opensled.core.answer import LOCAL_ONLY, Task
+from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
+from opensled.core.messages import ChatMessage, Guide, SamplingParams, ToolCall
+from opensled.core.noise import noise_key
+from opensled.models.store import model_file, model_path
 from tests.devices import TOKENIZER, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import POISON, OracleDrafter, continuation, next_token

@@ -11,8 +11,10 @@ import warnings
 import httpx
 import pytest
 
-from opensled import cli, logs, models_command
-from opensled.errors import EngineError, NotFound
+from opensled.cli import main as cli
+from opensled.core.errors import EngineError, NotFound
+from opensled.models import models_command
+from opensled.process import logs
 from opensled_testbed.processes import Process
 
 CHAT = "/v1/chat/completions"

@@ -14,9 +14,9 @@ from edge_client.drafters.base import ModelDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftBlock, DraftToken, SamplingParams, Verdict
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftBlock, DraftToken, SamplingParams, Verdict
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
 from tests.test_edge_loop import PROMPT, Script, Watched

@@ -18,10 +18,10 @@ from edge_client.generate import generate
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.profiles import DraftSpeed
-from opensled.errors import UsageError
-from opensled.messages import Draft, Limits, SamplingParams, Verdict
-from opensled.protocol import Truth, common_prefix
-from opensled.turns import Turn
+from opensled.core.errors import UsageError
+from opensled.core.messages import Draft, Limits, SamplingParams, Verdict
+from opensled.core.protocol import Truth, common_prefix
+from opensled.core.turns import Turn
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import read_fleet
 from opensled_testbed.load.records import RequestRecord

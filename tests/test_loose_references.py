@@ -17,9 +17,9 @@ import pytest
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RetryPolicy
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
-from opensled.store import model_path
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.models.store import model_path
 from opensled_testbed.loose_reference import Decided, FlyLaw, LooseReference, PadLaw
 from opensled_testbed.reference import Reference, Sampling, key_of_seed
 from scheduler.fcfs import Fcfs

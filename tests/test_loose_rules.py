@@ -15,11 +15,11 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.remote import RetryPolicy
 from edge_client.telemetry import Telemetry
 from http_api.responses import total, usage
-from opensled.answer import Stats
-from opensled.codec import decode_server, encode_server
-from opensled.errors import InvalidRequest, ProtocolError, Unsupported, UsageError
-from opensled.messages import Guide, Open, SamplingParams, Verdict
-from opensled.origins import colour_of
+from opensled.core.answer import Stats
+from opensled.core.errors import InvalidRequest, ProtocolError, Unsupported, UsageError
+from opensled.core.messages import Guide, Open, SamplingParams, Verdict
+from opensled.text.origins import colour_of
+from opensled.wire.codec import decode_server, encode_server
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, Weather, continuation
 from tests.gated_target import SlowEngine

@@ -15,9 +15,9 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.remote import RetryPolicy
-from opensled.messages import MATCH, SamplingParams
-from opensled.noise import noise_key
-from opensled.store import heldout_path, model_path
+from opensled.core.messages import MATCH, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.models.store import heldout_path, model_path
 from opensled_testbed.dual_trigger import DualTrigger
 from opensled_testbed.reference import Reference, Sampling
 from tests.fakes import Weather

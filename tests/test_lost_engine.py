@@ -9,8 +9,8 @@ import asyncio
 
 import pytest
 
-from opensled.errors import EngineLost
-from opensled.messages import DraftToken
+from opensled.core.errors import EngineLost
+from opensled.core.messages import DraftToken
 from tests.fakes import FakeEngine
 from tests.test_kv_pressure import PARAMS, Pressed
 from verify_server import step

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.errors import UnsupportedModel, UsageError
-from opensled.store import model_file, model_path
+from opensled.core.errors import UnsupportedModel, UsageError
+from opensled.models.store import model_file, model_path
 from tests.hypothesis_profiles import tried
 from tests.tiny_models import random_model
 from verify_server.engine import loading, memory_facts, torch_engine

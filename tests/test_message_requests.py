@@ -7,8 +7,8 @@ import json
 import pytest
 
 from http_api.bodies import IGNORED_HEADER
-from opensled.images import ImageFacts, TurnImage
-from opensled.messages import Guide, Tool
+from opensled.core.images import ImageFacts, TurnImage
+from opensled.core.messages import Guide, Tool
 from tests.fake_backend import FakeBackend, call
 from tests.message_cases import FORM, HI, IGNORED, LAMP, REFUSED, TURNS, called, text, user
 from tests.test_image_requests import DATA, TEXT, URL

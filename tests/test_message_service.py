@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from edge_client.remote import RemoteSession
-from opensled.answer import Task
-from opensled.errors import InvalidRequest, NotFound, Overloaded
-from opensled.messages import ChatMessage, Open, SamplingParams
+from opensled.core.answer import Task
+from opensled.core.errors import InvalidRequest, NotFound, Overloaded
+from opensled.core.messages import ChatMessage, Open, SamplingParams
 from tests.devices import device_on
 from tests.fakes import FakeEngine
 from tests.http_serving import asking, fake_engine, http_serving

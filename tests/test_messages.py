@@ -15,8 +15,8 @@ from http_api.bodies import MAX_BODY
 from http_api.exchange import Exchanges
 from http_api.guard import Access
 from http_api.openapi import description
-from opensled.answer import Chunk
-from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable
+from opensled.core.answer import Chunk
+from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from tests.fake_backend import STATS, WORDS, FakeBackend, call
 from tests.message_cases import HI, LAMP
 from tests.test_message_requests import PATHS, ask, refusal

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from edge_client import device_metrics, telemetry
 from edge_client.remote import RemoteSession
-from opensled.answer import Task
-from opensled.errors import OpenSledError, Overloaded, Unreachable
-from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
-from opensled.metrics import DraftCounts, Histogram, Metric
+from opensled.core.answer import Task
+from opensled.core.errors import OpenSledError, Overloaded, Unreachable
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
+from opensled.metrics.registry import DraftCounts, Histogram, Metric
 from tests.devices import device_on, read
 from tests.fakes import POISON, FakeEngine, OracleDrafter
 from tests.outages import LONG, device_that_loses

@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client import device_metrics
-from opensled.errors import OpenSledError
-from opensled.exposition import MetricsPort
-from opensled.metrics import (
+from opensled.core.errors import OpenSledError
+from opensled.metrics.exposition import MetricsPort
+from opensled.metrics.registry import (
     DraftCounts,
     Metric,
     draft_metrics,
@@ -144,7 +144,7 @@ def test_beyond_loopback_any_name_will_do():
 def test_nothing_is_loaded_unless_asked_for(capsys):
     code = (
         "import sys, edge_client.command, http_api.app\n"
-        "from opensled.metrics import metrics_port\n"
+        "from opensled.metrics.registry import metrics_port\n"
         "with metrics_port('', []): print('prometheus_client' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Moved, Open, SamplingParams, Verdict
+from opensled.core.messages import Moved, Open, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import FakeEngine, OracleDrafter

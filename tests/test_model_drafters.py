@@ -14,11 +14,11 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterOptions
-from opensled.errors import EngineError, NotFound, UnsupportedModel, VocabularyMismatch
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import gumbel, noise_key
-from opensled.penalties import Emitted
-from opensled.sampling import Sampler
+from opensled.core.errors import EngineError, NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import gumbel, noise_key
+from opensled.core.penalties import Emitted
+from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, pull
 from tests.tiny_drafts import TINY_DRAFT, tiny_info
 

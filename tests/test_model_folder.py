@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from opensled.errors import ModelError, NotFound, UnsupportedModel
-from opensled.messages import ChatMessage
-from opensled.store import model_path
+from opensled.core.errors import ModelError, NotFound, UnsupportedModel
+from opensled.core.messages import ChatMessage
+from opensled.models.store import model_path
 from tests.test_widened import source as source
 from tests.test_widened import stored as stored
 from verify_server.engine import loading
@@ -128,7 +128,7 @@ def test_what_cannot_be_one(source: Path, cache: Path, monkeypatch: pytest.Monke
         ):
             folder_of(str(source))
     with monkeypatch.context() as patch:
-        patch.setattr("opensled.download.free_bytes", lambda folder: 1_000_000)
+        patch.setattr("opensled.models.download.free_bytes", lambda folder: 1_000_000)
         with pytest.raises(ModelError, match="OPENSLED_CACHE_DIR"):
             folder_of(str(source))
     source.write_bytes(source.read_bytes()[:-5000])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from tests.fake_backend import FakeBackend, call
 from verify_server.config import model_names
 

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from edge_client.link import Endpoint, GrpcStream
-from opensled.answer import Task
-from opensled.errors import Unreachable
-from opensled.messages import Draft, DraftBlock, DraftToken, Moved, Open, Opened, SamplingParams
+from opensled.core.answer import Task
+from opensled.core.errors import Unreachable
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Moved, Open, Opened, SamplingParams
 from tests.devices import device_on
 from tests.fakes import FakeEngine, continuation
 from tests.replicas import cluster

@@ -16,9 +16,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from edge_client.device import connect
 from edge_client.prompt_config import GenerateConfig
-from opensled.errors import Unauthorized, Unreachable, UsageError
-from opensled.files import Identity, read_identity
-from opensled.messages import Open
+from opensled.core.errors import Unauthorized, Unreachable, UsageError
+from opensled.core.files import Identity, read_identity
+from opensled.core.messages import Open
 from opensled_testbed.credentials import LIFETIME, Authority, fleet_flags
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.fakes import FakeEngine, continuation

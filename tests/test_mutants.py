@@ -9,9 +9,9 @@ import pytest
 import verify_server.kv.prefix
 import verify_server.sequence
 import verify_server.session
-from opensled.messages import DraftBlock
-from opensled.noise import gumbel, hash_bits
-from opensled.protocol import Truth, common_prefix, cut
+from opensled.core.messages import DraftBlock
+from opensled.core.noise import gumbel, hash_bits
+from opensled.core.protocol import Truth, common_prefix, cut
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session

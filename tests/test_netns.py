@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled_testbed import namespaces, netem, netns, netns_hub, netns_machines
 from opensled_testbed.namespaces import MachineShare, cable, inside, limited, namespace
 from opensled_testbed.processes import Process

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from opensled.errors import InvalidRequest
-from opensled.messages import SamplingParams
-from opensled.noise import gumbel, hash_bits, mix64, noise_key, row_seed
-from opensled.sampling import Sampler, most_likely, nucleus
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import gumbel, hash_bits, mix64, noise_key, row_seed
+from opensled.core.sampling import Sampler, most_likely, nucleus
 
 KEY = noise_key(42)
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled import noise
+from opensled.core import noise
 from verify_server.engine import torch_noise
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from http_api.server import CLOSING, GRACE
-from opensled import notify
+from opensled.process import notify
 from opensled_testbed.processes import Process
 from verify_server.draining import longest_end
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from opensled import errors
+from opensled.core import errors
 from tests.observability import dashboard
 from tests.observability.dashboard import ROOT
 from tests.observability.names import ALERTS, OF_PROMETHEUS, RULES, grouped, series, used

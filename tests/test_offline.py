@@ -17,11 +17,11 @@ from edge_client.offline import watching
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
 from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
 from edge_client.remote import RetryPolicy
-from opensled.answer_text import AnswerText
-from opensled.errors import Unreachable
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
-from opensled.protocol import EndRules, Truth
-from opensled.sampling import Sampler
+from opensled.core.errors import Unreachable
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
+from opensled.core.protocol import EndRules, Truth
+from opensled.core.sampling import Sampler
+from opensled.text.answer_text import AnswerText
 from tests.devices import TOKENIZER
 from tests.fakes import EOS, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.outages import LIMITS, LONG, QUICK, Reader, device_that_loses

@@ -8,7 +8,7 @@ import pytest
 
 from http_api.app import build_app
 from http_api.responses import LOCAL_HEADER
-from opensled.answer import Chunk, Stats
+from opensled.core.answer import Chunk, Stats
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat
 
 PATH = "/v1/chat/completions"

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from edge_client.terminal.colour import CODES
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 from tests.fake_target import cycle

@@ -8,7 +8,7 @@ import pytest
 
 from http_api.calls import CallReader
 from http_api.ollama.whole_calls import WholeCalls
-from opensled.messages import ChatMessage, ToolCall
+from opensled.core.messages import ChatMessage, ToolCall
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
 from tests.ollama_bodies import TURN_ON
 

@@ -11,8 +11,8 @@ import pytest
 from http_api.app import build_app
 from http_api.bodies import MAX_BODY
 from http_api.guard import Access
-from opensled.answer import Chunk
-from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable
+from opensled.core.answer import Chunk
+from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat
 from tests.ollama_bodies import CHATS, WEBUI_GENERATE, WEBUI_UNLOAD
 from tests.test_ollama import ask, lines, refusal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import config
-from opensled.cli import CONFIGS, VERBS, _parser
+from opensled.cli import config
+from opensled.cli.main import CONFIGS, VERBS, _parser
 
 ROOT = Path(__file__).parents[1]
 PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in ("cluster.md", "operations.md"))

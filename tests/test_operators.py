@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
 from tests.fake_target import _Text
 from tests.fakes import OracleDrafter
 from tests.http_serving import CONFIG, HI, asking, http_serving, said

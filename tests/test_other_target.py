@@ -8,7 +8,7 @@ import pytest
 from edge_client import served_target
 from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import Unreachable, VocabularyMismatch
+from opensled.core.errors import Unreachable, VocabularyMismatch
 from tests.devices import TOKENIZER, OracleFactory, read
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked, serving

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
-from opensled.errors import Overloaded
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import Overloaded
+from opensled.core.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
 from tests.fakes import FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving

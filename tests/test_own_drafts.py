@@ -9,9 +9,9 @@ import pytest
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from opensled import codec
-from opensled.errors import InvalidRequest
-from opensled.messages import Draft, DraftBlock, DraftToken
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import Draft, DraftBlock, DraftToken
+from opensled.wire import codec
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
 from scheduler.goodput.policy import Goodput

@@ -12,7 +12,7 @@ import pytest
 
 import opensled
 from edge_client.drafters import plain_names
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.processes import Process
 
 # Below the home folder; docs/security.md ("What leaves a device") lists them.
@@ -22,7 +22,7 @@ DRAFTERS = (*plain_names(), "chain:cacheback,onnx", "accelerated:llamacpp")
 # Runs commands, each a list of words, in one process, which saves their imports.
 RUN_ALL = """
 import json, sys
-from opensled.cli import main
+from opensled.cli.main import main
 for words in json.loads(sys.argv[1]):
     assert main(words) == 0, words
 """

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
 from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, next_token

@@ -15,9 +15,8 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
 from edge_client.served_target import pads
-from opensled import codec
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import (
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import (
     Cancel,
     Draft,
     DraftBlock,
@@ -28,7 +27,9 @@ from opensled.messages import (
     SamplingParams,
     Verdict,
 )
-from opensled.padding import (
+from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
+from opensled.wire.padding import (
     FRAME_BYTES,
     METADATA,
     OPENING_BYTES,
@@ -39,7 +40,6 @@ from opensled.padding import (
     padded_size,
     padding,
 )
-from opensled.v1 import verify_pb2 as pb
 from tests.devices import device_on, read
 from tests.fakes import OracleDrafter, continuation
 from tests.replicas import cluster

@@ -16,12 +16,12 @@ from edge_client.terminal.colour import CODES
 from http_api.app import build_app
 from http_api.page.document import FILE, page, policy
 from http_api.page.views import conversation
-from opensled.answer import Chunk, Origin
-from opensled.errors import EngineError, Overloaded, Unreachable
-from opensled.examples import ANY, SMALL, TINY, examples
-from opensled.messages import Prefill
-from opensled.origins import ORIGINS as ORIGINS_TABLE
-from opensled.origins import possible
+from opensled.core.answer import Chunk, Origin
+from opensled.core.errors import EngineError, Overloaded, Unreachable
+from opensled.core.messages import Prefill
+from opensled.models.examples import ANY, SMALL, TINY, examples
+from opensled.text.origins import ORIGINS as ORIGINS_TABLE
+from opensled.text.origins import possible
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat, refusal
 from tests.page_world import (
     CHAT,

@@ -18,7 +18,7 @@ from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen
 from http_api.page.views import MOST_WATCHERS
 from http_api.server import ApiServer
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from tests.fake_backend import WORDS, FakeBackend, chat
 from tests.http_serving import asking, fake_engine, http_serving, said
 from tests.page_world import EVENTS, SWITCH, CountingView, quick_looks

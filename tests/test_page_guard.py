@@ -12,7 +12,7 @@ import pytest
 
 from http_api.app import build_app
 from http_api.guard import Access
-from opensled.address import names_own_machine
+from opensled.net.address import names_own_machine
 from tests.fake_backend import FakeBackend, chat, refusal
 from tests.foreign_hosts import FOREIGN_HOSTS
 from tests.page_world import CHAT, EVENTS, HTML, SWITCH, CountingView

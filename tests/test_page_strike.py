@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from opensled.errors import OpenSledError
-from opensled.messages import SamplingParams
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import SamplingParams
 from opensled_testbed.soak import page_strike
 from opensled_testbed.soak.page_strike import use_page
 from tests.fake_target import cycle

@@ -15,8 +15,8 @@ from edge_client.page_view import DeviceView
 from edge_client.telemetry import Telemetry
 from http_api.app import build_app
 from hw_profiles.sysfs import BoardState
-from opensled.answer import Stats, Task
-from opensled.errors import Unsupported
+from opensled.core.answer import Stats, Task
+from opensled.core.errors import Unsupported
 from tests.devices import device_on, read
 from tests.fake_backend import HELLO, FakeBackend, call, chat
 from tests.fake_target import _Text

@@ -18,10 +18,11 @@ from edge_client.located import located
 from edge_client.pairing import _place, paired_first
 from edge_client.prompt_config import ChatConfig, GenerateConfig
 from edge_client.request_defaults import own_name
-from opensled import config, config_command, discovery, paired
-from opensled.cli import main, parse_flags
-from opensled.errors import UsageError
-from opensled.registry import remedy
+from opensled import discovery
+from opensled.cli import config, config_command, paired
+from opensled.cli.main import main, parse_flags
+from opensled.core.errors import UsageError
+from opensled.core.registry import remedy
 from tests.certificates import AUTHORITY, written
 from verify_server.config import ServeConfig
 
@@ -146,7 +147,7 @@ def test_a_half_written_pairing_does_not_count(kept, monkeypatch):
         if path.name == "token":
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("opensled.files.write_whole", full)
+    monkeypatch.setattr("opensled.core.files.write_whole", full)
     with pytest.raises(UsageError, match="No space left"):
         paired.keep("other:7411", "another", "cd" * 32)
     assert values() == {}

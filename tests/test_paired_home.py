@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from edge_client.link import Endpoint, Link
-from opensled.errors import NotFound, Unauthorized, Unreachable, UsageError
-from opensled.files import write_whole
-from opensled.messages import Open
-from opensled.watched_file import CHECK_SECONDS, Watched
+from opensled.core.errors import NotFound, Unauthorized, Unreachable, UsageError
+from opensled.core.files import write_whole
+from opensled.core.messages import Open
+from opensled.process.watched_file import CHECK_SECONDS, Watched
 from tests.certificates import AUTHORITY, HERE, issued
 from tests.serving import GREEDY, PROMPT, first_reply, linked, serving
 from verify_server import security
@@ -226,7 +226,7 @@ def test_new_limits_of_a_tenant_count_from_now_on(tmp_path):
 
 
 def test_a_token_that_comes_counts_at_once_and_one_that_goes_ends_no_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("opensled.watched_file.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("opensled.process.watched_file.CHECK_SECONDS", 0.0)
     path = tmp_path / "tokens"
     write_whole(path, b"secret-1 alice\n", private=True)
 
@@ -261,7 +261,7 @@ def shown_names(address):
 
 
 def test_a_new_certificate_counts_for_the_next_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr("opensled.watched_file.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("opensled.process.watched_file.CHECK_SECONDS", 0.0)
     home = Home(tmp_path / "home")
     _, token = add_device(home, "kitchen", HERE)
 

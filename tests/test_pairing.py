@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import paired
-from opensled.errors import ProtocolError, Unauthorized, Unreachable, UsageError
+from opensled.cli import paired
+from opensled.core.errors import ProtocolError, Unauthorized, Unreachable, UsageError
 from opensled.pairing import frames
 from opensled.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
 from opensled.pairing.code import DIGITS, new_code, read_code

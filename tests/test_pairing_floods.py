@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from opensled import paired
-from opensled.errors import OpenSledError, Unauthorized
+from opensled.cli import paired
+from opensled.core.errors import OpenSledError, Unauthorized
 from opensled.pairing.channel import HELLO_BYTES, DeviceEnd
 from opensled.pairing.frames import PairFrame, framed
 from tests.pairing_world import HERE, desk, device, guess, names

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from opensled.errors import ProtocolError
+from opensled.core.errors import ProtocolError
 from opensled.pairing.frames import MOST, PairFrame, framed
 from opensled.pairing.handover import PairRequest, is_host, read_grant, read_request, safe_name
 from verify_server.pairing.home import Home

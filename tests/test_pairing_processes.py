@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from opensled.cli import main
+from opensled.cli.main import main
 from opensled_testbed.processes import Process
 from tests.pairing_world import HERE, port_of
 

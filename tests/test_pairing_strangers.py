@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from opensled.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
+from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
 from opensled.pairing import frames
 from opensled.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd
 from opensled.pairing.frames import PairFrame, framed

@@ -8,7 +8,7 @@ from benchmarks.peer import ALL, OURS, PEER, SHORT, Cell, Results, figure, raw_r
 from benchmarks.peer_chats import percentile
 from benchmarks.peer_prompts import LONG, Chats
 from benchmarks.peer_raw import PROMPT_MS, TOKEN_MS
-from opensled.store import model_file
+from opensled.models.store import model_file
 
 
 def words(text: str) -> int:

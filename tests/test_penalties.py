@@ -16,12 +16,12 @@ import torch
 from edge_client.device import Device
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.lengths.fixed import FixedLength
-from opensled import codec
-from opensled.answer import Task
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import Open, SamplingParams
-from opensled.penalties import FIRST_ROOM, NAMES, TokenCounts
-from opensled.sampling import Sampler
+from opensled.core.answer import Task
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import Open, SamplingParams
+from opensled.core.penalties import FIRST_ROOM, NAMES, TokenCounts
+from opensled.core.sampling import Sampler
+from opensled.wire import codec
 from opensled_testbed.reference import Sampling, key_of_seed
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather

@@ -17,9 +17,9 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from opensled.messages import Open, SamplingParams
-from opensled.noise import noise_key
-from opensled.store import heldout_path, model_path
+from opensled.core.messages import Open, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.models.store import heldout_path, model_path
 from opensled_testbed.reference import Reference, Sampling
 from tests.system import CALM, ask, running
 from verify_server.config import ServeConfig

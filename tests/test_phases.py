@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import phases
 from benchmarks.grid_place import OURS, Place
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import OPENSLED, RIVALS
 from opensled_testbed.load.records import Arrival, RequestRecord, RunResult
 from opensled_testbed.planner.recorded_drafts import RecordedDrafts

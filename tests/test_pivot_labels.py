@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.errors import UsageError, VocabularyMismatch
+from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled_training.decoding import generate, greedy
 from opensled_training.heads.capture import load_source
 from opensled_training.pivots.drafts import GgufDrafts

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opensled.errors import InvalidRequest, NotFound, UnsupportedModel, VocabularyMismatch
-from opensled.messages import DraftToken, SamplingParams
-from opensled.store import bundled_folder
+from opensled.core.errors import InvalidRequest, NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.models.store import bundled_folder
 from tests.rule_contract import KEY, POSITION, VOCABULARY, decide_alone
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck
 from verify_server.acceptance.match import Match

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.findings import BEGIN, END, findings, put
 from benchmarks.grid import Axes, measure
 from benchmarks.grid_place import Place, answers
-from opensled.cli import main
+from opensled.cli.main import main
 from opensled_testbed.baselines import BASELINES, USUAL
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group, Server

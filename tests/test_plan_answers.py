@@ -12,8 +12,8 @@ from itertools import pairwise
 import pytest
 
 from hw_profiles import catalog
-from opensled.cli import main
-from opensled.errors import NotFound
+from opensled.cli.main import main
+from opensled.core.errors import NotFound
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner import ways
 from opensled_testbed.planner.answer import Answer, make_answer

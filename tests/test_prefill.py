@@ -13,11 +13,11 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import STALL
 from edge_client.remote import RemoteSession
-from opensled import codec
-from opensled.answer import Chunk, Task
-from opensled.errors import ProtocolError
-from opensled.messages import Open, Prefill, SamplingParams, Verdict
+from opensled.core.answer import Chunk, Task
+from opensled.core.errors import ProtocolError
+from opensled.core.messages import Open, Prefill, SamplingParams, Verdict
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from scheduler.plan import Slice
 from tests.devices import TOKENIZER
 from tests.fakes import FakeEngine, continuation

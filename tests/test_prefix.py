@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.errors import OpenSledError
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Open, SamplingParams
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running

@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import SamplingParams
-from opensled.store import heldout_path, model_path
+from opensled.core.messages import SamplingParams
+from opensled.models.store import heldout_path, model_path
 from tests.system import ask, running
 from tests.test_lossless import factory, reference
 from verify_server.engine.torch_engine import TorchEngine, load

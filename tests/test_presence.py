@@ -19,9 +19,9 @@ from edge_client.server_watch import FRESH_S
 from edge_client.telemetry import Telemetry
 from http_api.app import build_app
 from http_api.guard import Access
-from opensled import paired
-from opensled.errors import Unauthorized
-from opensled.files import write_whole
+from opensled.cli import paired
+from opensled.core.errors import Unauthorized
+from opensled.core.files import write_whole
 from opensled_testbed.processes import free_port
 from tests.devices import device_on, read
 from tests.fake_backend import FakeBackend

@@ -14,11 +14,11 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from opensled import probes as module
-from opensled.errors import Loading
-from opensled.exposition import MetricsPort
-from opensled.metrics import Metric
-from opensled.probes import DRAINING, LIVE, READY, Probes
+from opensled.core.errors import Loading
+from opensled.metrics.exposition import MetricsPort
+from opensled.metrics.registry import Metric
+from opensled.net import probes as module
+from opensled.net.probes import DRAINING, LIVE, READY, Probes
 from opensled_testbed.processes import Process, free_port
 from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
@@ -99,7 +99,7 @@ def _while_hanging(url, release):
 def test_slow_clients_keep_no_probe_out(told):
     """Each of them has sent half a request; the oldest give way."""
 
-    from opensled.exposition import MOST_CONNECTIONS
+    from opensled.metrics.exposition import MOST_CONNECTIONS
 
     probes, url = told
     probes.unready = lambda: ""

@@ -14,7 +14,7 @@ from openai import BadRequestError, OpenAI
 
 from edge_client.checks import short_answers
 from edge_client.checks.trial import predicted
-from opensled.store import heldout_path, model_path
+from opensled.models.store import heldout_path, model_path
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.reference import Reference
 from tests.tiny_models import random_model

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from opensled.cli import CONFIGS, _parser
-from opensled.config import options
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, _parser
 from opensled_testbed.credentials import Authority
 from tests.test_compose_files import free_port, healthy
 from verify_server.draining import longest_end

@@ -14,8 +14,8 @@ from hw_profiles import catalog
 from hw_profiles.describe import step_costs
 from hw_profiles.profiles import Quantity
 from hw_profiles.step_cost import TargetCost
-from opensled.cli import main
-from opensled.errors import NotFound, UsageError
+from opensled.cli.main import main
+from opensled.core.errors import NotFound, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = {"h100"}  # accelerators, with the engine of this project

@@ -20,10 +20,9 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import STALL
 from edge_client.remote import RemoteSession
-from opensled import codec
-from opensled.answer import PromptTokens, Task
-from opensled.errors import InvalidRequest, ProtocolError
-from opensled.messages import (
+from opensled.core.answer import PromptTokens, Task
+from opensled.core.errors import InvalidRequest, ProtocolError
+from opensled.core.messages import (
     MAX_PROMPT_LOGPROBS,
     Draft,
     DraftBlock,
@@ -35,6 +34,7 @@ from opensled.messages import (
     Verdict,
 )
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from scheduler.plan import Slice
 from tests.fake_target import _Text
 from tests.fakes import IMPATIENT, FakeEngine, Weather, continuation

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.errors import FutureBase, TruthConflict
-from opensled.messages import DraftBlock, DraftToken, Verdict
-from opensled.protocol import EndRules, Truth, agreed, common_prefix, cut, likeliest_path, rebase
+from opensled.core.errors import FutureBase, TruthConflict
+from opensled.core.messages import DraftBlock, DraftToken, Verdict
+from opensled.core.protocol import EndRules, Truth, agreed, common_prefix, cut, likeliest_path, rebase
 
 
 def block(base, *ids):

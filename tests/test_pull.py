@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli, draft_pull, package_index, pull, store
-from opensled.errors import NotFound, Unreachable
-from opensled.store import Fetchable
+from opensled.cli import main as cli
+from opensled.core.errors import NotFound, Unreachable
+from opensled.models import draft_pull, package_index, pull, store
+from opensled.models.store import Fetchable
 from verify_server.config import ServeConfig
 from verify_server.served_model import load
 

@@ -11,9 +11,10 @@ import pytest
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import FittingFactory
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from opensled import cli, store
-from opensled.errors import NotFound
-from opensled.model_pairs import PAIRS
+from opensled.cli import main as cli
+from opensled.core.errors import NotFound
+from opensled.models import store
+from opensled.models.model_pairs import PAIRS
 from tests.hub_server import FETCHED, FOLDER, NAME, HubServer, folder, prepared, pull
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig

@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from opensled import cli
-from opensled.errors import UsageError
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.cli import main as cli
+from opensled.core.errors import UsageError
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.load.interval import Interval
 from opensled_testbed.quality.asking import Asked, Reply, pieces_of, prompt_of
 from opensled_testbed.quality.bootstrap import mean_difference, ratio_of_rates

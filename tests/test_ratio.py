@@ -12,9 +12,9 @@ import torch
 from edge_client.lengths.base import pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import Unsupported
-from opensled.messages import DraftToken, Open, SamplingParams, SparseDistribution
-from opensled.sampling import SparseSampler, sampler, softmax
+from opensled.core.errors import Unsupported
+from opensled.core.messages import DraftToken, Open, SamplingParams, SparseDistribution
+from opensled.core.sampling import SparseSampler, sampler, softmax
 from opensled_testbed.dual_trigger import DualTrigger
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.ratio_law import World, largest_error

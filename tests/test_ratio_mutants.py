@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from opensled.messages import DraftToken, SparseDistribution
-from opensled.sampling import SparseSampler, softmax
+from opensled.core.messages import DraftToken, SparseDistribution
+from opensled.core.sampling import SparseSampler, softmax
 from tests import test_ratio
 from tests.test_mutants import Mutant
 from verify_server.acceptance import ratio

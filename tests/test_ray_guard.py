@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from scheduler.cluster.ray_guard import networks, prepare, require_private
 
 PRIVATE = networks("10.0.0.0/24,fd00::/64")

@@ -14,8 +14,8 @@ from edge_client.drafters.chain import ChainDrafter
 from edge_client.drafters.window import ENOUGH, LEAST, READING_S, Window, seen_of
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftBlock, SamplingParams, Verdict
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftBlock, SamplingParams, Verdict
+from opensled.core.sampling import Sampler
 from tests.test_chain import Speaker
 from tests.test_edge_loop import Script, Watched
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import config
-from opensled.cli import CONFIGS, VERBS, _parser
+from opensled.cli import config
+from opensled.cli.main import CONFIGS, VERBS, _parser
 from opensled_testbed.processes import Process
 
 ROOT = Path(__file__).parents[1]

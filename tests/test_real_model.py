@@ -16,8 +16,8 @@ import pytest
 from benchmarks import real_texts
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import ChatMessage, SamplingParams
-from opensled.store import FETCHABLE, fetched_folder
+from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.models.store import FETCHABLE, fetched_folder
 from tests.system import ask, running
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.text.gguf_text import GgufText

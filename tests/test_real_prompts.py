@@ -23,8 +23,8 @@ from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
 from benchmarks.real_view import section
 from edge_client.drafters.base import Drafter
 from hw_profiles.profiles import DraftSpeed, Quantity
-from opensled.errors import UsageError
-from opensled.messages import DraftToken
+from opensled.core.errors import UsageError
+from opensled.core.messages import DraftToken
 from opensled_testbed.processes import Process
 from opensled_testbed.traces import PACKAGED
 from opensled_training.distil.documentation import HELD_OUT_MODULES

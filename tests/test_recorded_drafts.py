@@ -15,8 +15,8 @@ from benchmarks.grid_fill import Capacities
 from benchmarks.grid_place import Place, PlaceCapacity, by_law, left_open
 from benchmarks.grid_table import by_cells, by_drafts, task_rows
 from benchmarks.readme import write_readme
-from opensled.cli import main
-from opensled.errors import UsageError
+from opensled.cli.main import main
+from opensled.core.errors import UsageError
 from opensled_testbed.planner.acceptance import of_traces
 from opensled_testbed.planner.mode_map import panels
 from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of

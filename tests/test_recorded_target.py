@@ -10,7 +10,7 @@ import pytest
 from benchmarks import regimes
 from benchmarks.cell_run import Scale
 from benchmarks.cell_turns import short_items, shortened
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.recorded_target import ENGINE, RecordedEngine

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from opensled import noise
-from opensled.messages import SamplingParams
-from opensled.sampling import Sampler
+from opensled.core import noise
+from opensled.core.messages import SamplingParams
+from opensled.core.sampling import Sampler
 from opensled_testbed.reference import Lead, Reference, Sampling, key_of_seed, lead, masked
 from opensled_testbed.reference import noise as reference_noise
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from opensled import registry
-from opensled.errors import UsageError
-from opensled.registry import Registry, remedy
+from opensled.core import registry
+from opensled.core.errors import UsageError
+from opensled.core.registry import Registry, remedy
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
-from opensled.address import host_port, joined
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
+from opensled.net.address import host_port, joined
 from opensled_testbed.link_relay import Chaos, Relay
 from opensled_testbed.link_state import Alarm
 from tests.devices import device_on, read

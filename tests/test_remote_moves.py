@@ -10,8 +10,8 @@ import pytest
 
 from edge_client.moves import MOST_MOVES, destination
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled.errors import Overloaded, ProtocolError, Unreachable
-from opensled.messages import (
+from opensled.core.errors import Overloaded, ProtocolError, Unreachable
+from opensled.core.messages import (
     Draft,
     DraftBlock,
     DraftToken,
@@ -23,7 +23,7 @@ from opensled.messages import (
     SamplingParams,
     Verdict,
 )
-from opensled.turns import hear
+from opensled.core.turns import hear
 from tests.by_hand import HandLoop
 
 PROMPT, KEY = (3, 1, 4), bytes(16)

@@ -3,8 +3,8 @@
 import pytest
 
 from edge_client.remote import MOST_FRUITLESS, ReopeningPace, RetryPolicy
-from opensled.errors import ProtocolError, Unreachable
-from opensled.messages import Moved, Verdict
+from opensled.core.errors import ProtocolError, Unreachable
+from opensled.core.messages import Moved, Verdict
 from tests.test_remote_moves import World, opened, told
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.readme import write_readme
-from opensled.cli import main
+from opensled.cli.main import main
 from opensled_testbed.report import cell_figures as cells
 from opensled_testbed.report.plots import INK
 from tests.report_results import (

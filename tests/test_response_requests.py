@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from opensled.messages import ChatMessage, Guide, Tool, ToolCall
+from opensled.core.messages import ChatMessage, Guide, Tool, ToolCall
 from tests.fake_backend import FakeBackend, call
 from tests.test_responses import CLOCK, FORM, LAMP, PATH, SCHEMA, ask, conforms
 

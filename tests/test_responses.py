@@ -12,8 +12,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from http_api.openapi import description
-from opensled.errors import InvalidRequest, Overloaded, Unreachable
-from opensled.messages import ChatMessage, ToolCall
+from opensled.core.errors import InvalidRequest, Overloaded, Unreachable
+from opensled.core.messages import ChatMessage, ToolCall
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, refusal
 from tests.test_api import client, served, wait_until  # noqa: F401
 

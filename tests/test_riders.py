@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, Guide, Prefill, SamplingParams, Verdict
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Guide, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests.fakes import FakeEngine, OracleDrafter, continuation

@@ -7,8 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from opensled.errors import InvalidRequest, Unsupported, UsageError
-from opensled.messages import DraftToken, Open, SamplingParams
+from opensled.core.errors import InvalidRequest, Unsupported, UsageError
+from opensled.core.messages import DraftToken, Open, SamplingParams
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
 from tests.rule_contract import KEY, POSITION, VOCABULARY, Rows, RuleContract, item

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sampling import launches, requests_of
-from opensled.messages import SamplingParams
-from opensled.noise import gumbel
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import gumbel
 from tests.sampling_reference import numpy_tokens, torch_tokens
 from tests.test_scores import Grouped
 from verify_server.engine.base import SampleRequest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.messages import SamplingParams, SparseDistribution
+from opensled.core.messages import SamplingParams, SparseDistribution
 from tests.scores_contract import KEY, ScoresContract, packed, sampling_cases
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores

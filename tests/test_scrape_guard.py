@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from opensled.errors import UsageError
-from opensled.exposition import MetricsPort
-from opensled.metrics import Metric
-from opensled.probes import Probes
-from opensled.scrape_guard import ScrapeGuard, scrape_guard
+from opensled.core.errors import UsageError
+from opensled.metrics.exposition import MetricsPort
+from opensled.metrics.registry import Metric
+from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
+from opensled.net.probes import Probes
 from opensled_testbed.processes import Process
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from verify_server.config import ServeConfig
@@ -106,7 +106,7 @@ def test_no_answer_without_tls_and_none_for_who_trusts_another_authority(port):
 
 
 def test_a_certificate_that_is_replaced_counts_for_new_connections(files, monkeypatch):
-    monkeypatch.setattr("opensled.watched_file.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("opensled.process.watched_file.CHECK_SECONDS", 0.0)
     opened = MetricsPort("0.0.0.0:0", [EXAMPLE], guard=scraping(config(files)))
     address = opened.address.replace("0.0.0.0", HERE)
     try:

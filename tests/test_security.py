@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from opensled.cli import CONFIGS, VERBS, _parser
-from opensled.config import options
-from opensled.errors import OpenSledError, Unauthorized, Unreachable, UsageError
-from opensled.files import read_secret
-from opensled.messages import Open
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, VERBS, _parser
+from opensled.core.errors import OpenSledError, Unauthorized, Unreachable, UsageError
+from opensled.core.files import read_secret
+from opensled.core.messages import Open
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server import service

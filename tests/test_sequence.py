@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.errors import FutureBase
-from opensled.messages import DraftBlock, DraftToken
-from opensled.protocol import EndRules
+from opensled.core.errors import FutureBase
+from opensled.core.messages import DraftBlock, DraftToken
+from opensled.core.protocol import EndRules
 from scheduler.plan import Slice
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.sequence import Sequence

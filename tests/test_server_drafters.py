@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.errors import UsageError, VocabularyMismatch
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.errors import UsageError, VocabularyMismatch
+from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.fcfs import Fcfs
 from tests.fakes import (
     IMPATIENT,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.messages import DraftBlock, DraftToken, SamplingParams
-from opensled.protocol import common_prefix
+from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.core.protocol import common_prefix
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, FakeText, continuation

@@ -30,7 +30,7 @@ from benchmarks.server_drafts_document import (
 from benchmarks.server_drafts_plan import Run, laps, turned
 from benchmarks.server_drafts_turn import Server, cpu_s
 from benchmarks.server_drafts_view import section, title
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 RUN = Run("torch", "greedy", 4)
 ABOUT = {"target": "smollm2", "draft": "", "max_tokens": 60, "streamed": True}

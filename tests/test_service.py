@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli
-from opensled.paired import keep
+from opensled.cli import main as cli
+from opensled.cli.paired import keep
 from opensled.service import manager, unit_files, unit_text
 from opensled.service.unit_text import facts_of
 from tests.fake_systemd import FakeSystemd

@@ -12,9 +12,9 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 from http_api.server import CLOSING, GRACE
-from opensled.cli import CONFIGS, _parser
-from opensled.config import options
-from opensled.errors import UsageError
+from opensled.cli.config import options
+from opensled.cli.main import CONFIGS, _parser
+from opensled.core.errors import UsageError
 from opensled.service import unit_text
 from opensled.service.config import SERVICES
 from opensled.service.service_flags import checked

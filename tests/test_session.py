@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from opensled.errors import FutureBase, InvalidRequest, NonFiniteLogits
-from opensled.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
+from opensled.core.errors import FutureBase, InvalidRequest, NonFiniteLogits
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
 from tests.sessions import made

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import ChatMessage, Guide, SamplingParams, Tool
-from opensled.noise import noise_key
-from opensled.store import model_path
+from opensled.core.messages import ChatMessage, Guide, SamplingParams, Tool
+from opensled.core.noise import noise_key
+from opensled.models.store import model_path
 from opensled_testbed.reference import Sampling
 from tests.system import ask, running
 from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.messages import ChatMessage, SamplingParams
-from opensled.store import bundled_folder, heldout_path, model_path
+from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.models.store import bundled_folder, heldout_path, model_path
 from opensled_testbed.reference import Reference
 from opensled_training.heads.smaller import shrink
 from opensled_training.heldout import read_heldout

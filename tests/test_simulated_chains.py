@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.fleet import Group, Hub, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner.hierarchy_site import DEVICE, DRAFT, HUB, MIDDLE, Path

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
-from opensled.errors import UsageError
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
-from opensled.protocol import common_prefix
+from opensled.core.errors import UsageError
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
+from opensled.core.protocol import common_prefix
 from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.recorded_drafter import RecordedDrafter

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
-from opensled.cli import main
-from opensled.errors import UsageError
-from opensled.messages import SamplingParams
+from opensled.cli.main import main
+from opensled.core.errors import UsageError
+from opensled.core.messages import SamplingParams
 from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
 from opensled_testbed.emulation.emulated_accelerator import VARIABLE, environment
 from opensled_testbed.emulation.recorded_drafter import load

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.fleet import Fleet, Group, Hub, Server, read_fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult

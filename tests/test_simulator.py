@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hw_profiles import catalog
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load, asked_by, due_times

@@ -14,8 +14,8 @@ from edge_client.lengths.base import pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
-from opensled.messages import DraftToken
-from opensled.protocol import common_prefix
+from opensled.core.messages import DraftToken
+from opensled.core.protocol import common_prefix
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from hw_profiles import catalog
-from opensled.errors import OpenSledError, Overloaded
+from opensled.core.errors import OpenSledError, Overloaded
 from opensled_testbed.link_relay import Relay
 from opensled_testbed.process_guard import below
 from opensled_testbed.soak.__main__ import VLLM_PYTHON, _arguments, _soak, main

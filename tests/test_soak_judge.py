@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opensled.messages import Limits, ModelInfo
+from opensled.core.messages import Limits, ModelInfo
 from opensled_testbed.soak.account import Account, Suspect, TextSuspect
 from opensled_testbed.soak.check import Damage, damage
 from opensled_testbed.soak.judge import BOUNDS, Judge

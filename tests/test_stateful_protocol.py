@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
-from opensled.turns import hear
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
+from opensled.core.turns import hear
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.by_hand import HandLoop, Server, Wire

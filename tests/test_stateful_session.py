@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.errors import FutureBase, InvalidRequest
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Prefill
-from opensled.protocol import Truth
+from opensled.core.errors import FutureBase, InvalidRequest
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Prefill
+from opensled.core.protocol import Truth
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy, Slice
 from tests.fakes import POISON, VOCAB, FakeEngine, next_token

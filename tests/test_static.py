@@ -9,10 +9,10 @@ import pytest
 
 from edge_client.drafters.none import NoneDrafter
 from hw_profiles.step_cost import HardwareProfile
-from opensled.errors import UsageError
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.store import model_path
+from opensled.core.errors import UsageError
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.models.store import model_path
 from scheduler import POLICIES, make_policy
 from scheduler.plan import BatchPlan, PolicyOptions, Slice, Snapshot
 from scheduler.static import Static

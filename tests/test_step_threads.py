@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import step_threads
-from opensled.step_threads import (
+from opensled.models import step_threads
+from opensled.models.step_threads import (
     LIMIT_S,
     ROWS,
     StepThreads,

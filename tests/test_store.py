@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import store
-from opensled.errors import NotFound
+from opensled.core.errors import NotFound
+from opensled.models import store
 
 
 @pytest.fixture

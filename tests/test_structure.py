@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opensled import config
-from opensled.cli import CONFIGS, VERBS
+from opensled.cli import config
+from opensled.cli.main import CONFIGS, VERBS
 
 ROOT = Path(__file__).parents[1]
 STRUCTURE = (ROOT / "docs/structure.md").read_text()

@@ -4,9 +4,9 @@ import pytest
 
 from hw_profiles import catalog
 from hw_profiles.catalog import KINDS
-from opensled import cli
-from opensled.config import options
-from opensled.suggestion import did_you_mean, nearest
+from opensled.cli import main as cli
+from opensled.cli.config import options
+from opensled.core.suggestion import did_you_mean, nearest
 
 COMMANDS = sorted({word for name in cli.VERBS for word in name.split()})
 KEYS = [name.replace("_", "-") for name in cli._keys()]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from opensled.errors import EngineError, NotFound, Unreachable
+from opensled.core.errors import EngineError, NotFound, Unreachable
 from scheduler.cluster import supervisor as module
 from scheduler.cluster.directory import GRACE, WatchedDirectory
 from scheduler.cluster.placement import STALE

@@ -7,8 +7,8 @@ import pytest
 from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
-from opensled.errors import EngineError, NonFiniteLogits
-from opensled.messages import Draft, DraftBlock, Failure, Open, SamplingParams
+from opensled.core.errors import EngineError, NonFiniteLogits
+from opensled.core.messages import Draft, DraftBlock, Failure, Open, SamplingParams
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import FOREVER, ask, running
 from verify_server.session_manager import SessionLimits

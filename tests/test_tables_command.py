@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from opensled import cli
+from opensled.cli import main as cli
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError
 from opensled.drafting import table_file
 from opensled.drafting.tables import FrozenTable
-from opensled.errors import NotFound, UnsupportedModel, UsageError
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 from tests.tiny_models import random_model
 from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment

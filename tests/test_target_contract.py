@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Prefill, Verdict
-from opensled.protocol import Truth
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Prefill, Verdict
+from opensled.core.protocol import Truth
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import SchedulingPolicy

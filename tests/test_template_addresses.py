@@ -13,7 +13,7 @@ import pytest
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from opensled.chat_sandbox import _Hidden, environment
+from opensled.text.chat_sandbox import _Hidden, environment
 
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}", re.IGNORECASE)
 CHAT = {

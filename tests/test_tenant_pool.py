@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from opensled.errors import InvalidRequest, Overloaded
-from opensled.fork_server import STOP
-from opensled.messages import Open
+from opensled.core.errors import InvalidRequest, Overloaded
+from opensled.core.messages import Open
+from opensled.process.fork_server import STOP
 from tests.fakes import FakeText
 from tests.serving import GREEDY, serving
 from tests.system import until

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from opensled.bounds import MAX_CHARACTERS
-from opensled.errors import InvalidRequest, NotFound, Overloaded, UsageError
-from opensled.messages import ChatMessage, Open, Prefill, SamplingParams
+from opensled.core.bounds import MAX_CHARACTERS
+from opensled.core.errors import InvalidRequest, NotFound, Overloaded, UsageError
+from opensled.core.messages import ChatMessage, Open, Prefill, SamplingParams
 from tests.fakes import FakeEngine, FakeText
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until

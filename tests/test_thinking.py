@@ -18,9 +18,9 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.local_only import render
 from edge_client.served_target import TargetMemory
 from http_api.app import build_app
-from opensled.messages import ChatMessage, ThoughtTags
-from opensled.template_variables import read_variables
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.messages import ChatMessage, ThoughtTags
+from opensled.core.template_variables import read_variables
+from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import IMPATIENT, MemoryNetwork, Weather
 from tests.thinking_world import TAGS, asks, folder, template, thinking
 from tests.tiny_drafts import tiny_info

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opensled.messages import ThoughtTags
+from opensled.core.messages import ThoughtTags
 from tests.fake_backend import HELLO, FakeBackend, call
 
 THINKS = ThoughtTags("<think>", "</think>")

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from opensled.answer import Chunk
-from opensled.answer_text import AnswerText
-from opensled.chat_sandbox import environment, variables
-from opensled.messages import Guide, ThoughtTags
-from opensled.painter import Painter
-from opensled.thinking import (
+from opensled.core.answer import Chunk
+from opensled.core.messages import Guide, ThoughtTags
+from opensled.text.answer_text import AnswerText
+from opensled.text.chat_sandbox import environment, variables
+from opensled.text.painter import Painter
+from opensled.text.thinking import (
     KNOWN,
     Start,
     ThoughtReader,
@@ -28,7 +28,7 @@ from opensled.thinking import (
     thought_tags,
     thoughts_by_key,
 )
-from opensled.tokenizer import TargetTokenizer
+from opensled.text.tokenizer import TargetTokenizer
 from tests.guiding import EOS, IM_END, LIGHT, PADDED, WAIT, ids, tagged_tokenizer
 from verify_server.text.guide import GuideCompiler
 

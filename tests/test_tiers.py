@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.emulation.hub_recorder import record_hub
 from opensled_testbed.emulation.recorded_items import MAX_TOKENS, recorded_items
 from opensled_testbed.recordings import BUNDLED

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from edge_client.tokenizer_cache import load
-from opensled.answer_text import StopStrings, TextStream
-from opensled.errors import InvalidRequest, ProtocolError, VocabularyMismatch
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import InvalidRequest, ProtocolError, VocabularyMismatch
+from opensled.text.answer_text import StopStrings, TextStream
+from opensled.text.tokenizer import TargetTokenizer
 from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
 
 

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from opensled.errors import Unauthorized
+from opensled.core.errors import Unauthorized
 from verify_server.signing import UNBEGUN, GatewayCredentials, GatewayTenants, TokenSigner, derived
 
 KEY = b"the cluster's key"

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from transformers import AutoTokenizer
 
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ChatMessage, Guide, Tool, ToolCall
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import ChatMessage, Guide, Tool, ToolCall
 from tests.guiding import (
     EOS,
     IM_END,

@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from opensled.errors import OpenSledError, Unreachable, UsageError
-from opensled.exposition import MetricsPort
-from opensled.metrics import Metric
-from opensled.scrape import Between, Sample, scrape
-from opensled.top import TopConfig, addresses, top
-from opensled.top_figures import figures
-from opensled.top_view import bar, frame, sparkline
+from opensled.core.errors import OpenSledError, Unreachable, UsageError
+from opensled.metrics.exposition import MetricsPort
+from opensled.metrics.registry import Metric
+from opensled.metrics.scrape import Between, Sample, scrape
+from opensled.metrics.top import TopConfig, addresses, top
+from opensled.metrics.top_figures import figures
+from opensled.metrics.top_view import bar, frame, sparkline
 from opensled_testbed.processes import Process
 from tests.serving import finish, linked, serving
 from tests.terminal import Screen

@@ -12,9 +12,9 @@ from functools import cache
 
 import pytest
 
-from opensled.errors import UsageError, VocabularyMismatch
-from opensled.messages import is_chat
-from opensled.store import model_path
+from opensled.core.errors import UsageError, VocabularyMismatch
+from opensled.core.messages import is_chat
+from opensled.models.store import model_path
 from opensled_testbed.emulation.recorded_items import KINDS, recorded_items
 from opensled_testbed.emulation.recorder import LONGEST, Recorder, main, record, table
 from opensled_testbed.emulation.target_texts import load_target

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
-from opensled import config
-from opensled.cli import main
-from opensled.errors import UsageError
+from opensled.cli import config
+from opensled.cli.main import main
+from opensled.core.errors import UsageError
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner.acceptance import adapted

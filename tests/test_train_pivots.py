@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
 from opensled_training.pivots import command, labels, network, trainer
 from opensled_training.pivots.config import TrainPivotsConfig
 from opensled_training.pivots.labels import FOLDS, Labels, read_labels, save_shard

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from opensled.store import heldout_path, model_file, model_path
+from opensled.models.store import heldout_path, model_file, model_path
 from relay.config import RelayConfig
 
 torch = pytest.importorskip("torch")

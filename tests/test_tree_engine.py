@@ -17,9 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.messages import Draft, DraftBlock, Guide, SamplingParams
-from opensled.noise import noise_key
-from opensled.store import model_path
+from opensled.core.messages import Draft, DraftBlock, Guide, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.models.store import model_path
 from scheduler.plan import Slice
 from tests.hypothesis_profiles import tried
 from tests.sessions import made

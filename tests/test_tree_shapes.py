@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.messages import DraftBlock
+from opensled.core.messages import DraftBlock
 from tests.hypothesis_profiles import tried
 from tests.tree_drafts import paths, shapes
 from verify_server.trees import (

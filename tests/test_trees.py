@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution, Verdict
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution, Verdict
 from scheduler.estimates import Forecast
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import SessionView, Slice, Snapshot

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftToken, SamplingParams, TreeNode
+from opensled.core.messages import DraftToken, SamplingParams, TreeNode
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.fakes import (

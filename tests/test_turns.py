@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensled.messages import Draft, DraftBlock, DraftToken, Verdict
-from opensled.protocol import Truth
-from opensled.turns import Turn, hear
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Verdict
+from opensled.core.protocol import Truth
+from opensled.core.turns import Turn, hear
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 TRUTH = (1, 2, 3)

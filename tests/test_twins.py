@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from opensled.errors import EngineError
-from opensled.messages import SamplingParams
-from opensled.store import model_file, model_path
+from opensled.core.errors import EngineError
+from opensled.core.messages import SamplingParams
+from opensled.models.store import model_file, model_path
 from scheduler.plan import Slice
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.rounds import end

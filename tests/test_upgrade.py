@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from opensled.child_server import clean_environment
+from opensled.process.child_server import clean_environment
 from opensled_testbed.processes import Process, free_port
 
 ROOT = Path(__file__).parents[1]

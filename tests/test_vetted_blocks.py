@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from edge_client.draft_job import BlockBudget
-from opensled.protocol import EndRules, Truth
+from opensled.core.protocol import EndRules, Truth
 from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting

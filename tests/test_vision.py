@@ -9,9 +9,9 @@ import pytest
 
 from edge_client.remote import RemoteSession
 from edge_client.sent_images import SentImages
-from opensled.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
-from opensled.images import Image
-from opensled.messages import DraftBlock, Open, SamplingParams
+from opensled.core.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
+from opensled.core.images import Image
+from opensled.core.messages import DraftBlock, Open, SamplingParams
 from tests.fakes import IMPATIENT, FakeEngine, Weather
 from tests.system import running
 from tests.test_head_drafters import FOUR

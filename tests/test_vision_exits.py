@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from opensled.llama import LlamaModel
-from opensled.store import model_path
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_path
 from opensled_training.corpus import chat_stream
 from opensled_training.vision import exit_draft
 from opensled_training.vision.export import export

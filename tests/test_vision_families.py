@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from opensled.errors import EngineError, SelfTestFailed, UnsupportedModel
+from opensled.core.errors import EngineError, SelfTestFailed, UnsupportedModel
 from tests.vision_models import picture, vision_model
 from verify_server.engine import torch_engine
 from verify_server.engine.image_encoder import FAMILIES, ImageEncoder, require_family

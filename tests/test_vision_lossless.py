@@ -13,8 +13,8 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from opensled.errors import Unsupported
-from opensled.messages import Open, SamplingParams
+from opensled.core.errors import Unsupported
+from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from tests.fakes import IMPATIENT, FakeEngine
 from tests.system import running

@@ -11,7 +11,7 @@ import sys
 import pytest
 from openai import BadRequestError, OpenAI
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.vision_reference import VisionReference
 from opensled_training.vision.scenes import draw

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from verify_server.engine.vllm import arguments, drafters, versions
 
 KNOWN = ("max_num_batched_tokens", "enforce_eager", "kv_cache_dtype", "hf_overrides", "tensor_parallel_size")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.cli import parse_flags
-from opensled.errors import Unsupported, UsageError
-from opensled.messages import Limits, Open, SamplingParams
+from opensled.cli.main import parse_flags
+from opensled.core.errors import Unsupported, UsageError
+from opensled.core.messages import Limits, Open, SamplingParams
 from tests.fake_vllm import FakeCore
 from tests.fakes import FakeEngine, FakeText
 from tests.test_target_contract import over_vllm

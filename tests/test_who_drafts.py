@@ -12,7 +12,7 @@ import pytest
 
 from hw_profiles.speculation import tokens_beside
 from hw_profiles.step_cost import DraftingCost, Roofline
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
 from scheduler.goodput.assignment import DraftPlanner, PromptLoad
 from scheduler.goodput.policy import Goodput

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opensled.errors import ModelError, UnsupportedModel, UsageError
-from opensled.gguf_file import read_head
-from opensled.llama import LlamaModel
-from opensled.store import cache_folder, model_path
+from opensled.core.errors import ModelError, UnsupportedModel, UsageError
+from opensled.models.gguf_file import read_head
+from opensled.models.llama import LlamaModel
+from opensled.models.store import cache_folder, model_path
 from opensled_training.export_gguf import write_gguf
 from verify_server import served_model
 from verify_server.config import ServeConfig

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from opensled.work_progress import ERASE, LINE_SECONDS, WorkProgress
+from opensled.process.work_progress import ERASE, LINE_SECONDS, WorkProgress
 
 
 class Clock:

@@ -21,8 +21,8 @@ from edge_client.device import Device
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from http_api.app import build_app
-from opensled.messages import DraftToken
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.messages import DraftToken
+from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import FakeEngine
 from tests.guiding import TINY
 from tests.http_serving import asking, http_serving

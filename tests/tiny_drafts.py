@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from opensled.messages import Limits, ModelInfo, RuleFacts
-from opensled.tokenizer import TargetTokenizer
-from opensled.vocabulary import fingerprint
+from opensled.core.messages import Limits, ModelInfo, RuleFacts
+from opensled.core.vocabulary import fingerprint
+from opensled.text.tokenizer import TargetTokenizer
 
 TINY_DRAFT = Path(__file__).parents[1] / "models" / "tiny-draft"
 TOKENIZER_JSON = (TINY_DRAFT / "tokenizer.json").read_bytes()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.messages import DraftBlock, DraftToken
 
 
 def tree(base: int, *nodes: tuple[int, int]) -> DraftBlock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from opensled.images import Image, TurnImage, digest_of
-from opensled.messages import ChatMessage, SamplingParams
+from opensled.core.images import Image, TurnImage, digest_of
+from opensled.core.messages import ChatMessage, SamplingParams
 from opensled_testbed.vision_reference import VisionReference
 from tests.fakes import OracleDrafter
 from tests.system import ask

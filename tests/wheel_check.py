@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import opensled
-from opensled.child_server import READY
+from opensled.process.child_server import READY
 from opensled_testbed.processes import Process
 
 ROOT = Path(__file__).resolve().parents[1]

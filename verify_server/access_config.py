@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from opensled.config import option
+from opensled.cli.config import option
 
 FOLDER_HELP = "folder of a home's authority, certificate and tokens; default: ~/.config/opensled/home"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opensled.errors import Overloaded
+from opensled.core.errors import Overloaded
 from scheduler.admission import (
     ActiveLoad,
     AdmissionRequest,

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from opensled import codec
-from opensled.errors import Overloaded, Unauthorized, Unreachable
-from opensled.messages import Failure
-from opensled.padding import METADATA, Padding, is_padded
+from opensled.core.errors import Overloaded, Unauthorized, Unreachable
+from opensled.core.messages import Failure
+from opensled.wire import codec
+from opensled.wire.padding import METADATA, Padding, is_padded
 from verify_server.clients import Client, Clients, StreamAccount
 from verify_server.security import Tenants
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from opensled.images import MAX_PROMPT_IMAGE_BYTES
+from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 MAX_VARINT = 7  # payload bits of a byte of a protobuf integer
 FIXED_BYTES = 256 << 10  # of a message: a schema of MAX_SCHEMA characters, biases, stop ids and names

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from opensled.errors import Overloaded
+from opensled.core.errors import Overloaded
 from verify_server.client_limits import ClientLimits
 from verify_server.connections import ConnectionCloser, address_of
 from verify_server.security import LOCAL_TENANT, Tenants

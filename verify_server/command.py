@@ -17,17 +17,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import opensled
 from hw_profiles.step_cost import HardwareProfile
-from opensled import discovery, notify
-from opensled.address import host_port, web_address
-from opensled.ending import heed
-from opensled.errors import UsageError
-from opensled.exit_watch import ExitWatch, leave
-from opensled.load_thread import loaded
-from opensled.logs import show_ready
-from opensled.messages import GUIDE, PENALTIES, ModelInfo
-from opensled.metrics import Metric
-from opensled.padding import PADDING, PADDING_REQUIRED
-from opensled.thinking import thought_tags
+from opensled import discovery
+from opensled.core.errors import UsageError
+from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
+from opensled.metrics.registry import Metric
+from opensled.net.address import host_port, web_address
+from opensled.process import notify
+from opensled.process.ending import heed
+from opensled.process.exit_watch import ExitWatch, leave
+from opensled.process.load_thread import loaded
+from opensled.process.logs import show_ready
+from opensled.text.thinking import thought_tags
+from opensled.wire.padding import PADDING, PADDING_REQUIRED
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service

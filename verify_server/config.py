@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from opensled.address import host_port, web_address, web_origins
-from opensled.config import option
-from opensled.errors import UsageError
-from opensled.logs import LEVELS
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
+from opensled.net.address import host_port, web_address, web_origins
+from opensled.process.logs import LEVELS
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from verify_server.access_config import AccessConfig

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from opensled.address import host_port
+from opensled.net.address import host_port
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from opensled.answer_counts import AnswerCounts
-from opensled.metrics import SECONDS, DraftCounts, Histogram
+from opensled.metrics.answer_counts import AnswerCounts
+from opensled.metrics.registry import SECONDS, DraftCounts, Histogram
 
 # Upper bounds of histogram buckets. Chosen: about powers of two, up to the default of --max-sessions or beyond a step.
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step

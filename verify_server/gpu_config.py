@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.config import option
+from opensled.cli.config import option
 from verify_server.engine import ATTENTION, GRAPHS
 
 

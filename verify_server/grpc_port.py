@@ -8,8 +8,8 @@ import logging
 import socket
 from collections.abc import Sequence
 
-from opensled.address import host_port
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
+from opensled.net.address import host_port
 from verify_server import service
 from verify_server.security import Tls
 

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from opensled.bounds import MAX_CHARACTERS, too_long
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.images import expanded, require_none, starts_of
-from opensled.messages import MAX_PROMPT_LOGPROBS, ChatMessage, Limits, Open, Prompt, is_chat
-from opensled.protocol import EndRules
-from opensled.template_variables import read_variables
+from opensled.core.bounds import MAX_CHARACTERS, too_long
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.images import expanded, require_none, starts_of
+from opensled.core.messages import MAX_PROMPT_LOGPROBS, ChatMessage, Limits, Open, Prompt, is_chat
+from opensled.core.protocol import EndRules
+from opensled.core.template_variables import read_variables
 from verify_server.engine.base import EngineInfo
 from verify_server.security import Tenants
 from verify_server.served_model import TextCodec
@@ -120,7 +120,7 @@ class InputProcessor:
     async def images(
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None = None
     ) -> tuple[PlacedRows, ...]:
-        """The pictures of a new sequence, seen. Raises as `opensled.images.starts_of` and `ImageStore.seen` do."""
+        """The pictures of a new sequence, seen. Raises as `opensled.core.images.starts_of` and `ImageStore.seen` do."""
         starts = starts_of(prompt_ids, message.images, self._info.images)
         if self._images is None:
             return ()

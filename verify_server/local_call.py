@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 
-from opensled import codec
-from opensled.errors import InvalidRequest, Unreachable
-from opensled.messages import Failure, Moved, Open, ServerMessage
+from opensled.core.errors import InvalidRequest, Unreachable
+from opensled.core.messages import Failure, Moved, Open, ServerMessage
+from opensled.wire import codec
 from verify_server.byte_stream import ByteStream
 from verify_server.clients import Client, Clients
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from opensled.errors import NotFound, UnsupportedModel
+from opensled.core.errors import NotFound, UnsupportedModel
 
 SERVED = "served are a GGUF file, a folder with one, or a folder with config.json and *.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")

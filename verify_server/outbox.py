@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from opensled.messages import Prefill, ServerMessage
+from opensled.core.messages import Prefill, ServerMessage
 
 # Unread messages at which decoding without drafts and reading from this peer pause. Chosen.
 MAX_UNREAD = 64

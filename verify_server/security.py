@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from opensled.address import is_local
-from opensled.errors import Unauthorized, UsageError
-from opensled.files import Identity, read_authorities, read_identity, read_secret_text
-from opensled.watched_file import Watched
+from opensled.core.errors import Unauthorized, UsageError
+from opensled.core.files import Identity, read_authorities, read_identity, read_secret_text
+from opensled.net.address import is_local
+from opensled.process.watched_file import Watched
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ token's KV is never computed before the next step, which needs its logits.
 
 from collections.abc import Sequence as Ids
 
-from opensled.messages import DraftBlock, Prefill
-from opensled.protocol import EndRules, Truth, agreed, cut, rebase
+from opensled.core.messages import DraftBlock, Prefill
+from opensled.core.protocol import EndRules, Truth, agreed, cut, rebase
 from scheduler.plan import Slice
 from verify_server.engine.base import Segment
 from verify_server.kv.memory import SequenceMemory
@@ -82,7 +82,7 @@ class Sequence:
         return self.memory.reach() - len(self.tokens)
 
     def rebase(self, block: DraftBlock) -> DraftBlock | None:
-        """See `opensled.protocol.rebase`; a draft on tokens that were taken back is stale, too."""
+        """See `opensled.core.protocol.rebase`; a draft on tokens that were taken back is stale, too."""
         if self.truth.rewinds and block.base > len(self.tokens):
             return None
         return rebase(block, self.tokens)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hw_profiles.detect import usable_cores
 from hw_profiles.step_cost import Roofline, StepCost
-from opensled import distribution
-from opensled.errors import NotFound, UnsupportedModel, UsageError
-from opensled.load_thread import in_thread_that_ends
-from opensled.logs import tell, told_long
-from opensled.messages import ChatMessage, Tool
-from opensled.store import has_file, is_hub_id, is_name, missing, model_file, model_path
+from opensled.core import distribution
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError
+from opensled.core.messages import ChatMessage, Tool
+from opensled.models.store import has_file, is_hub_id, is_name, missing, model_file, model_path
+from opensled.process.load_thread import in_thread_that_ends
+from opensled.process.logs import tell, told_long
 from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
 from verify_server.costs import measured
@@ -41,7 +41,7 @@ class TextCodec(Protocol):
     template_variables: tuple[str, ...]  # that they read, besides what every chat gives them
     eos_ids: tuple[int, ...]  # ends of a turn, by all files that state one
     vocab_size: int  # ids that the tokenizer knows
-    fingerprint: str  # of the spelling of each of them (opensled/vocabulary.py)
+    fingerprint: str  # of the spelling of each of them (opensled/core/vocabulary.py)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default. Raises InvalidRequest."""
@@ -183,7 +183,7 @@ def load_torch(config: ServeConfig) -> ServedModel:
 
 
 def _gguf_text(path: Path) -> TextCodec:
-    from opensled.gguf_file import read_metadata
+    from opensled.models.gguf_file import read_metadata
     from verify_server.text.gguf_text import GgufText
 
     text = GgufText(path)

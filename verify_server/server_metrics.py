@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from opensled.answer_counts import answer_metrics
-from opensled.metrics import Metric, build_metric, draft_metrics, model_metric
+from opensled.metrics.answer_counts import answer_metrics
+from opensled.metrics.registry import Metric, build_metric, draft_metrics, model_metric
 from verify_server.round.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import grpc
 
-from opensled import codec
-from opensled.address import host_port, joined
-from opensled.bounds import MAX_POSITIONS
-from opensled.errors import InvalidRequest, Loading, OpenSledError
-from opensled.files import Identity
-from opensled.messages import ClientMessage, ModelInfo, ServerMessage
-from opensled.padding import PADDING_REQUIRED
+from opensled.core.bounds import MAX_POSITIONS
+from opensled.core.errors import InvalidRequest, Loading, OpenSledError
+from opensled.core.files import Identity
+from opensled.core.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.net.address import host_port, joined
+from opensled.wire import codec
+from opensled.wire.padding import PADDING_REQUIRED
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, Failure, Moved, Prefill, Verdict
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Draft, DraftBlock, Failure, Moved, Prefill, Verdict
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck, Reading, decided
 from verify_server.acceptance.decide import StepResult

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
-from opensled.messages import Limits, Open, Opened, is_chat
-from opensled.noise import KEY_BYTES, noise_key
-from opensled.old_connection import over_old_connection
-from opensled.probes import DRAINING
+from opensled.core.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
+from opensled.core.messages import Limits, Open, Opened, is_chat
+from opensled.core.noise import KEY_BYTES, noise_key
+from opensled.net.old_connection import over_old_connection
+from opensled.net.probes import DRAINING
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Protocol
 
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
-from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
+from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError
+from opensled.core.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
 from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.round.loop import VerifyLoop
 from verify_server.session import Session

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opensled.errors import Unauthorized
+from opensled.core.errors import Unauthorized
 from verify_server.security import Tenants
 
 KEY_BYTES = MAC_BYTES = 32

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opensled.metrics import Metric, metrics_port
-from opensled.probes import Probes
-from opensled.scrape_guard import ScrapeGuard, scrape_guard
+from opensled.metrics.registry import Metric, metrics_port
+from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
+from opensled.net.probes import Probes
 from verify_server import service
 from verify_server.client_limits import ClientLimits
 from verify_server.config import ServeConfig

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from opensled.address import host_port, is_loopback, joined
-from opensled.config import options
-from opensled.logs import announce, tell
-from opensled.registry import remedy
+from opensled.cli.config import options
+from opensled.core.registry import remedy
+from opensled.net.address import host_port, is_loopback, joined
+from opensled.process.logs import announce, tell
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo
 from verify_server.served_model import LoadedModel

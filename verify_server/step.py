@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from opensled.errors import EngineLost, OpenSledError
+from opensled.core.errors import EngineLost, OpenSledError
 from verify_server.acceptance.base import AcceptanceResult, moves
 from verify_server.acceptance.decide import Outcome, Question, decide, unforeseen
 from verify_server.engine.base import TargetEngine

@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Iterable
 
-from opensled.answer_counts import CANCELLED, GRPC, AnswerClock, AnswerCounts
-from opensled.messages import Cancel, ClientMessage, Failure, Moved, Open, Opened, ServerMessage, Verdict
+from opensled.core.messages import Cancel, ClientMessage, Failure, Moved, Open, Opened, ServerMessage, Verdict
+from opensled.metrics.answer_counts import CANCELLED, GRPC, AnswerClock, AnswerCounts
 
 FRONTED = (("opensled-fronted", "1"),)  # metadata: a gateway's HTTP API asks, and counts the answer itself
 LOST, MOVED = "lost", "moved"  # ends of a stream whose answer goes on in another one; they are only logged

@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
-from opensled.errors import Overloaded
-from opensled.fork_server import STOP, Stop
+from opensled.core.errors import Overloaded
+from opensled.process.fork_server import STOP, Stop
 
 MOST_WAITING = 256  # of a tenant, as many as a server has sessions by default; chosen
 RETRY_SECONDS = 1.0  # chosen
@@ -39,7 +39,7 @@ class TenantPool:
 
         `spent` is told the seconds of processor time that the thread needed, also for work that fails.
 
-        If the caller is cancelled, `opensled.fork_server.STOP` is set for the work. Its thread counts as taken until
+        If the caller is cancelled, `opensled.process.fork_server.STOP` is set for the work. Its thread counts as taken until
         the work has ended.
         """
         stop, context = Stop(), contextvars.copy_context()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from verify_server.acceptance.base import AcceptanceRule
 
 

@@ -5,7 +5,7 @@ A tree is given by `parents`: for each token the index of its parent, which come
 
 from collections.abc import Iterator, Sequence
 
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.messages import DraftBlock, DraftToken
 
 
 def depths(parents: Sequence[int]) -> list[int]:

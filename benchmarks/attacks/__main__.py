@@ -19,7 +19,7 @@ from benchmarks.attacks.document import document, table
 from benchmarks.attacks.kinds import ATTACKS
 from benchmarks.attacks.measured import ATTACK_CORE, SERVER_CORE, Outcome, Windows, measure, reference
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.provenance import provenance
 
 HERE = Path(__file__).resolve().parents[2]

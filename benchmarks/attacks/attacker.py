@@ -15,7 +15,7 @@ from benchmarks.attacks.connection import Lost, Peer
 from benchmarks.attacks.floods import Tally
 from benchmarks.attacks.kinds import ATTACKS, Work
 from benchmarks.program import SPAWN, spawned
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 
 AGAIN_S = 0.02  # after a lost connection
 END_S = 10.0  # that an attacker takes to end

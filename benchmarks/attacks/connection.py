@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from benchmarks.attacks import frames
-from opensled import codec
+from opensled.wire import codec
 
 METHOD = f"/{codec.SERVICE_NAME}/Sequence"
 WINDOW = 1 << 20  # bytes of answers that a reading attacker lets the server send ahead

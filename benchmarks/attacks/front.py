@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.attacks.connection import Peer
-from opensled.errors import NotFound, OpenSledError
+from opensled.core.errors import NotFound, OpenSledError
 from opensled_testbed.credentials import Authority
 from opensled_testbed.process_guard import guard
 from opensled_testbed.processes import free_port

@@ -17,7 +17,7 @@ from benchmarks.attacks.front import fronted
 from benchmarks.attacks.kinds import ATTACKS
 from benchmarks.attacks.server import ATTACKER, VICTIM, Meter, served
 from benchmarks.attacks.victim import Record, reference_text, victim
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 
 SERVER_CORE, ATTACK_CORE = 0, 1
 SOURCE = "127.0.0.2"  # the attackers' address: limits for an address must not hit the victim for what they do

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from benchmarks.attacks.connection import Peer
 from benchmarks.program import SPAWN, spawned
 from edge_client.link import Endpoint, GrpcStream, Link
-from opensled.errors import OpenSledError
-from opensled.messages import Failure, Open, Opened, Prefill, SamplingParams, Verdict
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Failure, Open, Opened, Prefill, SamplingParams, Verdict
 
 TOKENS = 48  # of an answer
 REQUEST = Open(

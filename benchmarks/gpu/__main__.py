@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.gpu import summary
-from opensled.files import write_whole
+from opensled.core.files import write_whole
 from opensled_testbed.process_guard import guard
 
 # Stage -> the most seconds that it gets, its start included. A stage that ends early leaves its rest to stage "users".

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.answer_texts import Question
-from opensled.noise import gumbel
+from opensled.core.noise import gumbel
 from verify_server.engine.backend_check import TOLERANCE
 from verify_server.engine.loading import find_weights, load_network
 from verify_server.engine.selftest import attending_by

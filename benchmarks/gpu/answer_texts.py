@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.torch_engine import TorchEngine
 

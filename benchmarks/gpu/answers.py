@@ -15,7 +15,7 @@ from benchmarks.gpu.answer_judge import Judge
 from benchmarks.gpu.answer_texts import KINDS, Answer, Question, Writer, questions
 from benchmarks.gpu.checks import Check, run_checks
 from benchmarks.gpu.stage import Stage
-from opensled.store import model_path
+from opensled.models.store import model_path
 from verify_server.engine.base import MAX_TREE
 from verify_server.engine.torch_engine import load
 

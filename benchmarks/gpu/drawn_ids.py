@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from opensled import noise
-from opensled.messages import SamplingParams
+from opensled.core import noise
+from opensled.core.messages import SamplingParams
 from verify_server.engine import torch_noise
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.torch_scores import TorchScores

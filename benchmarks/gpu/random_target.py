@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from benchmarks.gpu.shapes import config_of
-from opensled.load_thread import in_thread_that_ends
+from opensled.process.load_thread import in_thread_that_ends
 from verify_server.config import ServeConfig
 from verify_server.engine import loading, torch_engine
 from verify_server.engine.attention import NAME

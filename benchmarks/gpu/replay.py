@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import JobDrafting
-from opensled.protocol import Truth
+from opensled.core.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.traces import WHOLE, ItemTrace, Proposal
 from verify_server.config import ServeConfig

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from opensled.files import write_whole
+from opensled.core.files import write_whole
 from opensled_testbed.provenance import provenance
 
 # Stage -> what its figures are: "emulated" where a device's and a link's time comes from a profile

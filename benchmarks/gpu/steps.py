@@ -14,7 +14,7 @@ import torch
 from benchmarks.gpu.breakdown import breakdown
 from benchmarks.gpu.random_target import engine_of, random_network
 from benchmarks.gpu.stage import Stage
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.tiles import untile
 from verify_server.engine.torch_engine import TorchEngine

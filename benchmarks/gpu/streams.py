@@ -12,8 +12,8 @@ from benchmarks.gpu.replay import DeviceReplay, Recording, prompt_of
 from edge_client.lengths.hint import HintLength
 from edge_client.link import Endpoint, Link
 from hw_profiles import catalog
-from opensled.errors import OpenSledError
-from opensled.protocol import common_prefix
+from opensled.core.errors import OpenSledError
+from opensled.core.protocol import common_prefix
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.load.hub_process import linked
 from opensled_testbed.load.load import Item

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from edge_client.adapted.config import DraftPullConfig
 from edge_client.located import located
-from opensled import paired
-from opensled.download import keeping, locked_folder
-from opensled.errors import UsageError, VocabularyMismatch
-from opensled.logs import tell
-from opensled.printable import visible_line
-from opensled.progress_bar import ProgressBar
-from opensled.store import ADAPTED, adapted_folder
+from opensled.cli import paired
+from opensled.core.errors import UsageError, VocabularyMismatch
+from opensled.core.printable import visible_line
+from opensled.models.download import keeping, locked_folder
+from opensled.models.store import ADAPTED, adapted_folder
+from opensled.process.logs import tell
+from opensled.process.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from edge_client.adapted.shelf import Kept

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_client.link_config import LinkConfig
-from opensled.config import option
-from opensled.logs import LEVELS
+from opensled.cli.config import option
+from opensled.process.logs import LEVELS
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 from edge_client.adapted.shelf import DraftShelf
 from edge_client.link import Link
-from opensled.download import require_room
-from opensled.errors import ModelError, Overloaded, ProtocolError, Unreachable
+from opensled.core.errors import ModelError, Overloaded, ProtocolError, Unreachable
 from opensled.handout.manifest import DraftManifest, HandedFile
 from opensled.handout.signature import Signed
+from opensled.models.download import require_room
 
 CHUNK = 1 << 20  # bytes read at once
 ATTEMPTS = 5  # in a row without a byte

@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.errors import DraftRefused, NotFound, OpenSledError
-from opensled.files import write_whole
+from opensled.core.errors import DraftRefused, NotFound, OpenSledError
+from opensled.core.files import write_whole
 from opensled.handout.manifest import DraftManifest, HandedFile, read_manifest
 from opensled.handout.signature import Signed, Signer
 

@@ -26,8 +26,8 @@ from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
 from hw_profiles.detect import detect, usable_cores
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
-from opensled.errors import OpenSledError, UsageError
-from opensled.printable import visible_line
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.printable import visible_line
 
 PINGS, PING_S = 20, 3.0
 BY_US = "measured by opensled profile calibrate"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from edge_client.drafters.base import Drafter, DrafterFactory
 from hw_profiles.profiles import Quantity
-from opensled.errors import UsageError
-from opensled.messages import DraftToken, SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.core.errors import UsageError
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
 
 LENGTHS = (1, 2, 4, 8)  # draft tokens of a block
 SHORT_PROMPT = 8

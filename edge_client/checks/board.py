@@ -9,7 +9,7 @@ from hw_profiles.detect import Board, detect
 from hw_profiles.pmic import pmic_power_w
 from hw_profiles.profiles import MeasuredDraft
 from hw_profiles.sysfs import BoardState, read_board
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 LOW_BATTERY = 20.0  # percent
 HERE = "/"

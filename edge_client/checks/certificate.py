@@ -11,8 +11,8 @@ from pathlib import Path
 from edge_client.checks.finding import Finding, fail, failed, in_thread, ok, warn
 from edge_client.checks.network import SECONDS, Peer, greet, told, untrusting
 from edge_client.config import DeviceConfig
-from opensled.errors import OpenSledError, Unauthorized, Unreachable
-from opensled.files import read_identity
+from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
+from opensled.core.files import read_identity
 
 DAY = 86400.0
 SOON = 30  # days before its end that a certificate is worth a warning

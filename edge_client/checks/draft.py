@@ -16,9 +16,9 @@ from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import draft_threads, model_drafter
 from edge_client.known_drafts import HOW_TO_GET_ONE, without_model
-from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
-from opensled.messages import ModelInfo
-from opensled.store import can_be_fetched, model_path
+from opensled.core.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
+from opensled.core.messages import ModelInfo
+from opensled.models.store import can_be_fetched, model_path
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
 READING = 5.0  # tokens/s; people read faster than a slower answer comes

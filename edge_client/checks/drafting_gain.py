@@ -18,8 +18,8 @@ from hw_profiles.detect import detect
 from hw_profiles.speculation import LONGEST, STEPS, WORTH, Gain, RoundCosts
 from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import read_board
-from opensled.address import is_local
-from opensled.printable import digits
+from opensled.core.printable import digits
+from opensled.net.address import is_local
 
 ACCEPTANCE, LUCKLESS, LUCKY = 0.7, 0.5, 0.85  # assumed; drafts of the target's own family reach 0.5 to 0.9
 # Bytes of the smallest draft model that the 8B targets below can have; 0.5B at 4 bits are 300 MB, and smaller ones than

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
-from opensled.errors import OpenSledError
-from opensled.printable import visible
+from opensled.core.errors import OpenSledError
+from opensled.core.printable import visible
 
 T = TypeVar("T")
 Status = Literal["ok", "warn", "fail"]

@@ -14,8 +14,8 @@ from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import model_drafter
 from edge_client.known_drafts import Config, without_model
-from opensled import distribution
-from opensled.registry import remedy
+from opensled.core import distribution
+from opensled.core.registry import remedy
 
 OLDEST_PYTHON = (3, 10)
 # extra -> (a module of it, its purpose). `find_spec` does not import torch.

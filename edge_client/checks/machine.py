@@ -11,8 +11,8 @@ from edge_client.checks.finding import Finding, ok, warn
 from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import calibrated_threads, model_drafter
 from hw_profiles.detect import CGROUP, allowed_cpus, container_share, usable_cores
-from opensled.errors import NotFound
-from opensled.store import model_file, model_path
+from opensled.core.errors import NotFound
+from opensled.models.store import model_file, model_path
 
 # Beside the weights a drafter needs its KV cache and work buffers; of a 0.5B model about this much.
 WORKSPACE = 256 << 20  # bytes

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from edge_client.checks.finding import Finding, fail, failed, ok, warn
 from edge_client.config import DeviceConfig, DoctorConfig, EdgeConfig
-from opensled import config as layers
-from opensled import paired
-from opensled.address import host_port, joined
-from opensled.config_trust import require_trust
-from opensled.errors import OpenSledError, UsageError
-from opensled.files import read_authorities, read_identity, read_secret_text
-from opensled.suggestion import nearest
+from opensled.cli import config as layers
+from opensled.cli import paired
+from opensled.cli.config_trust import require_trust
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.files import read_authorities, read_identity, read_secret_text
+from opensled.core.suggestion import nearest
+from opensled.net.address import host_port, joined
 
 Config = TypeVar("Config", bound=DeviceConfig)
 

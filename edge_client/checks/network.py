@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edge_client.checks.finding import Finding, fail, in_thread, ok, plain
-from opensled.address import joined
-from opensled.errors import Unreachable
+from opensled.core.errors import Unreachable
+from opensled.net.address import joined
 
 SECONDS = 3.0  # for one step
 # What an HTTP/2 client sends first (RFC 9113, 3.4): the preface and empty settings. The server answers with its own.

@@ -13,8 +13,8 @@ from edge_client.calibration.draft_speed import begun, timed
 from edge_client.checks.own_process import tell
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
-from opensled.errors import OpenSledError
-from opensled.messages import Limits, ModelInfo
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Limits, ModelInfo
 
 PROMPT = 16  # tokens
 TOKENS = 24  # to measure the speed with, at most

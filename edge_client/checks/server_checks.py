@@ -13,10 +13,10 @@ from edge_client.checks.certificate import check_tls
 from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
 from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.config import DeviceConfig
-from opensled.address import host_port, is_local
-from opensled.distribution import GUIDE, UPDATE_SERVER
-from opensled.errors import Loading, OpenSledError, Unauthorized, Unreachable
-from opensled.messages import ModelInfo
+from opensled.core.distribution import GUIDE, UPDATE_SERVER
+from opensled.core.errors import Loading, OpenSledError, Unauthorized, Unreachable
+from opensled.core.messages import ModelInfo
+from opensled.net.address import host_port, is_local
 
 if TYPE_CHECKING:
     from edge_client.checks.server_speed import ServerSpeed

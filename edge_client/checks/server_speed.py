@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.link import Link
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
-from opensled.printable import digits
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
+from opensled.core.printable import digits
 
 TOKENS = 40  # to measure
 MOST = 512  # of the sequence: a fast server runs ahead of its reader until the first draft arrives

@@ -17,9 +17,9 @@ from edge_client.checks.own_process import tell
 from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
 from edge_client.drafters import OFF
-from opensled.answer import Task
-from opensled.errors import OpenSledError
-from opensled.messages import ChatMessage, SamplingParams
+from opensled.core.answer import Task
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import ChatMessage, SamplingParams
 
 # Kinds of text and prompts of each; one prompt of each kind makes a pass. Drafts are accepted least in free text, most
 # where the answer repeats what was said.

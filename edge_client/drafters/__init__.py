@@ -1,6 +1,6 @@
 """Drafters by name: a new one is one file and one line here. `their.module:Factory` names one from elsewhere."""
 
-from opensled.registry import Registry
+from opensled.core.registry import Registry
 
 DRAFTERS = Registry(
     "drafter",

@@ -16,10 +16,10 @@ import numpy as np
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
+from opensled.core.errors import UsageError
+from opensled.core.messages import ModelInfo
+from opensled.core.sampling import Sampler
 from opensled.drafting.table_file import LONGEST_LEADER
-from opensled.errors import UsageError
-from opensled.messages import ModelInfo
-from opensled.sampling import Sampler
 
 MOST_GUESSES = 6  # tokens of the tables that one pass verifies, as FLy has it
 LEAST_LIKELY = 0.3  # estimated chance that all guesses so far are right, below which no more are tried

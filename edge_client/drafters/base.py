@@ -9,10 +9,10 @@ import numpy as np
 
 from edge_client.drafters import OFF
 from edge_client.drafters.window import ENOUGH, Window, seen_of
-from opensled.messages import DraftToken, ModelInfo, TreeNode
-from opensled.penalties import Emitted, TokenCounts
-from opensled.protocol import common_prefix
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftToken, ModelInfo, TreeNode
+from opensled.core.penalties import Emitted, TokenCounts
+from opensled.core.protocol import common_prefix
+from opensled.core.sampling import Sampler
 
 Logits = TypeVar("Logits")  # of one token, or of several
 

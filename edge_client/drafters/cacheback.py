@@ -13,15 +13,15 @@ from pathlib import Path
 
 from edge_client.drafters import OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
+from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.core.messages import DraftToken, ModelInfo, TreeNode
+from opensled.core.sampling import Sampler
 from opensled.drafting import table_file
 from opensled.drafting.followers import Followers
 from opensled.drafting.growth import Calibration
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
-from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
-from opensled.messages import DraftToken, ModelInfo, TreeNode
-from opensled.sampling import Sampler
-from opensled.store import model_file, model_path
+from opensled.models.store import model_file, model_path
 
 PERSONAL = TableShape(leaders=32_768)  # a file of 3.3 MB at most, where ids take four bytes
 SAVE_EVERY_S = 30.0  # an answer that ends sooner is saved with the next one, or when the drafter closes

@@ -21,10 +21,10 @@ from operator import mul
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
-from opensled.errors import UsageError
-from opensled.messages import DraftToken, ModelInfo, TreeNode
-from opensled.protocol import common_prefix
-from opensled.sampling import Sampler
+from opensled.core.errors import UsageError
+from opensled.core.messages import DraftToken, ModelInfo, TreeNode
+from opensled.core.protocol import common_prefix
+from opensled.core.sampling import Sampler
 
 HORIZON = 8  # tokens of an earlier drafter that are sent at most
 # Of them those go out that stand with this probability at least. A row of a step costs a small part of a token; but the

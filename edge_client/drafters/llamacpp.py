@@ -19,13 +19,13 @@ import numpy as np
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.threads import calibrated_threads, most_threads
 from edge_client.drafters.window import Window
-from opensled import llama, step_threads
-from opensled.errors import EngineError, UnsupportedModel
-from opensled.llama import LlamaModel
-from opensled.load_thread import in_thread_that_ends
-from opensled.messages import ModelInfo
-from opensled.store import model_file
-from opensled.vocabulary import require_same
+from opensled.core.errors import EngineError, UnsupportedModel
+from opensled.core.messages import ModelInfo
+from opensled.core.vocabulary import require_same
+from opensled.models import llama, step_threads
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file
+from opensled.process.load_thread import in_thread_that_ends
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edge_client.drafters.base import Drafter, DrafterFactory
+from opensled.core.messages import DraftToken
+from opensled.core.sampling import Sampler
 from opensled.drafting.ngrams import NgramIndex
-from opensled.messages import DraftToken
-from opensled.sampling import Sampler
 
 
 class LookupFactory(DrafterFactory):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from edge_client.drafters.base import Drafter, DrafterFactory
-from opensled.messages import DraftToken
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftToken
+from opensled.core.sampling import Sampler
 
 
 class NoneDrafter(Drafter):

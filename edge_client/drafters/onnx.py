@@ -21,12 +21,12 @@ from tokenizers import Tokenizer
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
-from opensled.errors import EngineError, NotFound, UnsupportedModel
-from opensled.gguf_file import read_metadata
-from opensled.messages import ModelInfo
-from opensled.store import model_file
-from opensled.tokenizer import pieces_of
-from opensled.vocabulary import require_same
+from opensled.core.errors import EngineError, NotFound, UnsupportedModel
+from opensled.core.messages import ModelInfo
+from opensled.core.vocabulary import require_same
+from opensled.models.gguf_file import read_metadata
+from opensled.models.store import model_file
+from opensled.text.tokenizer import pieces_of
 
 CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up
 CHUNK = 32  # tokens per call: every call returns a logits row for each of its tokens

@@ -10,7 +10,7 @@ import re
 
 from hw_profiles.calibration import measured_draft
 from hw_profiles.detect import usable_cores
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ arXiv 2309.17453). The draft alone suffers; the server reads everything.
 from collections.abc import Sequence
 
 from hw_profiles.fading import FadingRatio
-from opensled.protocol import common_prefix
+from opensled.core.protocol import common_prefix
 
 HEAD = 0.25  # share of a window that is taken from the beginning of the text
 # Chosen with benchmarks/real_prompts.py: seconds of reading for which drafts may be late, and tokens that they need.

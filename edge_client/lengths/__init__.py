@@ -1,8 +1,8 @@
 """Draft-length policies by the name that `--stop` takes; a new one is one file and one line here."""
 
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
-from opensled.errors import UsageError
-from opensled.registry import Registry
+from opensled.core.errors import UsageError
+from opensled.core.registry import Registry
 
 LENGTH_POLICIES = Registry(
     "draft-length policy",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from opensled.messages import DraftToken
+from opensled.core.messages import DraftToken
 
 # Tokens of a block where neither the server nor the owner says anything. Chosen: 4 to 5 tokens are best for
 # acceptance rates of 0.6 to 0.8 (Leviathan et al. 2023, arXiv 2211.17192).

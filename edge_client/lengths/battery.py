@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.sysfs import BoardState
-from opensled.messages import DraftToken
+from opensled.core.messages import DraftToken
 
 
 class BatterySaver(DraftLengthPolicy):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edge_client.lengths.base import UNADVISED, LengthOptions
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftToken
+from opensled.core.messages import DraftToken
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How a device drafts now, and why: one sentence."""
 
 from edge_client.lengths.base import DraftLengthPolicy
+from opensled.core.messages import Limits
 from opensled.drafting.status import DraftStatus
-from opensled.messages import Limits
 
 NOTHING_TO_DRAFT_WITH = "this device has nothing to draft with"
 NOT_WANTED = (

@@ -12,20 +12,20 @@ from importlib.util import find_spec
 from edge_client.commits import Commit
 from edge_client.drafting import DraftThread
 from edge_client.offline.provisional import SEGMENT
-from opensled.answer import Origin, Task
-from opensled.chat_forms import first_taken
-from opensled.chat_render import ChatRenderer
-from opensled.control_spellings import Variables
-from opensled.control_tokens import ControlTokens
-from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
-from opensled.fork_server import OverLimit
-from opensled.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
-from opensled.noise import KEY_BYTES, noise_key
-from opensled.protocol import EndRules, Truth, cut
-from opensled.sampling import Sampler
-from opensled.template_variables import read_variables
-from opensled.thinking import thoughts_by_key
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import Origin, Task
+from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
+from opensled.core.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat
+from opensled.core.noise import KEY_BYTES, noise_key
+from opensled.core.protocol import EndRules, Truth, cut
+from opensled.core.sampling import Sampler
+from opensled.core.template_variables import read_variables
+from opensled.process.fork_server import OverLimit
+from opensled.text.chat_forms import first_taken
+from opensled.text.chat_render import ChatRenderer
+from opensled.text.control_spellings import Variables
+from opensled.text.control_tokens import ControlTokens
+from opensled.text.thinking import thoughts_by_key
+from opensled.text.tokenizer import TargetTokenizer
 
 
 @dataclass(frozen=True)

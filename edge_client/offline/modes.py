@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from edge_client.remote import RetryPolicy
-from opensled.answer import LOCAL_ONLY
+from opensled.core.answer import LOCAL_ONLY
 
 STALL, PROVISIONAL = "stall", "provisional"
 OFFLINE_MODES = (STALL, PROVISIONAL, LOCAL_ONLY)

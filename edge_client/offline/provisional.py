@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import DraftBlock, DraftToken, Verdict
-from opensled.protocol import EndRules, Truth, common_prefix, cut, rebase
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftBlock, DraftToken, Verdict
+from opensled.core.protocol import EndRules, Truth, common_prefix, cut, rebase
+from opensled.core.sampling import Sampler
 
 # Drafted in one go; the drafter is busy for so many tokens at most when the server is back
 SEGMENT = BlockBudget(4, policy=FixedLength(4))

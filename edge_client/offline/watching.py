@@ -11,7 +11,7 @@ from edge_client.commits import Commit
 from edge_client.offline.modes import Offline
 from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.remote import RemoteSession
-from opensled.messages import Prefill
+from opensled.core.messages import Prefill
 
 
 async def watched(

@@ -20,11 +20,11 @@ from edge_client.terminal.chat_view import Answer, Notes, View
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
 from edge_client.terminal.thoughts import Piece, Thoughts
-from opensled import logs
-from opensled.answer import WARNINGS, Chunk, Origin, Task, unverified
-from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
-from opensled.origins import colour_of
-from opensled.painter import Painter
+from opensled.core.answer import WARNINGS, Chunk, Origin, Task, unverified
+from opensled.core.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
+from opensled.process import logs
+from opensled.text.origins import colour_of
+from opensled.text.painter import Painter
 
 T = TypeVar("T")
 ADVICE = "/reset forgets the conversation, /undo its last question"

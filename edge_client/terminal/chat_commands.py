@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from edge_client.terminal.chat_view import View
-from opensled.answer import Stats, speed
+from opensled.core.answer import Stats, speed
+from opensled.core.errors import UsageError
+from opensled.core.files import why_not_written
+from opensled.core.images import MAX_IMAGES, Image, TurnImage, image_file
+from opensled.core.messages import ChatMessage
+from opensled.core.printable import digits
 from opensled.drafting.status import DraftStatus
-from opensled.errors import UsageError
-from opensled.files import why_not_written
-from opensled.images import MAX_IMAGES, Image, TurnImage, image_file
-from opensled.messages import ChatMessage
-from opensled.printable import digits
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UsageError
-from opensled.printable import visible
+from opensled.core.errors import UsageError
+from opensled.core.printable import visible
 
 KEPT_LINES = 1000
 

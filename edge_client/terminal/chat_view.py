@@ -10,9 +10,9 @@ from typing import TextIO
 from edge_client import remote
 from edge_client.terminal.colour import Palette
 from edge_client.terminal.tail import line_width, tail_of
-from opensled.answer import UNVERIFIED, Chunk, Origin, Stats
-from opensled.origins import ORIGINS
-from opensled.printable import digits, visible
+from opensled.core.answer import UNVERIFIED, Chunk, Origin, Stats
+from opensled.core.printable import digits, visible
+from opensled.text.origins import ORIGINS
 
 ROOM = 20  # columns that the right one of two columns needs; else it goes below the left one
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TextIO
 
-from opensled.errors import InvalidRequest
+from opensled.core.errors import InvalidRequest
 
 # SGR parameters (ECMA-48): of the eight classic colours, which every terminal maps to its own readable shades.
 CODES = {

@@ -1,7 +1,7 @@
 """What a conversation begins with: which model answers, and what the bundled model was made for."""
 
-from opensled.examples import TINY
-from opensled.messages import ModelInfo
+from opensled.core.messages import ModelInfo
+from opensled.models.examples import TINY
 
 # What the tiny models were trained for, by task (opensled_training/tasks/).
 TINY_SKILLS = {

@@ -5,7 +5,7 @@ import sys
 from edge_client.terminal.colour import palette
 from edge_client.terminal.tail import tail_of
 from edge_client.terminal.thoughts import Thoughts
-from opensled.printable import visible
+from opensled.core.printable import visible
 
 
 class PrintedAnswer:

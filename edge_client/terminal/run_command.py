@@ -12,12 +12,20 @@ from edge_client.known_drafts import LOOKUP, draft_of
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.run_config import RunConfig
 from hw_profiles.detect import usable_cores
-from opensled.child_server import ChildServer
-from opensled.errors import NotFound
-from opensled.logs import tell
-from opensled.model_pairs import PAIRS
-from opensled.pull import ready
-from opensled.store import ASSEMBLED, FETCHABLE, cache_folder, can_be_fetched, is_here, missing, model_files
+from opensled.core.errors import NotFound
+from opensled.models.model_pairs import PAIRS
+from opensled.models.pull import ready
+from opensled.models.store import (
+    ASSEMBLED,
+    FETCHABLE,
+    cache_folder,
+    can_be_fetched,
+    is_here,
+    missing,
+    model_files,
+)
+from opensled.process.child_server import ChildServer
+from opensled.process.logs import tell
 
 QUIET = ("--log-level", "error")
 # A draft model must be smaller than this share of its target, for both compute on the same cores. Chosen. A token of

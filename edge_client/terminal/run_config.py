@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from edge_client.config import AUTO, COLOR_CHOICES, COLOR_HELP
-from opensled.config import option
-from opensled.logs import LEVELS
+from opensled.cli.config import option
+from opensled.process.logs import LEVELS
 
 
 @dataclass(frozen=True)

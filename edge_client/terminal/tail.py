@@ -9,7 +9,7 @@ from typing import TextIO
 
 from edge_client.terminal.colour import Palette
 from edge_client.terminal.word_wrap import WordWrap
-from opensled.printable import visible
+from opensled.core.printable import visible
 
 SAVE, RESTORE, WIPE, DOWN, UP = "\x1b7", "\x1b8", "\x1b[J", "\x1bD", "\x1b[{}A"
 USUAL = os.terminal_size((80, 24))

@@ -10,7 +10,7 @@ from http_api.error_forms import as_anthropic
 from http_api.messages_api.message_blocks import Event, MessageContent
 from http_api.requests import Request
 from http_api.responses import Reply, named_event
-from opensled.answer import Chunk
+from opensled.core.answer import Chunk
 
 # A chat's finish reason -> the stop reason, unless a stop sequence is one
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

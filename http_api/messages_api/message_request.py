@@ -28,9 +28,9 @@ from http_api.model_names import asked_name
 from http_api.requests import CLIENT_NAMES, Request, require_template, shared
 from http_api.sampling_fields import read_params, read_stop, token_limit
 from http_api.thinking_fields import read_thinking
-from opensled.answer import Task
-from opensled.errors import InvalidRequest, NotFound, Unsupported
-from opensled.messages import Guide, ModelInfo, Tool
+from opensled.core.answer import Task
+from opensled.core.errors import InvalidRequest, NotFound, Unsupported
+from opensled.core.messages import Guide, ModelInfo, Tool
 
 VERSION = "anthropic-version"  # the header by which a client of this API is known
 BETA = "anthropic-beta"  # names features that ask by fields of their own, so that the header alone asks for nothing

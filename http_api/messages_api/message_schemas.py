@@ -25,8 +25,8 @@ from http_api.replies import (
 )
 from http_api.sampling_fields import MAX_STOPS
 from http_api.schemas import CALL_ID, RESULT_ID, arguments, everywhere, thinking, without_effect
-from opensled.bounds import MAX_TOOLS
-from opensled.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
+from opensled.core.bounds import MAX_TOOLS
+from opensled.core.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
 
 TOOL_HINTS = ("cache_control", "input_examples", "defer_loading", "allowed_callers", "eager_input_streaming")
 ERRORS = ("invalid_request_error", "authentication_error", "rate_limit_error", "api_error", *BY_CODE.values())

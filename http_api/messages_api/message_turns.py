@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from http_api.call_ids import with_ids
 from http_api.effects import is_nothing
 from http_api.fields import Fields, call_arguments, fields_of, require_text
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.images import Image, TurnImage, image_base64, image_url
-from opensled.messages import ChatMessage, ToolCall
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.images import Image, TurnImage, image_base64, image_url
+from opensled.core.messages import ChatMessage, ToolCall
 
 RESULT = "result"  # in place of a role: the content of a tool's result
 FAILED = "Error: "  # before the result of a call that failed; chat templates have no other word for it

@@ -14,7 +14,7 @@ from http_api.ollama.models import timestamp
 from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.whole_calls import Call, WholeCalls
 from http_api.responses import LOCAL_HEADER, to_json, usage
-from opensled.answer import LOCAL_ONLY, Chunk, Stats, unverified
+from opensled.core.answer import LOCAL_ONLY, Chunk, Stats, unverified
 
 
 class OllamaReply:

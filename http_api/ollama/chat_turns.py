@@ -3,7 +3,7 @@
 from typing import Any
 
 from http_api.fields import Fields
-from opensled.errors import InvalidRequest, Unsupported
+from opensled.core.errors import InvalidRequest, Unsupported
 
 OWN = ("content", "images", "tool_name")  # read here; the rest has OpenAI's form
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from http_api.model_names import LATEST
-from opensled.messages import GUIDE, ModelInfo
+from opensled.core.messages import GUIDE, ModelInfo
 
 FAMILY = "opensled"  # for clients, that looks like the architecture of a model; the real one is not told
 

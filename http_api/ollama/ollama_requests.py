@@ -18,9 +18,9 @@ from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
 from http_api.model_names import asked_name
 from http_api.ollama.chat_turns import openai_turns, with_images
 from http_api.thinking_fields import EFFORT, NO_EFFORT
-from opensled.answer import Task
-from opensled.errors import InvalidRequest, RequestError, Unsupported
-from opensled.messages import ModelInfo
+from opensled.core.answer import Task
+from opensled.core.errors import InvalidRequest, RequestError, Unsupported
+from opensled.core.messages import ModelInfo
 
 # Of `options`: Ollama's name -> the name in the OpenAI API here
 SERVED = {

@@ -24,8 +24,8 @@ from http_api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
 from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request
 from http_api.responses import to_json
 from http_api.token_routes import embeddings
-from opensled.errors import Unsupported
-from opensled.messages import ModelInfo
+from opensled.core.errors import Unsupported
+from opensled.core.messages import ModelInfo
 
 # The Ollama whose requests are read here: the first one whose responses Codex takes. Clients compare it with what they
 # need.

@@ -11,10 +11,10 @@ from typing import Any
 from http_api import requests
 from http_api.backend import Backend
 from http_api.responses import to_json, usage
-from opensled.answer import Chunk, Stats
-from opensled.errors import Unsupported
-from opensled.messages import ModelInfo
-from opensled.painter import Painter
+from opensled.core.answer import Chunk, Stats
+from opensled.core.errors import Unsupported
+from opensled.core.messages import ModelInfo
+from opensled.text.painter import Painter
 
 
 def page_request(body: dict[str, Any], info: ModelInfo) -> requests.Request:

@@ -16,9 +16,9 @@ from http_api.bodies import whole_body
 from http_api.event_stream import attended
 from http_api.fields import Fields, parse_object
 from http_api.responses import to_json
-from opensled.errors import InvalidRequest, Overloaded
-from opensled.examples import examples
-from opensled.origins import ORIGINS
+from opensled.core.errors import InvalidRequest, Overloaded
+from opensled.models.examples import examples
+from opensled.text.origins import ORIGINS
 
 PERIOD = 1.0  # seconds from one look to the next
 MOST_WATCHERS = 16  # at the same time; a look at a full server takes its event loop 6 ms

@@ -7,8 +7,8 @@ from dataclasses import replace
 from http_api.call_ids import with_ids
 from http_api.content_parts import read_content
 from http_api.fields import Fields, call_arguments, fields_of, leave_out, require_text
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ChatMessage, ToolCall
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import ChatMessage, ToolCall
 
 # What is left out of earlier answers: what tools of other services did, which a client may have kept from a turn with
 # another provider.

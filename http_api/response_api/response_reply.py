@@ -11,7 +11,7 @@ from http_api.backend import Backend
 from http_api.requests import Request
 from http_api.response_api.output_items import Event, ResponseOutput
 from http_api.responses import Reply, named_event
-from opensled.answer import Chunk
+from opensled.core.answer import Chunk
 
 # A chat's finish reason -> the status of its last item, as far as that is whole.
 STATUS = {"stop": "completed", "tool_calls": "completed", "length": "incomplete"}

@@ -33,9 +33,9 @@ from http_api.requests import (
 from http_api.response_api.input_items import read_input
 from http_api.sampling_fields import NO_LIMIT, read_params, read_stop, token_limit
 from http_api.thinking_fields import read_thinking
-from opensled.answer import Task
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo, Tool
+from opensled.core.answer import Task
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 # Thoughts are told in clear, and no answer comes from such a tool, so what belongs to them is never missing.

@@ -15,7 +15,7 @@ from http_api.schemas import (
     thinking,
     without_effect,
 )
-from opensled.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
+from opensled.core.messages import GUIDE, MAX_TOP_LOGPROBS, ModelInfo
 
 FUNCTION = one_of("function")
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from opensled.core.errors import UnsupportedModel, VocabularyMismatch
+from opensled.core.files import read_bytes, write_whole
+from opensled.core.messages import ModelInfo
 from opensled.drafting.tables import Rows, TableShape
-from opensled.errors import UnsupportedModel, VocabularyMismatch
-from opensled.files import read_bytes, write_whole
-from opensled.messages import ModelInfo
 
 FORMAT = b"OpenSLED draft table "
 VERSION = b"1"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from opensled.bounds import MAX_NAME
-from opensled.errors import InvalidRequest, ProtocolError
+from opensled.core.bounds import MAX_NAME
+from opensled.core.errors import InvalidRequest, ProtocolError
+from opensled.core.messages import Failure
 from opensled.handout.manifest import MOST_MANIFEST
-from opensled.messages import Failure
 from opensled.v1 import verify_pb2 as pb
 
 PART_BYTES = 64 << 10  # most of one message

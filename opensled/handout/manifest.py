@@ -11,8 +11,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from opensled.errors import DraftRefused
-from opensled.printable import visible_line
+from opensled.core.errors import DraftRefused
+from opensled.core.printable import visible_line
 
 FORMAT = 1
 MOST_MANIFEST = 16 << 10  # bytes

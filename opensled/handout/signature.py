@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from opensled.errors import DraftRefused, UsageError
+from opensled.core.errors import DraftRefused, UsageError
 from opensled.handout.manifest import MOST_TEXT, DraftManifest, read_manifest
 
 CONTEXT = b"opensled-draft-1\0"  # what else this key may sign is never taken for a manifest

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from spake2 import SPAKE2_A, SPAKE2_B
 
-from opensled.errors import ProtocolError, Unauthorized
+from opensled.core.errors import ProtocolError, Unauthorized
 
 VERSION = b"opensled-pairing-1"
 DEVICE, SERVER = b"opensled device", b"opensled server"

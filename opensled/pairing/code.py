@@ -5,7 +5,7 @@ Digits, because every keyboard has them and every language reads them aloud.
 
 import secrets
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 DIGITS = 8
 GROUP = 4

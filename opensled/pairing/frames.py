@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import IntEnum
 
-from opensled.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized, Unreachable
+from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized, Unreachable
 from opensled.pairing.channel import ANSWER_BYTES, HELLO_BYTES, PROOF_BYTES, WRONG_CODE
 
 STEP_SECONDS = 10.0  # for which one end waits for the next frame of the other; chosen

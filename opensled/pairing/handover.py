@@ -9,8 +9,8 @@ import ssl
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from opensled.address import host_port
-from opensled.errors import ProtocolError, UsageError
+from opensled.core.errors import ProtocolError, UsageError
+from opensled.net.address import host_port
 
 MOST_NAME = 32  # characters of a device's name
 MOST_HOST = 253  # of a host's name (RFC 1035)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from opensled.errors import OpenSledError, UsageError
-from opensled.logs import announce
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.process.logs import announce
 from opensled.service import manager as systemd
 from opensled.service import unit_files
 from opensled.service.config import InstallConfig, RemoveConfig, known_service

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from opensled.config import option
-from opensled.errors import UsageError
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
 
 SERVICES = ("serve", "edge", "relay")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError, UsageError
 
 BOOTED = Path("/run/systemd/system")  # there while systemd is the first process (sd_booted(3))
 SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -170,7 +170,7 @@ def _error(line: str) -> _LoggedError | None:
 
 
 def _logged(message: str) -> str:
-    """The message of a log line in JSON (opensled/logs.py) if its level is an error."""
+    """The message of a log line in JSON (opensled/process/logs.py) if its level is an error."""
     try:
         record = json.loads(message)
         return str(record["message"]) if record["level"] in ("error", "critical") else ""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from opensled import paired
-from opensled.config import user_folder
-from opensled.errors import NotFound
+from opensled.cli import paired
+from opensled.cli.config import user_folder
+from opensled.core.errors import NotFound
 from opensled.service.service_flags import Given, given, option_of
 
 # What `opensled serve --paired` reads of its folder, by the options that name the same (verify_server/pairing/home.py).

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opensled import distribution
-from opensled.cli import CONFIGS, VERBS, parse_flags
-from opensled.config import Option, options
-from opensled.errors import NotFound, UsageError
-from opensled.store import can_be_fetched
+from opensled.cli.config import Option, options
+from opensled.cli.main import CONFIGS, VERBS, parse_flags
+from opensled.core import distribution
+from opensled.core.errors import NotFound, UsageError
+from opensled.models.store import can_be_fetched
 
 PATHS = ("FILE", "FOLDER")  # values of these kinds are paths
 MODEL = "MODEL"  # a value of this kind may be one

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opensled.address import web_address
-from opensled.child_server import clean_environment
-from opensled.errors import NotFound
+from opensled.core.errors import NotFound
+from opensled.net.address import web_address
+from opensled.process.child_server import clean_environment
 from opensled.service import manager as systemd
 from opensled.service.config import SERVICES
 from opensled.service.manager import Manager

@@ -7,8 +7,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opensled.errors import UsageError
-from opensled.printable import visible_line
+from opensled.core.errors import UsageError
+from opensled.core.printable import visible_line
 from opensled.service import manager as systemd
 from opensled.service.config import SERVICES, StatusConfig
 from opensled.service.manager import Manager

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from opensled.errors import UsageError
-from opensled.files import write_whole
+from opensled.core.errors import UsageError
+from opensled.core.files import write_whole
 
 _SEAL = "# Written by `opensled service install`, which also changes and removes it. sha256="
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from opensled.core.errors import UsageError
 from opensled.discovery import MDNS
-from opensled.errors import UsageError
 from opensled.service.service_flags import Given
 
 UNITS = Path(__file__).parent / "units"

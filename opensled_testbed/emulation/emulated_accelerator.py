@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from hw_profiles.step_cost import StepCost
-from opensled.errors import NonFiniteLogits, UsageError
+from opensled.core.errors import NonFiniteLogits, UsageError
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Fleet, Server, part
 from verify_server.config import ServeConfig

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
-from opensled.errors import OpenSledError, VocabularyMismatch
-from opensled.noise import noise_key
-from opensled.protocol import cut
+from opensled.core.errors import OpenSledError, VocabularyMismatch
+from opensled.core.noise import noise_key
+from opensled.core.protocol import cut
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.emulation.recorder import DIGITS, info_of, sampler_of
 from opensled_testbed.emulation.target_texts import ends_of, load_target

@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.drafters.base import Drafter, DrafterFactory, ModelDrafter
 from hw_profiles.profiles import DraftSpeed
-from opensled.messages import DraftToken, ModelInfo
+from opensled.core.messages import DraftToken, ModelInfo
 from opensled_testbed.emulation.draft_pace import forward_s
 
 

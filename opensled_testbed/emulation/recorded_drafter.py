@@ -16,8 +16,8 @@ from time import sleep
 from typing import ClassVar
 
 from hw_profiles.draft_head import HeadCost
-from opensled.messages import DraftBlock, DraftToken
-from opensled.protocol import common_prefix
+from opensled.core.messages import DraftBlock, DraftToken
+from opensled.core.protocol import common_prefix
 from opensled_testbed.emulation.emulated_accelerator import settings
 from opensled_testbed.emulation.recorded_head import RecordedHead
 from opensled_testbed.emulation.recorded_texts import RecordedTexts

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from hw_profiles.draft_head import HeadCost
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.messages import DraftBlock, DraftToken
 from opensled_testbed.emulation.recorded_texts import RecordedTexts
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.traces import ItemTrace

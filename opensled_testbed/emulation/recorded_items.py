@@ -7,7 +7,7 @@ recorded/prompts.json: open chat, code, arithmetic, and extraction, summaries an
 import json
 from typing import Any
 
-from opensled.messages import ChatMessage
+from opensled.core.messages import ChatMessage
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.sources import TEMPERATURE, heldout_items
 from opensled_testbed.traces import PACKAGED

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
-from opensled.messages import DraftToken
+from opensled.core.messages import DraftToken
 from opensled_testbed.traces import ItemTrace
 
 CONTEXT = 1 << 30  # positions; recorded drafts know no end of the cache

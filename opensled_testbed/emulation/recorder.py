@@ -18,11 +18,11 @@ from pathlib import Path
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
-from opensled.errors import OpenSledError
-from opensled.messages import Limits, ModelInfo
-from opensled.noise import noise_key
-from opensled.protocol import cut
-from opensled.sampling import Sampler
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Limits, ModelInfo
+from opensled.core.noise import noise_key
+from opensled.core.protocol import cut
+from opensled.core.sampling import Sampler
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.emulation.target_texts import ends_of, load_target, write_text
 from opensled_testbed.emulation.trace_parts import add_to_part, read_part

@@ -14,8 +14,8 @@ from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.profiles import DraftSpeed
-from opensled.protocol import Truth, common_prefix
-from opensled.sampling import Sampler
+from opensled.core.protocol import Truth, common_prefix
+from opensled.core.sampling import Sampler
 from opensled_testbed.emulation.draft_pace import At, DraftPace
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.traces import ItemTrace

@@ -1,8 +1,8 @@
 """What a target writes by itself on the items of a workload, token by token."""
 
-from opensled.messages import is_chat
-from opensled.noise import noise_key
-from opensled.protocol import EndRules, cut
+from opensled.core.messages import is_chat
+from opensled.core.noise import noise_key
+from opensled.core.protocol import EndRules, cut
 from opensled_testbed.load.load import Item
 from opensled_testbed.traces import ItemTrace
 from verify_server.config import ServeConfig

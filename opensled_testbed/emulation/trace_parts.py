@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.traces import ItemTrace, trace_of
 
 Head = Mapping[str, str]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UsageError
-from opensled.messages import ChatMessage
+from opensled.core.errors import UsageError
+from opensled.core.messages import ChatMessage
 from opensled_testbed.load.load import Item
 
 USER = ("human", "user")  # who asks, in ShareGPT's words

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import NotFound, UsageError
-from opensled.files import read_secret_text
-from opensled.store import model_path
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.files import read_secret_text
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.baselines import DRAFT_BESIDE
 from opensled_testbed.fleet import Fleet, read_fleet
 from opensled_testbed.load.config import BenchServeConfig, baseline_names

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import inf
 
-from opensled.config import option
-from opensled.errors import UsageError
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import BASELINES, USUAL
 from opensled_testbed.load.load import ARRIVALS
 from opensled_testbed.load.sources import HELDOUT, SYNTHETIC

@@ -9,10 +9,10 @@ from edge_client.drafters.base import DrafterFactory
 from edge_client.drafting import DraftThread
 from hw_profiles import catalog
 from hw_profiles.profiles import DraftSpeed
-from opensled.errors import UsageError
-from opensled.messages import ModelInfo
-from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.core.errors import UsageError
+from opensled.core.messages import ModelInfo
+from opensled.core.protocol import Truth
+from opensled.core.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
 from opensled_testbed.fleet import Group

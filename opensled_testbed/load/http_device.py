@@ -4,8 +4,8 @@ from typing import Any
 
 import httpx
 
-from opensled.errors import OpenSledError, Unreachable, UsageError
-from opensled.messages import ChatMessage
+from opensled.core.errors import OpenSledError, Unreachable, UsageError
+from opensled.core.messages import ChatMessage
 from opensled_testbed.client import StreamedReply, stream_chat, stream_completion
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.records import Arrival, Clock, RequestRecord

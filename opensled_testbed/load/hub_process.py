@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
 
 from hw_profiles import catalog
-from opensled.store import cache_folder
+from opensled.models.store import cache_folder
 from opensled_testbed.emulation.emulated_accelerator import environment
 from opensled_testbed.fleet import Fleet, Hub, Server
 from opensled_testbed.link_relay import Relay

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from opensled.errors import UsageError
-from opensled.messages import ChatMessage, SamplingParams
+from opensled.core.errors import UsageError
+from opensled.core.messages import ChatMessage, SamplingParams
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Protocol
 from edge_client.generate import Commit, generate
 from edge_client.remote import Connect, RetryPolicy
 from hw_profiles.profiles import DraftSpeed
-from opensled.errors import Overloaded
-from opensled.messages import Open, Verdict
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import Overloaded
+from opensled.core.messages import Open, Verdict
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from opensled.errors import OpenSledError
-from opensled.messages import ChatMessage, is_chat
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import ChatMessage, is_chat
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.hub_process import emulated, hubs
 from opensled_testbed.load.load import Item, Load, asked_by, due_times, start_of, thinking

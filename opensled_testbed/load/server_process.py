@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from opensled.errors import OpenSledError, UsageError
-from opensled.metrics import PREFIX
-from opensled.store import cache_folder
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.metrics.registry import PREFIX
+from opensled.models.store import cache_folder
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.records import ServerTotals

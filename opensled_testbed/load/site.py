@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edge_client.link import Endpoint, Link
-from opensled.errors import UsageError
-from opensled.messages import ModelInfo
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import UsageError
+from opensled.core.messages import ModelInfo
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.device_drafts import (

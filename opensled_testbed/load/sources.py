@@ -7,8 +7,8 @@ from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opensled.errors import NotFound
-from opensled.messages import ChatMessage
+from opensled.core.errors import NotFound
+from opensled.core.messages import ChatMessage
 from opensled_testbed.load.chats import read_chats
 from opensled_testbed.load.load import Item
 from opensled_testbed.prompts import heldout, messages_of

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from edge_client.remote import Connect, RemoteSession, RetryPolicy, Stream
-from opensled import codec
-from opensled.messages import ClientMessage, Draft, Open, ServerMessage
+from opensled.core.messages import ClientMessage, Draft, Open, ServerMessage
+from opensled.wire import codec
 from opensled_testbed.load.records import Clock, RequestRecord
 
 GRPC_PREFIX = 5  # bytes before each message: a flag and its length

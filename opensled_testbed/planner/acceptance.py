@@ -7,8 +7,8 @@ from statistics import fmean
 
 from edge_client.lengths.base import DraftLengthPolicy, pulled
 from hw_profiles.speculation import uniform_tokens
-from opensled.messages import DraftToken
-from opensled.protocol import common_prefix
+from opensled.core.messages import DraftToken
+from opensled.core.protocol import common_prefix
 from opensled_testbed.load.slo import SHARE
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.baselines import opensled
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.capacity_law import Setting, best

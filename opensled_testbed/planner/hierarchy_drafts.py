@@ -10,7 +10,7 @@ from statistics import fmean
 
 from hw_profiles.hierarchy_blocks import Agreement, Dependence
 from hw_profiles.speculation import LONGEST
-from opensled.protocol import common_prefix
+from opensled.core.protocol import common_prefix
 from opensled_testbed.planner.hierarchy_site import DRAFT, MIDDLE, TARGET, TierDrafts
 from opensled_testbed.planner.task_acceptance import MOST
 from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, recording

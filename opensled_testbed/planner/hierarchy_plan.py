@@ -10,7 +10,7 @@ from hw_profiles import catalog
 from hw_profiles.hierarchy import Chain
 from hw_profiles.speculation import LONGEST, WORTH
 from hw_profiles.step_cost import TargetCost
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.comparison import compare
 from opensled_testbed.planner.hierarchy_drafts import of_rates, recorded

@@ -13,7 +13,7 @@ from hw_profiles.hierarchy_rounds import Ahead
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, LinkProfile
 from hw_profiles.speculation import STEPS
 from hw_profiles.step_cost import TargetCost
-from opensled.errors import NotFound
+from opensled.core.errors import NotFound
 from opensled_testbed.planner.trip import mean_s
 
 DRAFT, MIDDLE, TARGET = "draft", "middle", "target"  # models

@@ -3,7 +3,7 @@
 from math import isfinite
 
 from hw_profiles import catalog
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
 from opensled_testbed.planner.trip import mean_s
 
 FARTHEST_MS = 10_000

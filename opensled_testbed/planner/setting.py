@@ -6,7 +6,7 @@ from statistics import fmean
 
 from hw_profiles import catalog
 from hw_profiles.step_cost import DraftCost
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
 from opensled_testbed.baselines import BASELINES, C_TH, SERVER_SD
 from opensled_testbed.fleet import Fleet, Server
 from opensled_testbed.planner.acceptance import DraftWorth, geometric, of_traces

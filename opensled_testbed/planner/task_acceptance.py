@@ -9,7 +9,7 @@ accepts 1 - TV: on chat 0.48 instead of 0.65, on code 0.61 instead of 0.76. Gree
 
 from typing import NamedTuple
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 MOST = 0.99  # acceptance: all of them right is no draft
 

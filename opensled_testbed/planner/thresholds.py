@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.planner.acceptance import DraftWorth, of_rule
 from opensled_testbed.planner.capacity_law import Capacity, Setting, capacity

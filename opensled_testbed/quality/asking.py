@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edge_client.device import Device
-from opensled.answer import Chunk, Stats
-from opensled.answer import Task as Request
-from opensled.answer_text import TextStream
-from opensled.logs import tell
-from opensled.messages import ChatMessage, Prompt, SamplingParams
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import Chunk, Stats
+from opensled.core.answer import Task as Request
+from opensled.core.messages import ChatMessage, Prompt, SamplingParams
+from opensled.process.logs import tell
+from opensled.text.answer_text import TextStream
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.quality.config import QualityConfig
 from opensled_testbed.quality.items import fresh_items, in_turn
 from opensled_training.item import Item, Task

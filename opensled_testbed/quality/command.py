@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from opensled.logs import tell
+from opensled.process.logs import tell
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import provenance
 from opensled_testbed.quality.asking import Asked, Asking

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.config import option
-from opensled.errors import UsageError
-from opensled.messages import MATCH
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
+from opensled.core.messages import MATCH
 
 GREEDY = 0.0
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_training.heldout import distinct
 from opensled_training.item import Item, Task
 from opensled_training.questions import QUESTIONS

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.quality.asking import Asked, Reply
 from opensled_testbed.quality.config import QualityConfig
 from opensled_training.item import Item

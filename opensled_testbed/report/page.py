@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opensled.errors import INTERRUPTED, NotFound
-from opensled.work_progress import Part, WorkProgress
+from opensled.core.errors import INTERRUPTED, NotFound
+from opensled.process.work_progress import Part, WorkProgress
 from opensled_testbed.config import ReportConfig
 from opensled_testbed.report import (
     agreement,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.recordings import PAIRS
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from edge_client.commits import Commit
 from edge_client.drafting import Drafting
 from edge_client.generate import Exchange
-from opensled.messages import Draft, Limits, SamplingParams, ServerMessage, Verdict
-from opensled.protocol import Truth
-from opensled.turns import Turn
+from opensled.core.messages import Draft, Limits, SamplingParams, ServerMessage, Verdict
+from opensled.core.protocol import Truth
+from opensled.core.turns import Turn
 from opensled_testbed.fleet import Wish
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import (

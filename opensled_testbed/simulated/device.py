@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from edge_client.commits import Commit
 from edge_client.drafting import Drafting
 from hw_profiles.profiles import DraftSpeed
-from opensled.messages import Draft, SamplingParams, Verdict
-from opensled.sampling import Sampler
+from opensled.core.messages import Draft, SamplingParams, Verdict
+from opensled.core.sampling import Sampler
 from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish

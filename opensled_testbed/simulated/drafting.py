@@ -9,7 +9,7 @@ from typing import Any, cast
 from edge_client.draft_job import BlockBudget, Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.profiles import DraftSpeed
-from opensled.protocol import Truth
+from opensled.core.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.events import Events

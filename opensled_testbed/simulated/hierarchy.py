@@ -16,7 +16,7 @@ from pathlib import Path as File
 from statistics import fmean
 from typing import NamedTuple
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_testbed.fleet import Fleet, Group, Hub, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from hw_profiles import catalog
 from hw_profiles.profiles import LinkProfile
-from opensled.codec import encode_client, encode_server
-from opensled.messages import Draft, DraftBlock, DraftToken, Limits, Open, Opened, Verdict
+from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, Open, Opened, Verdict
+from opensled.wire.codec import encode_client, encode_server
 from opensled_testbed.link_model import LinkModel
 
 FRAME = 14  # bytes around a message: 5 of gRPC, 9 of an HTTP/2 data frame

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from edge_client.commits import Commit
-from opensled.messages import Draft, Limits, Verdict
-from opensled.protocol import EndRules
+from opensled.core.messages import Draft, Limits, Verdict
+from opensled.core.protocol import EndRules
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Hub
 from opensled_testbed.load.records import ServerTotals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, cast
 
-from opensled.protocol import EndRules, common_prefix
+from opensled.core.protocol import EndRules, common_prefix
 from opensled_testbed.traces import ItemTrace, TraceSet, eos_ids
 from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.acceptance.decide import Outcome

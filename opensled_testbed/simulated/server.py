@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, Limits, Prefill, SamplingParams, ServerMessage
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Draft, Limits, Prefill, SamplingParams, ServerMessage
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals

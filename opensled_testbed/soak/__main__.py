@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import provenance
 from opensled_testbed.soak.faults import FAULTS

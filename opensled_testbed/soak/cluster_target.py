@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.processes import Process
 from opensled_testbed.replica_cluster import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 from opensled_testbed.soak.kinds import TargetKind

@@ -9,8 +9,8 @@ from contextlib import aclosing, suppress
 
 from edge_client.adapted.draft_fetch import fetch_manifest
 from edge_client.link import Endpoint, Link
-from opensled.errors import NotFound, OpenSledError, Overloaded, Unreachable
-from opensled.files import write_whole
+from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unreachable
+from opensled.core.files import write_whole
 from opensled.handout.manifest import DraftManifest, HandedFile, read_manifest
 from opensled.handout.signature import Signed, Signer, SigningKey
 from opensled_testbed.soak.target import SoakTarget

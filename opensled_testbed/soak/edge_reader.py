@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from opensled.errors import OpenSledError, from_code
+from opensled.core.errors import OpenSledError, from_code
 from opensled_testbed.soak.account import EDGE_LOST, Account, TextSuspect
 from opensled_testbed.soak.check import Damage
 from opensled_testbed.soak.questions import Course

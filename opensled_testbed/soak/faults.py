@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from hw_profiles import catalog
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.soak import floods
 from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
 from opensled_testbed.soak.cluster_target import GATEWAY, REPLICA_ROLE, ROLL, SCHEDULER_ROLE

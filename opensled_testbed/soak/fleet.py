@@ -15,7 +15,7 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RetryPolicy
 from hw_profiles import catalog
-from opensled.messages import ModelInfo
+from opensled.core.messages import ModelInfo
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.edge_reader import EdgeReader
 from opensled_testbed.soak.liar import Liar

@@ -18,8 +18,8 @@ from itertools import count
 
 from edge_client.link import Endpoint, GrpcStream, Link
 from edge_client.moves import MOST_MOVES
-from opensled.errors import OpenSledError
-from opensled.messages import (
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import (
     ChatMessage,
     Draft,
     DraftBlock,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_testbed.soak.account import Account, Suspect
 from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.questions import Course, Question

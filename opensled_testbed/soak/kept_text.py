@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opensled.errors import NotFound, OpenSledError
+from opensled.core.errors import NotFound, OpenSledError
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.questions import Course
 from opensled_testbed.soak.target import FLEET, KEPT_MB, SoakTarget

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from edge_client.drafters.base import Drafter
-from opensled.messages import DraftToken, TreeNode
-from opensled.sampling import Sampler
+from opensled.core.messages import DraftToken, TreeNode
+from opensled.core.sampling import Sampler
 
 SURE = 254 / 255  # the highest confidence that a device can tell: 255 is for one that does not say
 _Lie = Callable[[float], float]

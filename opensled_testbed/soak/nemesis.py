@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.soak.account import Window
 from opensled_testbed.soak.faults import Ground, Strike
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.soak.target import EDGE, SoakTarget
 
 SEEN_S = 20.0  # within which the page shows what is waited for

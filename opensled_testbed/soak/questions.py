@@ -17,10 +17,10 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.remote import RemoteSession, RetryPolicy
 from http_api.chat_messages import read_turns
-from opensled.answer import Task
-from opensled.errors import Unreachable
-from opensled.messages import ModelInfo, Open, SamplingParams
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import Task
+from opensled.core.errors import Unreachable
+from opensled.core.messages import ModelInfo, Open, SamplingParams
+from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.prompts import prompts_of
 
 READY_S = 120.0  # for a target that listens already

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.remote import RemoteSession, RetryPolicy
-from opensled.errors import OpenSledError, RequestError
+from opensled.core.errors import OpenSledError, RequestError
 from opensled_testbed.soak.account import Account, Suspect
 from opensled_testbed.soak.check import damage
 from opensled_testbed.soak.questions import Course, Question

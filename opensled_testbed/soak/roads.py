@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 from edge_client.link import Endpoint, GrpcStream, Link
 from hw_profiles.profiles import LinkProfile
-from opensled.errors import Unreachable
-from opensled.messages import ClientMessage, ServerMessage
+from opensled.core.errors import Unreachable
+from opensled.core.messages import ClientMessage, ServerMessage
 from opensled_testbed.link_relay import Relay
 
 MOST = 6  # of one device; replicas come back at other addresses, and those they had are forgotten

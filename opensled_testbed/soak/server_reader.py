@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from opensled.errors import Overloaded, Unreachable
+from opensled.core.errors import Overloaded, Unreachable
 from opensled_testbed.soak.edge_reader import EdgeLost, EdgeReader
 from opensled_testbed.soak.readers import PAUSE_S
 

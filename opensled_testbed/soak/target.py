@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S
 from opensled_testbed.soak.clocks import StepClock

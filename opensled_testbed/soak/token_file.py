@@ -6,8 +6,8 @@ import asyncio
 import secrets
 
 from edge_client.link import Endpoint, Link
-from opensled.errors import OpenSledError, Unauthorized
-from opensled.files import write_whole
+from opensled.core.errors import OpenSledError, Unauthorized
+from opensled.core.files import write_whole
 from opensled_testbed.soak.target import SoakTarget
 
 COUNTS_S = 5.0  # within which an edit counts

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_training.adapting.acceptance import accepted, write_texts
 from opensled_training.adapting.config import AdaptConfig
 from opensled_training.adapting.draft_folder import MANIFEST, beside, write_draft, write_manifest

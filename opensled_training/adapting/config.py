@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from opensled.config import option
+from opensled.cli.config import option
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from transformers import LlamaForCausalLM
 
-from opensled.draft_assembly import assemble_gguf
+from opensled.models.draft_assembly import assemble_gguf
 from opensled_training.adapting.pair import Pair, sha256
 from opensled_training.export import write_onnx
 from opensled_training.export_gguf import add_tensor, gguf_name, permuted

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_training.distil.objective import apart
 from opensled_training.distil.shard_batches import ShardText, batch_of, batches_of
 from opensled_training.train import adamw

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opensled.errors import NotFound, UsageError, VocabularyMismatch, first_line
+from opensled.core.errors import NotFound, UsageError, VocabularyMismatch, first_line
 from opensled_training.adapting.config import AdaptConfig
 from opensled_training.adapting.pair import Pair
 from opensled_training.distil.self_prompts import Given

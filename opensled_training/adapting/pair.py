@@ -8,9 +8,9 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM
 
-from opensled.errors import UnsupportedModel, VocabularyMismatch
-from opensled.gguf_file import read_metadata
-from opensled.store import model_file
+from opensled.core.errors import UnsupportedModel, VocabularyMismatch
+from opensled.models.gguf_file import read_metadata
+from opensled.models.store import model_file
 from opensled_training.distil.target_model import load_target
 from opensled_training.heads.capture import Source, load_source
 from verify_server.text.gguf_text import GgufText

@@ -16,7 +16,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 from opensled_training.corpus import Corpus, chat_stream, code_stream
 from opensled_training.export import moved_into, write_hf
 from opensled_training.export_gguf import write_gguf

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from opensled.store import shipped_layers
+from opensled.models.store import shipped_layers
 from opensled_training.distil.middle import MiddlePlan, make_middle
 from opensled_training.distil.pruned import pruned
 from opensled_training.distil.shipping import NAME, ship

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from transformers import LlamaForCausalLM
 
-from opensled.noise import gumbel, noise_key
+from opensled.core.noise import gumbel, noise_key
 from opensled_training.distil.shard_batches import TextBatch, batch_of, read_shard
 
 TEXTS = 6  # at once

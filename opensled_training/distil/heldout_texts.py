@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM
 
-from opensled.messages import ChatMessage
+from opensled.core.messages import ChatMessage
 from opensled_training.distil.self_prompts import Frame, Given, Script, Written
 from opensled_training.distil.self_text import SelfTextWriter, save_shard
 

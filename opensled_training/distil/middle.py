@@ -13,8 +13,8 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM
 
-from opensled.draft_assembly import assemble_gguf
-from opensled.store import is_here, model_file
+from opensled.models.draft_assembly import assemble_gguf
+from opensled.models.store import is_here, model_file
 from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
 from opensled_training.distil.distiller import Pace
 from opensled_training.distil.layer_choice import kept_layers, sample_of

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from opensled.messages import ChatMessage
+from opensled.core.messages import ChatMessage
 from opensled_training.distil.documentation import passage
 from opensled_training.tasks import (
     arithmetic,

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 from transformers import LlamaForCausalLM
 
-from opensled.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece, plan_of
+from opensled.models.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece, plan_of
 from opensled_training.export import run_builder
 
 PRECISION = "int4"  # in blocks of 32, rounded without data

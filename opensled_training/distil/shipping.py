@@ -10,10 +10,10 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM
 
-from opensled.draft_assembly import assemble_gguf
-from opensled.draft_pull import LAYERS
-from opensled.onnx_assembly import GRAPH, PLAN, assemble_onnx
-from opensled.packed_gguf import pack, unpack
+from opensled.models.draft_assembly import assemble_gguf
+from opensled.models.draft_pull import LAYERS
+from opensled.models.onnx_assembly import GRAPH, PLAN, assemble_onnx
+from opensled.models.packed_gguf import pack, unpack
 from opensled_training.distil.agreement import Agreement, Answers, agreement, of_graph, of_model
 from opensled_training.distil.shipped_graph import write_graph
 from opensled_training.distil.shipped_layers import write_layers

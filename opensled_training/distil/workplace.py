@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from transformers import LlamaForCausalLM
 
-from opensled.store import model_file
+from opensled.models.store import model_file
 from opensled_training.distil.distiller import Distiller, Pace
 from opensled_training.distil.heldout_texts import write_heldout_texts
 from opensled_training.distil.self_prompts import Frame, drawn

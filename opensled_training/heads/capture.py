@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from opensled.errors import UnsupportedModel
-from opensled.store import model_file
+from opensled.core.errors import UnsupportedModel
+from opensled.models.store import model_file
 from opensled_training.distil.self_prompts import Script
 from opensled_training.distil.self_text import GIVEN, SelfTextWriter, Text
 from opensled_training.distil.target_model import load_target, working_dtype

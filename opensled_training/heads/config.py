@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.config import option
+from opensled.cli.config import option
 
 
 class Form(NamedTuple):

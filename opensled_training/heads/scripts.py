@@ -10,9 +10,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from opensled.errors import NotFound
-from opensled.messages import ChatMessage
-from opensled.store import heldout_path
+from opensled.core.errors import NotFound
+from opensled.core.messages import ChatMessage
+from opensled.models.store import heldout_path
 from opensled_training.distil.heldout_texts import heldout_prompts
 from opensled_training.distil.self_prompts import (
     ANSWER_TEMPERATURES,

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
 from opensled_training.heads.batches import drawn_rows, groups_of_windows
 from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.pupil import Pupil

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_training.heads.capture import Source, load_source
 from opensled_training.pivots import labels as labelled
 from opensled_training.pivots.config import LOOSE, TrainPivotsConfig

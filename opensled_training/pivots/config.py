@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opensled.config import option
+from opensled.cli.config import option
 
 LOOSE, TARGET = "loose", "target"  # how a walk goes on behind a token that is no pivot
 

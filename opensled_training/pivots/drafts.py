@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from opensled.llama import LlamaModel
-from opensled.messages import SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
-from opensled.store import model_file
-from opensled.vocabulary import require_same
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
+from opensled.core.vocabulary import require_same
+from opensled.models.llama import LlamaModel
+from opensled.models.store import model_file
 from verify_server.text.gguf_text import GgufText
 
 

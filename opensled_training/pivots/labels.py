@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from opensled.errors import NotFound, UsageError
+from opensled.core.errors import NotFound, UsageError
 from opensled_training.pivots.questions import Question
 from opensled_training.pivots.walk import Walked
 

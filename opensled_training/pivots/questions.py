@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from opensled.errors import UsageError
-from opensled.messages import ChatMessage
+from opensled.core.errors import UsageError
+from opensled.core.messages import ChatMessage
 from opensled_training.family import FAMILY
 from opensled_training.item import Item, Task
 from opensled_training.questions import QUESTIONS

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
-from opensled.protocol import common_prefix
+from opensled.core.protocol import common_prefix
 from opensled_training.distil.row_decoder import RowDecoder
 from opensled_training.distil.self_text import TOP, ends
 

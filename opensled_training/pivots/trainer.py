@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from opensled_training.pivots.labels import FOLDS, Labels
 from opensled_training.pivots.network import PivotNetwork, batch_of, fit
 from opensled_training.pivots.sigma import choose, measure, sweep

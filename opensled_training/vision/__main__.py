@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from opensled.store import model_path
+from opensled.models.store import model_path
 
 from ..family import MODELS_DIR
 from .evaluate import evaluate, load, render

@@ -21,9 +21,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from opensled.shipped import write_recipe
-from opensled.shipped_gguf import first_number
-from opensled.shipped_safetensors import WeightsFile
+from opensled.models.shipped import write_recipe
+from opensled.models.shipped_gguf import first_number
+from opensled.models.shipped_safetensors import WeightsFile
 from verify_server.engine.image_encoder import decoder_of
 from verify_server.exits.exit_file import ALONE, WEIGHTS, ExitFile
 from verify_server.exits.exit_file import load as load_exit

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from opensled.errors import UnsupportedModel, UsageError
+from opensled.core.errors import UnsupportedModel, UsageError
 from verify_server.engine.tap import places_of
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from opensled.errors import Unreachable, from_code
+from opensled.core.errors import Unreachable, from_code
 from scheduler.cluster.placement import STALE, Heartbeat
 from scheduler.cluster.supervisor import ClusterState
 

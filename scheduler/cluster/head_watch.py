@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from opensled.address import host_port
+from opensled.net.address import host_port
 
 LOOK_S = 1.0  # between two looks, and for one; chosen
 GONE = 5  # looks in a row that find nothing. Chosen: a busy head is no dead one, and answers have 30 s to end

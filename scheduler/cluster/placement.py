@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from opensled.answer_counts import Counted
+from opensled.metrics.answer_counts import Counted
 
 STALE = 3.0  # seconds after which a silent replica counts as gone: six heartbeats (`ray_runtime.BEAT`)
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from opensled.address import host_port, is_local
-from opensled.errors import Unauthorized, Unreachable, UsageError
+from opensled.core.errors import Unauthorized, Unreachable, UsageError
+from opensled.net.address import host_port, is_local
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

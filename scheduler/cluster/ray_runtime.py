@@ -22,9 +22,9 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 
-from opensled.address import joined
-from opensled.errors import EngineError, OpenSledError, Unreachable, UsageError
-from opensled.registry import Registry
+from opensled.core.errors import EngineError, OpenSledError, Unreachable, UsageError
+from opensled.core.registry import Registry
+from opensled.net.address import joined
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import WatchedDirectory
 from scheduler.cluster.leftovers import end_leftovers, own_folder

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from opensled.errors import EngineError
+from opensled.core.errors import EngineError
 from scheduler.cluster.placement import STALE, Heartbeat
 
 log = logging.getLogger(__name__)

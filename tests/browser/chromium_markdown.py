@@ -5,7 +5,7 @@ import random
 import pytest
 from playwright.sync_api import expect
 
-from opensled.origins import ORIGINS
+from opensled.text.origins import ORIGINS
 
 # Shows a text that comes in pieces, and tells what became of it.
 SHOW = """([pieces, guesses]) => {

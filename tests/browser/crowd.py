@@ -5,8 +5,8 @@ import threading
 
 from edge_client.config import EdgeConfig
 from edge_client.device import connect
-from opensled.answer import Task
-from opensled.messages import SamplingParams
+from opensled.core.answer import Task
+from opensled.core.messages import SamplingParams
 
 # Goes on in the same way, so that a lookup finds what follows
 TEXT = "".join(

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from opensled.chat_forms import first_taken, short_ids
-from opensled.chat_render import TemplateRefused, answering
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
+from opensled.text.chat_forms import first_taken, short_ids
+from opensled.text.chat_render import TemplateRefused, answering
 from tests import strict_templates
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices

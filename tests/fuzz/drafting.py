@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from opensled import codec
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, DraftToken
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Draft, DraftBlock, DraftToken
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from scheduler.estimates import DeviceBook, DraftEstimate
 from tests.fakes import continuation
 from tests.fuzz import messages

@@ -6,12 +6,12 @@ import contextlib
 import json
 from pathlib import Path
 
-from opensled import codec
-from opensled.errors import DraftRefused, OpenSledError
+from opensled.core.errors import DraftRefused, OpenSledError
 from opensled.handout import draft_codec
 from opensled.handout.manifest import MOST_BYTES, MOST_FILES, read_manifest
 from opensled.handout.signature import Signed
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
 from tests.handed_out import KITCHEN, manifest, signed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_training.adapting.material import read_kept
 from opensled_training.distil.shard_batches import batch_of
 from tests.fuzz.choices import NUMBERS, Choices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opensled.images import digest_of
+from opensled.core.images import digest_of
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz.choices import Choices
 

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from edge_client.pairing import _exchange
+from opensled.core.errors import OpenSledError
 from opensled.discovery import MOST_ADDRESSES, SERVING, checked
-from opensled.errors import OpenSledError
 from opensled.pairing.channel import DeviceEnd, ServerEnd, fingerprint
 from opensled.pairing.frames import MOST, STORED, PairFrame
 from opensled.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request

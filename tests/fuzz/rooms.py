@@ -13,8 +13,8 @@ from edge_client.moves import destination
 from edge_client.remote import RemoteSession, RetryPolicy
 from http_api.app import build_app
 from hw_profiles.step_cost import HardwareProfile
-from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, Open
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import Draft, DraftBlock, Open
 from scheduler.fcfs import Fcfs
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend

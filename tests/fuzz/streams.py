@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.messages import DraftBlock, DraftToken
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz import messages
 from tests.fuzz.choices import Choices

@@ -15,19 +15,20 @@ from functools import cache
 from pathlib import Path
 
 from edge_client import tokenizer_cache
-from opensled import codec, config
-from opensled.answer_text import StopStrings, TextStream
+from opensled.cli import config
+from opensled.core.errors import OpenSledError
+from opensled.core.images import FORMATS, MAX_PIXELS, MAX_SIDE
+from opensled.core.messages import Guide
 from opensled.drafting import table_file
 from opensled.drafting.tables import FrozenTable, LruTable
-from opensled.errors import OpenSledError
-from opensled.gguf_file import read_head
-from opensled.held_schema import held
-from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
-from opensled.hub_names import HubName
-from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE
-from opensled.messages import Guide
-from opensled.tokenizer import TargetTokenizer
+from opensled.models.gguf_file import read_head
+from opensled.models.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
+from opensled.models.hub_names import HubName
+from opensled.text.answer_text import StopStrings, TextStream
+from opensled.text.held_schema import held
+from opensled.text.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
+from opensled.wire import codec
 from tests.fuzz import (
     bodies,
     chats,

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from opensled_testbed.client import stream_chat
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.prompts import prompts_of

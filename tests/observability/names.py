@@ -6,7 +6,7 @@ import re
 import yaml
 
 from edge_client import device_metrics
-from opensled.metrics import Histogram, Histograms
+from opensled.metrics.registry import Histogram, Histograms
 from tests.devices import device_on, read
 from tests.fakes import FakeEngine
 from tests.observability.dashboard import ROOT

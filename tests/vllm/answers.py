@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from opensled.errors import OpenSledError
-from opensled.messages import DraftToken, Guide, SamplingParams, TokenLogprobs
-from opensled.noise import noise_key
-from opensled.penalties import TokenCounts
-from opensled.protocol import EndRules, cut
+from opensled.core.errors import OpenSledError
+from opensled.core.messages import DraftToken, Guide, SamplingParams, TokenLogprobs
+from opensled.core.noise import noise_key
+from opensled.core.penalties import TokenCounts
+from opensled.core.protocol import EndRules, cut
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
 from verify_server.acceptance.decide import Question, decide
 from verify_server.acceptance.match import Match

@@ -15,10 +15,10 @@ from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.remote import RetryPolicy
-from opensled.answer import Stats, Task
-from opensled.messages import DraftToken, Guide, ModelInfo, TokenLogprobs
-from opensled.sampling import Sampler
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.answer import Stats, Task
+from opensled.core.messages import DraftToken, Guide, ModelInfo, TokenLogprobs
+from opensled.core.sampling import Sampler
+from opensled.text.tokenizer import TargetTokenizer
 from tests.vllm.answers import TINY, VOCABULARY, Answer
 
 PATIENT = RetryPolicy(first_open=400.0, give_up=400.0)

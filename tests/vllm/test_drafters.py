@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from tests.vllm import eagle_head
 from tests.vllm.answers import (
     ARCTIC,

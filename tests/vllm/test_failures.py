@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.errors import EngineError, EngineLost, InvalidRequest, NonFiniteLogits
-from opensled.messages import SamplingParams
-from opensled.protocol import EndRules
+from opensled.core.errors import EngineError, EngineLost, InvalidRequest, NonFiniteLogits
+from opensled.core.messages import SamplingParams
+from opensled.core.protocol import EndRules
 from tests.vllm.answers import (
     EOS,
     QUESTIONS,

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from opensled.errors import SelfTestFailed, UnsupportedModel, UsageError
-from opensled.messages import SamplingParams
+from opensled.core.errors import SelfTestFailed, UnsupportedModel, UsageError
+from opensled.core.messages import SamplingParams
 from tests.vllm.answers import (
     CONTEXT,
     EOS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from tests.vllm.answers import (
     CONTEXT,
     QUESTIONS,

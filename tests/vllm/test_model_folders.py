@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from opensled.store import FETCHABLE, fetched_folder, model_file
+from opensled.models.store import FETCHABLE, fetched_folder, model_file
 from tests.vllm.stock import ask, load
 from verify_server.engine import loading
 from verify_server.engine.loading import Weights

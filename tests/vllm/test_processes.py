@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.errors import EngineLost
-from opensled.messages import SamplingParams
+from opensled.core.errors import EngineLost
+from opensled.core.messages import SamplingParams
 from tests.vllm.answers import (
     QUESTIONS,
     Answer,

@@ -8,7 +8,7 @@ from math import sqrt
 
 import pytest
 
-from opensled.messages import ChatMessage, SamplingParams
+from opensled.core.messages import ChatMessage, SamplingParams
 from tests.vllm.answers import QUESTIONS, Answer, Drafting, Drafts, running, without, write
 from tests.vllm.test_model_folders import SMOLLM2
 from verify_server.engine.vllm.core import VllmCore

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from tests.vllm.answers import (
     QUESTIONS,
     Answer,

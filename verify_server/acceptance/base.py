@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.errors import InvalidRequest
-from opensled.messages import DraftToken, SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.core.errors import InvalidRequest
+from opensled.core.messages import DraftToken, SamplingParams, SparseDistribution, TokenLogprobs
 from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, TargetEngine
 from verify_server.trees import depth
 

@@ -2,8 +2,8 @@
 
 import logging
 
-from opensled.errors import Unsupported
-from opensled.messages import Guide
+from opensled.core.errors import Unsupported
+from opensled.core.messages import Guide
 from verify_server.acceptance.served import ServedRule
 from verify_server.security import TenantLimits
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from opensled.errors import EngineError, OpenSledError
+from opensled.core.errors import EngineError, OpenSledError
 from verify_server.acceptance.base import (
     AcceptanceResult,
     AcceptanceRule,

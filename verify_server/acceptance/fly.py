@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, inf, log
 
-from opensled.errors import InvalidRequest
+from opensled.core.errors import InvalidRequest
 from verify_server.acceptance.base import SessionScores
 from verify_server.acceptance.loose import GUIDED, LooseRule, is_guided, number, options_of, whole
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from opensled.errors import InvalidRequest
+from opensled.core.errors import InvalidRequest
 from verify_server.acceptance.base import (
     AcceptanceResult,
     AcceptanceRule,

@@ -1,11 +1,11 @@
 """Rule `match`: a draft token stands when it equals the target's own sample. Lossless whatever the device does.
 
-With shared noise (opensled/noise.py) the target's sample at a position is fixed before any draft arrives, so
+With shared noise (opensled/core/noise.py) the target's sample at a position is fixed before any draft arrives, so
 only equality is checked. Gumbel coupling: arXiv 2408.07978; greedy verification is its T = 0 case.
 """
 
-from opensled.messages import DraftBlock
-from opensled.protocol import child_with, common_prefix
+from opensled.core.messages import DraftBlock
+from opensled.core.protocol import child_with, common_prefix
 from verify_server.acceptance.base import (
     AcceptanceResult,
     AcceptanceRule,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from opensled.errors import NotFound, UnsupportedModel
-from opensled.store import bundled_folder, is_name
+from opensled.core.errors import NotFound, UnsupportedModel
+from opensled.models.store import bundled_folder, is_name
 from verify_server.acceptance.base import AcceptanceRule, SessionScores
 from verify_server.acceptance.loose import GUIDED, LooseRule, is_guided, number, options_of
 from verify_server.acceptance.pivots import PivotClassifier, load, require_target

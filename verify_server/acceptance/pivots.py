@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
 
 Array = NDArray[np.float32]
 
@@ -42,7 +42,7 @@ class PivotClassifier:
     layer: int  # whose states it reads, as transformers number `output_hidden_states`
     weights: Mapping[str, Array]
     target: str = ""  # name of the target
-    vocabulary: str = ""  # fingerprint of the target's (opensled/vocabulary.py)
+    vocabulary: str = ""  # fingerprint of the target's (opensled/core/vocabulary.py)
     sigma: float = 0.5  # default: a token stands if its chance to be a pivot is at most this
     training: Mapping[str, Any] = field(default_factory=dict)  # how it was trained and measured, for people
 

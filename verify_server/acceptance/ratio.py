@@ -12,8 +12,8 @@ proposals draw from the shared noise of the sequence.
 import hashlib
 import secrets
 
-from opensled.messages import DraftToken
-from opensled.noise import KEY_BYTES, uniform
+from opensled.core.messages import DraftToken
+from opensled.core.noise import KEY_BYTES, uniform
 from verify_server.acceptance.base import (
     AcceptanceResult,
     AcceptanceRule,

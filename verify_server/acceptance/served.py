@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from opensled.errors import Unsupported, UsageError
-from opensled.messages import RuleFacts
-from opensled.registry import split_name
+from opensled.core.errors import Unsupported, UsageError
+from opensled.core.messages import RuleFacts
+from opensled.core.registry import split_name
 from verify_server.acceptance import RULES
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.engine.base import TargetEngine

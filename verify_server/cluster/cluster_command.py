@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hw_profiles.detect import allowed_cpus
-from opensled import notify
-from opensled.address import is_wildcard
-from opensled.ending import outlasting_terminal
-from opensled.errors import EngineError, OpenSledError, UsageError
-from opensled.exit_watch import leave
-from opensled.logs import show_ready
-from opensled.store import known_models
+from opensled.core.errors import EngineError, OpenSledError, UsageError
+from opensled.models.store import known_models
+from opensled.net.address import is_wildcard
+from opensled.process import notify
+from opensled.process.ending import outlasting_terminal
+from opensled.process.exit_watch import leave
+from opensled.process.logs import show_ready
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
 from scheduler.cluster.head_watch import ray_lost

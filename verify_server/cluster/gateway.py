@@ -18,12 +18,12 @@ from typing import Any
 
 import grpc
 
-from opensled import codec
-from opensled.answer_counts import AnswerCounts
-from opensled.errors import Overloaded, ProtocolError, Unreachable
-from opensled.messages import Moved, Open
-from opensled.old_connection import over_old_connection
-from opensled.probes import DRAINING
+from opensled.core.errors import Overloaded, ProtocolError, Unreachable
+from opensled.core.messages import Moved, Open
+from opensled.metrics.answer_counts import AnswerCounts
+from opensled.net.old_connection import over_old_connection
+from opensled.net.probes import DRAINING
+from opensled.wire import codec
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream

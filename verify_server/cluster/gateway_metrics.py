@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opensled.answer_counts import AnswerCounts, Counted, answer_metrics
-from opensled.metrics import Metric, build_metric, model_metric
+from opensled.metrics.answer_counts import AnswerCounts, Counted, answer_metrics
+from opensled.metrics.registry import Metric, build_metric, model_metric
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.cluster.gateway import Gateway
 

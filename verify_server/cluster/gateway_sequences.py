@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from opensled import codec
-from opensled.errors import Unreachable
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.errors import Unreachable
+from opensled.text.tokenizer import TargetTokenizer
+from opensled.wire import codec
 from verify_server.byte_stream import ByteStream
 from verify_server.cluster.gateway import CONSTANT_CALLS, LINGER, Gateway
 from verify_server.http_front.sequences import ServedModel

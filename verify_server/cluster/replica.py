@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import grpc_health  # noqa: F401  gateways follow the health of a replica: without it none is one
 
-from opensled import logs
-from opensled.address import host_port, joined
-from opensled.answer_counts import AnswerCounts
+from opensled.metrics.answer_counts import AnswerCounts
+from opensled.net.address import host_port, joined
+from opensled.process import logs
 from scheduler.cluster.placement import Heartbeat
 from verify_server import service
 from verify_server.client_limits import ClientLimits

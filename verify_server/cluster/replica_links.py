@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from opensled import codec
-from opensled.errors import Unreachable
-from opensled.padding import METADATA
+from opensled.core.errors import Unreachable
+from opensled.wire import codec
+from opensled.wire.padding import METADATA
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.signing import GatewayCredentials
 from verify_server.stream_record import FRONTED

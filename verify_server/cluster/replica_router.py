@@ -6,8 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from opensled.errors import Overloaded
-from opensled.messages import ChatMessage, Open, is_chat
+from opensled.core.errors import Overloaded
+from opensled.core.messages import ChatMessage, Open, is_chat
 from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose
 from verify_server.input_processor import CHARACTERS, length_of
 from verify_server.kv.prefix import prefix_keys

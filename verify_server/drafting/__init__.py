@@ -3,7 +3,7 @@
 An entry is called with the `ServeConfig` and the `LoadedModel`, and returns a `ServerDrafter`.
 """
 
-from opensled.registry import Registry
+from opensled.core.registry import Registry
 
 SERVER_DRAFTERS = Registry(
     "server drafter",

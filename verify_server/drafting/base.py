@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
-from opensled.messages import DraftBlock, DraftToken, SamplingParams
-from opensled.penalties import Emitted, TokenCounts
+from opensled.core.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.core.penalties import Emitted, TokenCounts
 from scheduler.estimates import GUESS, Forecast
 
 

@@ -7,8 +7,8 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.errors import UsageError
-from opensled.logs import tell
+from opensled.core.errors import UsageError
+from opensled.process.logs import tell
 from verify_server.config import AUTO_DRAFTER, ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.none import NoDrafter

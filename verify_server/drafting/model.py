@@ -1,7 +1,7 @@
 """A small model of the same vocabulary beside the target: it drafts for all sessions at once, in the target's blocks.
 
 Its KV is a second memory over the same block numbers. It draws with each session's own noise, so that at every
-temperature it proposes what the target is likely to draw (opensled/noise.py).
+temperature it proposes what the target is likely to draw (opensled/core/noise.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
-from opensled.errors import NonFiniteLogits, UsageError, VocabularyMismatch
-from opensled.messages import DraftBlock, DraftToken
-from opensled.model_pairs import pair_of
-from opensled.store import is_here
+from opensled.core.errors import NonFiniteLogits, UsageError, VocabularyMismatch
+from opensled.core.messages import DraftBlock, DraftToken
+from opensled.models.model_pairs import pair_of
+from opensled.models.store import is_here
 from verify_server.config import ServeConfig
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.written_kv import WrittenKV

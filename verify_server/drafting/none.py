@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opensled.messages import DraftBlock
+from opensled.core.messages import DraftBlock
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 
 

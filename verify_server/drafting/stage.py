@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
-from opensled.messages import DraftBlock, DraftToken
+from opensled.core.messages import DraftBlock, DraftToken
 from scheduler.estimates import DraftEstimate, Forecast
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.offers.budget import DraftBudget

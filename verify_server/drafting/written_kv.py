@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from opensled.protocol import common_prefix
+from opensled.core.protocol import common_prefix
 from verify_server.drafting.base import Ask
 
 

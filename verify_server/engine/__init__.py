@@ -1,6 +1,6 @@
 """Target engines by name: each entry loads a `verify_server.served_model.LoadedModel` as `opensled serve` wants it."""
 
-from opensled.registry import Registry
+from opensled.core.registry import Registry
 
 # How engine torch computes attention (attention.py); "auto" = the fastest that passes its test on this machine. The one
 # that is left out here gathers as no server should: `gather`, for tests.

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opensled import remembered
-from opensled.errors import OpenSledError
-from opensled.gguf_file import read_head
-from opensled.llama import LlamaModel, build
-from opensled.logs import announce, tell, told_long
-from opensled.step_threads import StepThreads
+from opensled.core.errors import OpenSledError
+from opensled.models import remembered
+from opensled.models.gguf_file import read_head
+from opensled.models.llama import LlamaModel, build
+from opensled.models.step_threads import StepThreads
+from opensled.process.logs import announce, tell, told_long
 from verify_server.engine import widened
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.llama_batch import LlamaPiece

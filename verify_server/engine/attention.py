@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opensled.errors import UnsupportedModel
-from opensled.registry import Registry
+from opensled.core.errors import UnsupportedModel
+from opensled.core.registry import Registry
 from verify_server.engine.packing import Attend, AttentionBackend, PackedBatch
 
 NAME = "opensled_paged"

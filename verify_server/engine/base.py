@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.errors import EngineError, NonFiniteLogits, Unsupported, UnsupportedModel
-from opensled.images import ImageFacts
-from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
-from opensled.penalties import Emitted
+from opensled.core.errors import EngineError, NonFiniteLogits, Unsupported, UnsupportedModel
+from opensled.core.images import ImageFacts
+from opensled.core.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.core.penalties import Emitted
 from verify_server.trees import depths
 
 # For each row the ids that may follow: bit v % 8 of byte v // 8 belongs to id v. None: every id may.
@@ -104,7 +104,7 @@ class Scores(ABC):
     def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         """The target's own tokens for the rows of each request; one call serves all sequences of a step.
 
-        Shared-noise argmax (opensled/noise.py) over the whole vocabulary; ties go to the lowest id.
+        Shared-noise argmax (opensled/core/noise.py) over the whole vocabulary; ties go to the lowest id.
         """
 
     def sample_one(self, request: SampleRequest) -> list[int]:

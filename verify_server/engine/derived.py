@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from opensled.download import keeping, require_room
-from opensled.files import write_whole
-from opensled.hub import Seen, seen
-from opensled.store import cache_folder
+from opensled.core.files import write_whole
+from opensled.models.download import keeping, require_room
+from opensled.models.hub import Seen, seen
+from opensled.models.store import cache_folder
 
 STALE_S = 3600  # an unfinished model as old as this belongs to no process any more
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opensled.errors import SelfTestFailed
+from opensled.core.errors import SelfTestFailed
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE

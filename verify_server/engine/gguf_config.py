@@ -13,8 +13,8 @@ from typing import Any
 import gguf
 from transformers import AutoConfig
 
-from opensled.errors import UnsupportedModel
-from opensled.gguf_file import Head, read_head
+from opensled.core.errors import UnsupportedModel
+from opensled.models.gguf_file import Head, read_head
 from verify_server.engine.model_sizes import MOST_PARTS
 from verify_server.text.gguf_ends import eos_ids
 

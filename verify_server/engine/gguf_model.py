@@ -12,8 +12,8 @@ import gguf
 import numpy as np
 import torch
 
-from opensled.errors import UnsupportedModel
-from opensled.gguf_file import TensorInfo, read_head
+from opensled.core.errors import UnsupportedModel
+from opensled.models.gguf_file import TensorInfo, read_head
 from verify_server.engine.gguf_config import OTHER_ENGINE
 
 ROPE_FACTORS = "rope_freqs.weight"  # of Llama 3.1: what each frequency is divided by

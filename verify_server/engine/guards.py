@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 from verify_server.engine.packing import Attend
 
 SLIDING = "sliding_attention"

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from opensled.errors import EngineError, UnsupportedModel, first_line
-from opensled.images import ImageFacts
+from opensled.core.errors import EngineError, UnsupportedModel, first_line
+from opensled.core.images import ImageFacts
 
 # Each picture has the same number of rows in them, positions in a row like a text's, and causal attention everywhere.
 FAMILIES = ("llava", "vipllava")

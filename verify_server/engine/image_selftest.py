@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opensled.errors import SelfTestFailed
+from opensled.core.errors import SelfTestFailed
 from verify_server.engine.backend_check import TOLERANCE
 from verify_server.engine.base import ImageRows, Segment
 from verify_server.engine.image_encoder import ImageEncoder

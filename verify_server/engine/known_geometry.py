@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hw_profiles.detect import usable_cores
-from opensled import remembered
+from opensled.models import remembered
 from verify_server.engine.packing import Geometry
 
 ENGINE = Path(__file__).parent  # its sources, and those it takes from the folder above, are part of each key

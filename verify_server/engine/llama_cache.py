@@ -11,10 +11,10 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from opensled import llama
-from opensled.errors import EngineError, UsageError
-from opensled.llama import LlamaModel
-from opensled.step_threads import StepThreads
+from opensled.core.errors import EngineError, UsageError
+from opensled.models import llama
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
 from verify_server.engine.llama_batch import Flat, LlamaPiece, flat
 from verify_server.engine.llama_parked import LONGEST
 

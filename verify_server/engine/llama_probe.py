@@ -5,9 +5,9 @@ Recurrent models and others that keep what they were told must be refused: they 
 
 import numpy as np
 
-from opensled.errors import EngineError, SelfTestFailed, UnsupportedModel
-from opensled.llama import LlamaModel
-from opensled.step_threads import StepThreads
+from opensled.core.errors import EngineError, SelfTestFailed, UnsupportedModel
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 

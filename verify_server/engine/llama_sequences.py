@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from opensled.errors import EngineError
+from opensled.core.errors import EngineError
 from verify_server.engine.base import Segment
 from verify_server.trees import path_to, run_after, runs
 

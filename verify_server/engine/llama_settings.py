@@ -1,7 +1,7 @@
 """What the `llamacpp` engine derives from a file and the user's wishes: layers on a GPU, context and KV pool."""
 
-from opensled.errors import UnsupportedModel, UsageError
-from opensled.llama import LlamaModel, uses_gpus
+from opensled.core.errors import UnsupportedModel, UsageError
+from opensled.models.llama import LlamaModel, uses_gpus
 from verify_server.engine.host_memory import free_host_bytes
 
 BLOCK = 16  # tokens per KV block: finer ones would share a little more, at more bookkeeping

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hw_profiles.detect import usable_cores
-from opensled import llama, step_threads
-from opensled.errors import EngineError
-from opensled.llama import LlamaModel
-from opensled.logs import told_long
-from opensled.step_threads import StepThreads
+from opensled.core.errors import EngineError
+from opensled.models import llama, step_threads
+from opensled.models.llama import LlamaModel
+from opensled.models.step_threads import StepThreads
+from opensled.process.logs import told_long
 from verify_server.engine import llama_probe, llama_settings
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.llama_batch import LlamaPiece

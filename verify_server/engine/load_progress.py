@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opensled.logs import tell, told_long
+from opensled.process.logs import tell, told_long
 
 
 def tell_read(num_weights: int, seconds: float) -> None:

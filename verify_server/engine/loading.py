@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.initialization import no_init_weights
 
-from opensled.errors import (
+from opensled.core.errors import (
     ModelError,
     NotFound,
     OpenSledError,
@@ -30,9 +30,9 @@ from opensled.errors import (
     UsageError,
     first_line,
 )
-from opensled.files import REFUSALS, why_not_written
-from opensled.hub import pinned
-from opensled.store import model_file
+from opensled.core.files import REFUSALS, why_not_written
+from opensled.models.hub import pinned
+from opensled.models.store import model_file
 from verify_server.engine import image_encoder, model_sizes
 from verify_server.engine.attention import NAME, paged_attention
 from verify_server.engine.quiet_exit import silence_bindings

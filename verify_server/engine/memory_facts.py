@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opensled.gguf_file import read_head
-from opensled.logs import tell
+from opensled.models.gguf_file import read_head
+from opensled.process.logs import tell
 from verify_server.engine import loading, model_sizes
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE

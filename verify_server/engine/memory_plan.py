@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.errors import UnsupportedModel, UsageError
+from opensled.core.errors import UnsupportedModel, UsageError
 
 GIB = 2**30
 # Without --kv-tokens: as many full contexts as this, within a part of what is left of the memory.

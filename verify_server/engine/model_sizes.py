@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 
 # Real models have up to 126 layers, and some hundred experts. Chosen: parts up to here are built in seconds.
 MOST_PARTS = 4096

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from opensled.errors import NonFiniteLogits
-from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
-from opensled.noise import gumbel
-from opensled.penalties import Emitted
-from opensled.sampling import softmax
+from opensled.core.errors import NonFiniteLogits
+from opensled.core.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.core.noise import gumbel
+from opensled.core.penalties import Emitted
+from opensled.core.sampling import softmax
 from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, each_emitted, each_mask
 from verify_server.engine.row_sampling import Arithmetic, best, candidates, require_finite, sample, shaped
 

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opensled.errors import NonFiniteLogits
-from opensled.messages import SamplingParams
-from opensled.noise import GOLDEN, MASK64, MIX1, MIX2, gumbel, row_seed
-from opensled.penalties import Emitted, penalize
-from opensled.sampling import most_likely, nucleus
+from opensled.core.errors import NonFiniteLogits
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import GOLDEN, MASK64, MIX1, MIX2, gumbel, row_seed
+from opensled.core.penalties import Emitted, penalize
+from opensled.core.sampling import most_likely, nucleus
 from verify_server.engine.base import SampleRequest, each_emitted, each_mask
 
 # Ids hashed at a time: two buffers of 64-bit numbers, 512 KiB, fit the L2 cache of a core; fastest of 8192 to 65536.
@@ -44,7 +44,7 @@ class Arithmetic(NamedTuple):
     """The functions of an engine whose last bits its tokens depend on."""
 
     softmax: Callable[[np.ndarray], np.ndarray]  # of float64 [n]
-    gumbel: Callable[[bytes, int, np.ndarray], np.ndarray]  # see `opensled.noise.gumbel`
+    gumbel: Callable[[bytes, int, np.ndarray], np.ndarray]  # see `opensled.core.noise.gumbel`
 
 
 def sample(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from opensled.errors import OpenSledError, SelfTestFailed
+from opensled.core.errors import OpenSledError, SelfTestFailed
 from verify_server.engine import attention, guards
 from verify_server.engine.backend_check import TOLERANCE, check_backend, twinned
 from verify_server.engine.base import Segment

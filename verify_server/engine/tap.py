@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 from verify_server.engine.selftest import attending_by
 
 PROBED = 6  # tokens of the text by which the places are checked

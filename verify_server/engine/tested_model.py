@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from hw_profiles.detect import usable_cores
-from opensled import step_threads
-from opensled.errors import OpenSledError, SelfTestFailed
-from opensled.step_threads import StepThreads
+from opensled.core.errors import OpenSledError, SelfTestFailed
+from opensled.models import step_threads
+from opensled.models.step_threads import StepThreads
 from verify_server.engine import geometry, known_geometry, selftest
 from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from opensled.errors import EngineError, UsageError
-from opensled.logs import told_long
-from opensled.step_threads import StepThreads
+from opensled.core.errors import EngineError, UsageError
+from opensled.models.step_threads import StepThreads
+from opensled.process.logs import told_long
 from verify_server.engine import guards, loading
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.fixed_steps import Capture, FixedSteps

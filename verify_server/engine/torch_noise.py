@@ -1,4 +1,4 @@
-"""The torch twin of opensled/noise.py: the same integer hash bit for bit, over many positions and ids at once.
+"""The torch twin of opensled/core/noise.py: the same integer hash bit for bit, over many positions and ids at once.
 
 torch has no unsigned 64-bit arithmetic worth the name, so the hash runs in int64: multiplication and addition
 wrap around alike in both, and the logical right shift is an arithmetic one with the sign bits masked off.
@@ -7,7 +7,7 @@ wrap around alike in both, and the logical right shift is an arithmetic one with
 import torch
 from torch import Tensor
 
-from opensled.noise import GOLDEN, MIX1, MIX2
+from opensled.core.noise import GOLDEN, MIX1, MIX2
 
 
 def signed(value: int) -> int:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opensled.messages import SamplingParams
-from opensled.noise import row_seed
-from opensled.penalties import Emitted, deductions
-from opensled.sampling import NEARLY, WHOLE
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import row_seed
+from opensled.core.penalties import Emitted, deductions
+from opensled.core.sampling import NEARLY, WHOLE
 from verify_server.engine.base import SampleRequest, each_emitted, each_mask
 from verify_server.engine.torch_noise import gumbel, signed
 
@@ -119,7 +119,7 @@ def shape(
 
 
 def _penalize(shaped: Tensor, params: Sequence[SamplingParams], emitted: Sequence[Emitted | None]) -> None:
-    """`opensled.penalties.penalize` for many rows at once, in place."""
+    """`opensled.core.penalties.penalize` for many rows at once, in place."""
     each = [(index, *one.counted()) for index, one in enumerate(emitted) if one is not None]
     lengths = [len(ids) for _, ids, _ in each]
     rows = np.repeat([index for index, _, _ in each], lengths)

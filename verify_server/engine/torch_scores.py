@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from opensled.errors import NonFiniteLogits
-from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
-from opensled.noise import row_seed
-from opensled.penalties import Emitted
+from opensled.core.errors import NonFiniteLogits
+from opensled.core.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.core.noise import row_seed
+from opensled.core.penalties import Emitted
 from verify_server.engine import row_sampling
 from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, each_emitted, each_mask
 from verify_server.engine.row_sampling import BAD_MASK, BAD_ROW

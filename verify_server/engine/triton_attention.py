@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from verify_server.engine.packing import Attend, PackedBatch
 from verify_server.engine.paged_table import TILE_ROWS, PagedBackend, PagedTable
 from verify_server.engine.triton_kernels import attend_split, join_splits

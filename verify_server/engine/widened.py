@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opensled import llama
-from opensled.download import keeping
-from opensled.errors import OpenSledError
-from opensled.gguf_file import Head, read_head
-from opensled.logs import announce, tell, told_long
+from opensled.core.errors import OpenSledError
+from opensled.models import llama
+from opensled.models.download import keeping
+from opensled.models.gguf_file import Head, read_head
+from opensled.process.logs import announce, tell, told_long
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import UnsupportedModel, UsageError, VocabularyMismatch
-from opensled.store import is_name, model_path
+from opensled.core.errors import UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.models.store import is_name, model_path
 from scheduler.estimates import GUESS, Forecast
 from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.tap import places_of

@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from opensled.errors import NotFound, UnsupportedModel, first_line
+from opensled.core.errors import NotFound, UnsupportedModel, first_line
 
 ABOUT, WEIGHTS = "exit.json", "model.safetensors"
 ALONE = "exit.safetensors"  # the imitating layer without the rest, in a folder that has the whole as GGUF
@@ -30,7 +30,7 @@ class ExitFile:
     folder: Path
     layers: int  # of the target, before the exit; n
     target: str  # its name
-    vocabulary: str  # fingerprint of the target's (opensled/vocabulary.py)
+    vocabulary: str  # fingerprint of the target's (opensled/core/vocabulary.py)
     config: str  # see `verify_server.heads.head_file.config_digest`
     training: Mapping[str, Any] = field(default_factory=dict)  # how it was trained and measured, for people
 

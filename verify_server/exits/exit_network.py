@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 from verify_server.engine.tap import places_of
 
 # Parts of attention that an imitating layer has: keys and values of a row follow from its state by these alone.

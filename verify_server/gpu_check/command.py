@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import INTERRUPTED
-from opensled.files import write_whole
-from opensled.hub_names import parse
-from opensled.store import model_path
-from opensled.work_progress import WorkProgress
+from opensled.core.errors import INTERRUPTED
+from opensled.core.files import write_whole
+from opensled.models.hub_names import parse
+from opensled.models.store import model_path
+from opensled.process.work_progress import WorkProgress
 from verify_server.engine import loading
 from verify_server.gpu_check import report
 from verify_server.gpu_check.config import SelftestConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.config import option
-from opensled.errors import UsageError
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opensled.errors import OpenSledError
-from opensled.work_progress import Part, WorkProgress
+from opensled.core.errors import OpenSledError
+from opensled.process.work_progress import Part, WorkProgress
 from verify_server.engine import loading, torch_engine
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.gpu_check import equality

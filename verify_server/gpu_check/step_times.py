@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from opensled.messages import SamplingParams
+from opensled.core.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
 
 if TYPE_CHECKING:  # it loads transformers

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opensled.errors import NotFound, UsageError
-from opensled.files import read_secret, write_whole
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.files import read_secret, write_whole
+from opensled.core.printable import visible_line
 from opensled.handout.manifest import DraftManifest
-from opensled.printable import visible_line
 from verify_server.handout.config import (
     DraftDeleteConfig,
     DraftListConfig,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.config import option
+from opensled.cli.config import option
 from opensled.handout.manifest import MOST_SERIAL
 
 STORE_HELP = "folder of the drafts that serve --drafts hands out"

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from opensled.errors import DraftRefused, NotFound, OpenSledError, UsageError
-from opensled.files import lock_alone, write_whole
+from opensled.core.errors import DraftRefused, NotFound, OpenSledError, UsageError
+from opensled.core.files import lock_alone, write_whole
 from opensled.handout.draft_codec import SIGNATURE_BYTES
 from opensled.handout.manifest import DraftManifest, HandedFile, read_manifest
 

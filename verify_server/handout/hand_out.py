@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from opensled import codec
-from opensled.errors import InvalidRequest, NotFound, OpenSledError, Overloaded
+from opensled.core.errors import InvalidRequest, NotFound, OpenSledError, Overloaded
 from opensled.handout import draft_codec
+from opensled.wire import codec
 from verify_server.byte_stream import ByteStream
 from verify_server.client_limits import Rate
 from verify_server.clients import Client

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opensled.errors import DraftRefused, NotFound, UsageError
-from opensled.gguf_file import read_metadata
+from opensled.core.errors import DraftRefused, NotFound, UsageError
+from opensled.core.vocabulary import fingerprint
 from opensled.handout.manifest import DraftManifest, HandedFigure, HandedFile, require_name
 from opensled.handout.signature import SigningKey
-from opensled.vocabulary import fingerprint
+from opensled.models.gguf_file import read_metadata
 from verify_server.handout.draft_store import DraftStore
 
 REPORT = "adapted.json"  # beside the files, of opensled adapt

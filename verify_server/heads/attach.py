@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
-from opensled.store import bundled_folder, is_name
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.models.store import bundled_folder, is_name
 from scheduler.estimates import GUESS, Forecast
 from verify_server.config import ServeConfig
 from verify_server.engine.torch_engine import TorchEngine

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
 from verify_server.heads.markov import SPREAD

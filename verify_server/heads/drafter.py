@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from opensled.messages import DraftBlock
-from opensled.noise import gumbel
+from opensled.core.messages import DraftBlock
+from opensled.core.noise import gumbel
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.heads.base import DraftHead
 from verify_server.heads.beam import CANDIDATES, Bias

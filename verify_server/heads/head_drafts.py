@@ -1,7 +1,7 @@
 """From what a draft head beside the target has computed to a draft.
 
 Tokens are drawn with the noise of the sequence, at the positions that they would take, so that at every temperature a
-head proposes what the target is likely to draw (opensled/noise.py).
+head proposes what the target is likely to draw (opensled/core/noise.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.messages import DraftBlock, DraftToken
-from opensled.noise import gumbel
+from opensled.core.messages import DraftBlock, DraftToken
+from opensled.core.noise import gumbel
 from verify_server.heads.beam import WIDTH, Bias, likeliest_tree
 from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from opensled.errors import NotFound, UnsupportedModel, UsageError, first_line
+from opensled.core.errors import NotFound, UnsupportedModel, UsageError, first_line
 from verify_server.heads import HEADS
 from verify_server.heads.base import DraftHead, HeadShape
 
@@ -53,7 +53,7 @@ class HeadFile:
     head: DraftHead
     draft_ids: np.ndarray  # int32 [V]: the target's id of each id that the head can draft, ascending
     target: str  # its name
-    vocabulary: str  # fingerprint of the target's (opensled/vocabulary.py)
+    vocabulary: str  # fingerprint of the target's (opensled/core/vocabulary.py)
     config: str  # see `config_digest`
     training: Mapping[str, Any] = field(default_factory=dict)  # how it was trained and measured, for people
 

@@ -19,7 +19,7 @@ from http_api.exchange import current
 from http_api.failures import refusal
 from http_api.guard import OPEN_PATHS, authorization, unauthorized, while_admitted
 from http_api.http_connection import PEER, RemoteEnd
-from opensled.errors import Overloaded, Unauthorized
+from opensled.core.errors import Overloaded, Unauthorized
 from verify_server.clients import Client, Clients, StreamAccount
 from verify_server.connections import peer_name
 from verify_server.http_front.operators import FLEET_PATHS, Operators

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from http_api.page.views import conversation
-from opensled.errors import NotFound, Unsupported
-from opensled.metrics import DraftCounts, Histogram, Histograms, Metric, label_values
-from opensled.scrape import Between, Sample
-from opensled.top_figures import figures
+from opensled.core.errors import NotFound, Unsupported
+from opensled.metrics.registry import DraftCounts, Histogram, Histograms, Metric, label_values
+from opensled.metrics.scrape import Between, Sample
+from opensled.metrics.top_figures import figures
 from scheduler.estimates import DeviceEstimate
 from verify_server.offers.budget import MIN_ACCEPTANCE, DraftRecord
 from verify_server.session import Session

@@ -17,9 +17,9 @@ from http_api.listening import listen, tell_api
 from http_api.loading import LoadingGate
 from http_api.page.views import PageView
 from http_api.server import ApiServer
-from opensled.address import host_port, is_local, joined, web_address, web_origins
-from opensled.metrics import Metric
-from opensled.tokenizer import TargetTokenizer
+from opensled.metrics.registry import Metric
+from opensled.net.address import host_port, is_local, joined, web_address, web_origins
+from opensled.text.tokenizer import TargetTokenizer
 from verify_server.byte_stream import ByteStream
 from verify_server.client_limits import ClientLimits
 from verify_server.config import ServeConfig

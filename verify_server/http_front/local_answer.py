@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
-from opensled.answer import Chunk, Origin, PromptTokens, Stats
-from opensled.answer_text import AnswerText
-from opensled.errors import ProtocolError
-from opensled.messages import Open, Opened, Prefill, Verdict
-from opensled.protocol import Truth
-from opensled.thinking import ThoughtReader
+from opensled.core.answer import Chunk, Origin, PromptTokens, Stats
+from opensled.core.errors import ProtocolError
+from opensled.core.messages import Open, Opened, Prefill, Verdict
+from opensled.core.protocol import Truth
+from opensled.text.answer_text import AnswerText
+from opensled.text.thinking import ThoughtReader
 from verify_server.local_call import LocalCall
 
 SERVER: Origin = "server"

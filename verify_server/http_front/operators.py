@@ -7,7 +7,7 @@ from pathlib import Path
 
 from http_api.guard import KeyFile, is_key
 from http_api.page.page_routes import EVENTS, SWITCH
-from opensled.errors import Unauthorized
+from opensled.core.errors import Unauthorized
 
 FLEET_PATHS = (EVENTS, SWITCH)
 

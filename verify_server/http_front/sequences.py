@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import NamedTuple, Protocol
 
-from opensled.answer_counts import AnswerCounts
-from opensled.messages import ModelInfo
-from opensled.tokenizer import TargetTokenizer
+from opensled.core.messages import ModelInfo
+from opensled.metrics.answer_counts import AnswerCounts
+from opensled.text.tokenizer import TargetTokenizer
 from verify_server.byte_stream import ByteStream
 from verify_server.clients import Clients
 from verify_server.security import Tenants

@@ -11,14 +11,14 @@ from functools import partial
 from starlette.types import Scope
 
 from http_api.backend import Answer
-from opensled.answer import Chunk, Task
-from opensled.answer_text import AnswerText
+from opensled.core.answer import Chunk, Task
+from opensled.core.errors import Overloaded, Unreachable
+from opensled.core.messages import MATCH, ModelInfo, Open, is_chat
+from opensled.core.penalties import require_served
 from opensled.drafting.status import DraftStatus
-from opensled.errors import Overloaded, Unreachable
-from opensled.messages import MATCH, ModelInfo, Open, is_chat
-from opensled.penalties import require_served
-from opensled.thinking import reader_of
-from opensled.tokenizer import TargetTokenizer
+from opensled.text.answer_text import AnswerText
+from opensled.text.thinking import reader_of
+from opensled.text.tokenizer import TargetTokenizer
 from verify_server.http_front.client_guard import CALLER, Caller
 from verify_server.http_front.local_answer import LocalAnswer
 from verify_server.http_front.sequences import SequenceService

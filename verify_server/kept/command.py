@@ -7,8 +7,8 @@ import stat
 import time
 from pathlib import Path
 
-from opensled.errors import NotFound, UsageError
-from opensled.printable import visible_line
+from opensled.core.errors import NotFound, UsageError
+from opensled.core.printable import visible_line
 from verify_server.config import ServeConfig
 from verify_server.kept.config import KeptDeleteConfig, KeptListConfig
 from verify_server.kept.keeper import TextKeeper

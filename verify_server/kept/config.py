@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.config import option
+from opensled.cli.config import option
 
 FOLDER_HELP = "folder of the texts that serve --keep-text keeps"
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opensled.errors import UsageError
-from opensled.files import write_whole
+from opensled.core.errors import UsageError
+from opensled.core.files import write_whole
 from verify_server.kept.kept_text import KeptText
 
 GIVEN, ANSWER = 0, 2  # who wrote a token, as in opensled_training/distil/self_text.py

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Protocol
 
 from hw_profiles.fading import kept
-from opensled.metrics import DraftCounts
+from opensled.metrics.registry import DraftCounts
 from verify_server.security import Tenants
 
 # All chosen: a device is judged after a few seconds of drafts, and gets a new chance about once an answer.

@@ -2,8 +2,8 @@
 
 import math
 
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.offers.offer import DraftLimits
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from opensled.messages import Draft, DraftBlock
-from opensled.turns import Turn
+from opensled.core.messages import Draft, DraftBlock
+from opensled.core.turns import Turn
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import OfferView
 from verify_server.offers.budget import DraftBudget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from opensled.messages import Draft, DraftBlock
+from opensled.core.messages import Draft, DraftBlock
 from verify_server.trees import depth_first, no_deeper, no_wider
 
 NO_DRAFT = DraftBlock(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hw_profiles.fading import FadingRatio
 from hw_profiles.speculation import tokens_beside
-from opensled.messages import DraftBlock
+from opensled.core.messages import DraftBlock
 from scheduler.estimates import DraftEstimate, Forecast
 from scheduler.plan import NO_OFFER, OfferView
 from verify_server.drafting.base import Proposal

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from opensled.messages import Draft, DraftBlock
-from opensled.protocol import agreed
+from opensled.core.messages import Draft, DraftBlock
+from opensled.core.protocol import agreed
 from scheduler.estimates import DraftEstimate
 from verify_server.offers.budget import DraftBudget
 from verify_server.offers.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text

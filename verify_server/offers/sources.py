@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from opensled.messages import DraftBlock
-from opensled.protocol import agreed
+from opensled.core.messages import DraftBlock
+from opensled.core.protocol import agreed
 from scheduler.plan import Slice
 from verify_server.offers.device import DeviceDrafts
 from verify_server.offers.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 DAY = datetime.timedelta(days=1)
 # How far clocks may differ. A Raspberry Pi has none that runs without power: after a start it shows the time of its

@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from opensled.address import host_port, joined
-from opensled.errors import NotFound, OpenSledError, UsageError
+from opensled.core.errors import NotFound, OpenSledError, UsageError
+from opensled.core.printable import visible_line
+from opensled.net.address import host_port, joined
 from opensled.pairing import PAIRING_PORT
 from opensled.pairing.code import new_code
-from opensled.printable import visible_line
 from verify_server.pairing.config import PairConfig, PairListConfig, PairRevokeConfig
 
 if TYPE_CHECKING:

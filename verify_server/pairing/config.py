@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from opensled.address import host_port
-from opensled.config import option
-from opensled.errors import UsageError
-from opensled.logs import LEVELS
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
+from opensled.net.address import host_port
 from opensled.pairing import PAIRING_PORT
+from opensled.process.logs import LEVELS
 from verify_server.access_config import FOLDER_HELP
 
 

@@ -12,8 +12,8 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
-from opensled.address import joined
-from opensled.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
+from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
+from opensled.net.address import joined
 from opensled.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
 from opensled.pairing.code import read_code
 from opensled.pairing.frames import DONE, STORED, PairFrame, Refusal, framed, read_frame, refusal_of

@@ -10,8 +10,8 @@ import secrets
 import time
 from typing import NamedTuple
 
-from opensled.errors import NotFound
-from opensled.files import read_secret_text, write_whole
+from opensled.core.errors import NotFound
+from opensled.core.files import read_secret_text, write_whole
 from opensled.pairing.handover import safe_name
 from verify_server.pairing.home import Home
 from verify_server.security import LOCAL_TENANT

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opensled.config import user_folder
+from opensled.cli.config import user_folder
+from opensled.core.errors import UsageError
+from opensled.core.files import read_bytes, read_secret, write_whole
 from opensled.discovery import machine_addresses
-from opensled.errors import UsageError
-from opensled.files import read_bytes, read_secret, write_whole
 from opensled.pairing.handover import is_host
 from verify_server.pairing.authority import (
     Authority,

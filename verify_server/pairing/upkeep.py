@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 if TYPE_CHECKING:
     from verify_server.config import ServeConfig

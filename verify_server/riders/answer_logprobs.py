@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from opensled.messages import TokenLogprobs, Verdict
+from opensled.core.messages import TokenLogprobs, Verdict
 from verify_server.acceptance.base import Reading, StepRows
 from verify_server.acceptance.decide import StepResult
 from verify_server.riders.base import Message, Rider

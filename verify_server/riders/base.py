@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from opensled.messages import Opened, Prefill, Verdict
+from opensled.core.messages import Opened, Prefill, Verdict
 from scheduler.plan import Slice
 from verify_server.acceptance.base import DraftCheck, Reading
 from verify_server.acceptance.decide import StepResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from opensled.messages import Opened
+from opensled.core.messages import Opened
 from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.decide import StepResult
 from verify_server.riders.base import DecideAgain, Message, Rider

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opensled.messages import TokenLogprobs
+from opensled.core.messages import TokenLogprobs
 from verify_server.acceptance.base import Reading, StepRows
 from verify_server.acceptance.decide import StepResult
 from verify_server.kept.kept_text import TOP, KeptText

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opensled.messages import Verdict
+from opensled.core.messages import Verdict
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.decide import StepResult
 from verify_server.counters import LoopStats

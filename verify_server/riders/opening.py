@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from opensled.messages import Open
+from opensled.core.messages import Open
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.counters import LoopStats
 

@@ -1,10 +1,10 @@
-"""Penalties count the tokens of an answer: see opensled/penalties.py."""
+"""Penalties count the tokens of an answer: see opensled/core/penalties.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opensled.penalties import TokenCounts
+from opensled.core.penalties import TokenCounts
 from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.decide import StepResult
 from verify_server.drafting.base import Ask

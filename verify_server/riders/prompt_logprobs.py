@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from opensled.messages import Prefill, PromptToken
+from opensled.core.messages import Prefill, PromptToken
 from scheduler.plan import Slice
 from verify_server.acceptance.base import Reading, StepRows
 from verify_server.acceptance.decide import StepResult

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from opensled.errors import EngineLost
-from opensled.messages import Draft
+from opensled.core.errors import EngineLost
+from opensled.core.messages import Draft
 from verify_server.outbox import Outbox
 from verify_server.round.engine_thread import EngineThread
 from verify_server.round.machine import Sleep, StepMachine, Work

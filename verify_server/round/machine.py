@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
 from verify_server.acceptance.decide import Outcome, step_failed
 from verify_server.counters import LoopStats

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opensled.errors import Unsupported
+from opensled.core.errors import Unsupported
 from scheduler.plan import Slice
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.decide import Outcome

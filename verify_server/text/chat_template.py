@@ -13,14 +13,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from opensled.answer_text import CALL_TAGS
-from opensled.bounds import require_unicode
-from opensled.chat_forms import Turn, first_taken, one_leading, short_ids
-from opensled.chat_render import ChatRenderer
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ChatMessage, Tool, ToolCall
-from opensled.template_variables import RESERVED
-from opensled.thinking import thoughts_by_key
+from opensled.core.bounds import require_unicode
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import ChatMessage, Tool, ToolCall
+from opensled.core.template_variables import RESERVED
+from opensled.text.answer_text import CALL_TAGS
+from opensled.text.chat_forms import Turn, first_taken, one_leading, short_ids
+from opensled.text.chat_render import ChatRenderer
+from opensled.text.thinking import thoughts_by_key
 from verify_server.text.template_files import Templates
 
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.

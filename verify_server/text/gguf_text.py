@@ -12,11 +12,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from opensled.control_tokens import ControlTokens
-from opensled.errors import UnsupportedModel, VocabularyMismatch
-from opensled.gguf_file import read_metadata
-from opensled.messages import ChatMessage, Tool
-from opensled.vocabulary import fingerprint
+from opensled.core.errors import UnsupportedModel, VocabularyMismatch
+from opensled.core.messages import ChatMessage, Tool
+from opensled.core.vocabulary import fingerprint
+from opensled.models.gguf_file import read_metadata
+from opensled.text.control_tokens import ControlTokens
 from verify_server.text import gguf_ends, gguf_tokenizer, template_files
 from verify_server.text.chat_template import Chats, valid_text
 from verify_server.text.template_files import Templates

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from opensled.errors import UnsupportedModel
+from opensled.core.errors import UnsupportedModel
 
 # tokenizer.ggml.token_type
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4

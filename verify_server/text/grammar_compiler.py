@@ -1,7 +1,7 @@
 """llguidance: grammars compiled for one vocabulary, and the same in a fork with limits.
 
 The compiler takes seconds to minutes and gigabytes for some short schemas, and nothing can interrupt it. So a grammar
-is compiled in a fork first (opensled/fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
+is compiled in a fork first (opensled/process/fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
 
 llguidance is imported by the first grammar: a server without it serves answers that are not guided.
 """
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenizers import Tokenizer
 
-from opensled.answer_text import CALL_TAGS
-from opensled.distribution import GUIDE
-from opensled.errors import InvalidRequest, RequestError, Unsupported
-from opensled.fork_frames import ForkLimits
-from opensled.thinking import SPELLINGS
+from opensled.core.distribution import GUIDE
+from opensled.core.errors import InvalidRequest, RequestError, Unsupported
+from opensled.process.fork_frames import ForkLimits
+from opensled.text.answer_text import CALL_TAGS
+from opensled.text.thinking import SPELLINGS
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opensled.errors import (
+from opensled.core.errors import (
     EngineError,
     InvalidRequest,
     Overloaded,
@@ -26,9 +26,9 @@ from opensled.errors import (
     Unsupported,
     from_code,
 )
-from opensled.fork_server import ForkServer, OverLimit
-from opensled.messages import Guide, Tool
-from opensled.thinking import start_of, tail_of, thought_tags
+from opensled.core.messages import Guide, Tool
+from opensled.process.fork_server import ForkServer, OverLimit
+from opensled.text.thinking import start_of, tail_of, thought_tags
 from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
 from verify_server.text.tool_grammar import Grammar, Thoughts, grammar_of
 
@@ -229,7 +229,7 @@ class GuideCompiler:
 
         Raises InvalidRequest or Unsupported (`field` is `response_format`, `tools` or `tool_choice`) if the guide
         cannot be compiled or enforced, GrammarsFull if the live ones take too much memory, and TruthConflict for
-        committed ids that break the grammar. Ends early, with `Cancelled`, by `opensled.fork_server.STOP`.
+        committed ids that break the grammar. Ends early, with `Cancelled`, by `opensled.process.fork_server.STOP`.
         """
         thoughts = self._thoughts(prompt)
         started = partial(self._start, guide, committed=committed, tenant=tenant, thoughts=thoughts)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled.control_tokens import ControlTokens
-from opensled.errors import UnsupportedModel, first_line
-from opensled.messages import ChatMessage, Tool
-from opensled.vocabulary import fingerprint
+from opensled.core.errors import UnsupportedModel, first_line
+from opensled.core.messages import ChatMessage, Tool
+from opensled.core.vocabulary import fingerprint
+from opensled.text.control_tokens import ControlTokens
 from verify_server.text import template_files
 from verify_server.text.chat_template import Chats, valid_text
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opensled.errors import UnsupportedModel
-from opensled.hub_listing import MORE_TEMPLATES
+from opensled.core.errors import UnsupportedModel
+from opensled.models.hub_listing import MORE_TEMPLATES
 
 TEXT = "chat_template.jinja"
 CONFIG = "tokenizer_config.json"

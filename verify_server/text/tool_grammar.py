@@ -17,11 +17,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from opensled.answer_text import CALL_TAGS
-from opensled.errors import InvalidRequest, Unsupported
-from opensled.held_schema import beyond, held
-from opensled.messages import Guide, ThoughtTags, Tool
-from opensled.thinking import Start
+from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.messages import Guide, ThoughtTags, Tool
+from opensled.text.answer_text import CALL_TAGS
+from opensled.text.held_schema import beyond, held
+from opensled.text.thinking import Start
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
 # The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with

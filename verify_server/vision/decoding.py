@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from opensled.errors import InvalidRequest, first_line
-from opensled.images import FORMATS, MAX_PIXELS, MAX_SIDE, require_format
+from opensled.core.errors import InvalidRequest, first_line
+from opensled.core.images import FORMATS, MAX_PIXELS, MAX_SIDE, require_format
 
 WHITE = (255, 255, 255, 255)  # what shows through a transparent picture
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 # Without these nothing works: no option sets them.
 FIXED: Mapping[str, Any] = {

@@ -21,8 +21,8 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.core import EngineCore
 
-from opensled.errors import EngineLost, InvalidRequest, OpenSledError
-from opensled.protocol import EndRules
+from opensled.core.errors import EngineLost, InvalidRequest, OpenSledError
+from opensled.core.protocol import EndRules
 from verify_server.acceptance.decide import step_failed
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm.decoding import Decode, DecodeResult

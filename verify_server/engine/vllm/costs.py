@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import Roofline, StepCost
-from opensled.messages import DraftToken, SamplingParams
-from opensled.protocol import EndRules
+from opensled.core.messages import DraftToken, SamplingParams
+from opensled.core.protocol import EndRules
 from verify_server.acceptance.base import DraftCheck
 from verify_server.costs import MEASURE_S, MEASURED
 from verify_server.engine.vllm.decoding import Decode

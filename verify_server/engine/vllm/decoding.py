@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from opensled.errors import OpenSledError
+from opensled.core.errors import OpenSledError
 from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.decide import Outcome, Question
 from verify_server.acceptance.match import Match

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 LONGEST = 128  # draft tokens of a sequence in one step; vLLM verifies no more
 NGRAM = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}  # tokens that must repeat before it proposes

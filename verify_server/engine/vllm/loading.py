@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opensled.errors import OpenSledError, SelfTestFailed, UnsupportedModel, UsageError, first_line
-from opensled.logs import told_long
-from opensled.messages import ChatMessage
+from opensled.core.errors import OpenSledError, SelfTestFailed, UnsupportedModel, UsageError, first_line
+from opensled.core.messages import ChatMessage
+from opensled.process.logs import told_long
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.load_progress import told_tested

@@ -14,12 +14,12 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from opensled.download import keeping
-from opensled.errors import ModelError
-from opensled.gguf_file import read_head, read_metadata
-from opensled.hub_listing import MORE_TEMPLATES
-from opensled.logs import announce, told_long
-from opensled.store import is_hub_id, model_path
+from opensled.core.errors import ModelError
+from opensled.models.download import keeping
+from opensled.models.gguf_file import read_head, read_metadata
+from opensled.models.hub_listing import MORE_TEMPLATES
+from opensled.models.store import is_hub_id, model_path
+from opensled.process.logs import announce, told_long
 from verify_server.engine import loading
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 from verify_server.config import ServeConfig
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.engine.vllm.served import VllmModel

@@ -12,10 +12,10 @@ from math import inf
 
 import numpy as np
 
-from opensled.errors import EngineError, SelfTestFailed
-from opensled.messages import DraftToken, SamplingParams, TokenLogprobs
-from opensled.noise import gumbel, noise_key
-from opensled.protocol import EndRules
+from opensled.core.errors import EngineError, SelfTestFailed
+from opensled.core.messages import DraftToken, SamplingParams, TokenLogprobs
+from opensled.core.noise import gumbel, noise_key
+from opensled.core.protocol import EndRules
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
 from verify_server.acceptance.decide import Question
 from verify_server.acceptance.match import Match

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hw_profiles.step_cost import StepCost
-from opensled.errors import UsageError
-from opensled.load_thread import in_thread_that_ends
-from opensled.logs import tell, told_long
+from opensled.core.errors import UsageError
+from opensled.process.load_thread import in_thread_that_ends
+from opensled.process.logs import tell, told_long
 from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
 from verify_server.drafting.choice import chosen

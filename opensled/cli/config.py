@@ -1,0 +1,336 @@
+"""Configuration: one frozen dataclass per verb holds the defaults; filled from flags > environment > files.
+
+`option(...)` describes a field once; its flag, its environment twin and its key in `opensled.toml` follow from it.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from opensled.cli import paired
+from opensled.cli.config_trust import require_trust
+from opensled.core.errors import UsageError
+from opensled.core.suggestion import did_you_mean, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Config = TypeVar("Config")
+
+FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
+WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float = float("-inf"),
+    high: float = float("inf"),
+    metavar: str | None = None,
+    positional: bool = False,
+    rest: bool = False,
+    optional: bool = False,
+    typed: bool = False,
+    paired: bool = False,
+    check: Callable[[Any], object] | None = None,
+    sent_to: tuple[str, ...] = (),
+    group: str = "",
+    often: bool = False,
+    apart: bool = False,
+    several: bool = False,
+) -> Any:
+    """A dataclass field with a flag, an environment twin and a key in the configuration files.
+
+    A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
+    positional argument comes from the command line only; `rest`: it is all that follows `--`, a tuple of str.
+    `sent_to`: for the file of a secret, the fields that name the server it is sent to and protect it on its way
+    (opensled/cli/config_trust.py). `group`: title in the help of this
+    option and those that follow it in its class; `often`: used so often that the short help shows it. `apart`: other
+    verbs mean another thing by this name, so a key above all tables of a file does not count for it. `optional`: a
+    positional argument that may be left out. `typed`: configuration files cannot set it. `paired`: where nothing else
+    sets it, the server counts that this device was paired with (opensled/cli/paired.py). `several`: a
+    text whose flag may be given several times, each time one more line of it.
+    """
+    rules = {"choices": choices, "low": low, "high": high, "check": check}
+    facts = {
+        "help": help,
+        "metavar": metavar,
+        "positional": positional or rest,
+        "rest": rest,
+        "sent_to": sent_to,
+    }
+    facts |= {"group": group, "often": often, "apart": apart}
+    facts |= {"optional": optional, "typed": typed, "paired": paired, "several": several}
+    return field(default=default, metadata=facts | rules)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a verb's configuration: its flags, variable and key."""
+
+    name: str  # of the dataclass field
+    kind: type  # bool, int, float or str; `int | None` counts as int
+    default: Any
+    metadata: Mapping[str, Any]
+    group: str  # title in the help, "" = none
+    ancestor: int  # 0: the verb's own; more: of a class that it shares with other verbs
+    often: bool  # the short help shows it
+
+    @property
+    def flag(self) -> str:
+        return "--" + _dashed(self.name)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of this option; a switch has two."""
+        return (self.flag, "--no-" + self.flag[2:]) if self.kind is bool else (self.flag,)
+
+    @property
+    def variable(self) -> str:
+        return "OPENSLED_" + self.name.upper()
+
+    @property
+    def metavar(self) -> str:
+        return self.metadata["metavar"] or self.name.upper()
+
+    @property
+    def positional(self) -> bool:
+        return bool(self.metadata["positional"])
+
+    @property
+    def rest(self) -> bool:
+        return bool(self.metadata["rest"])
+
+    @property
+    def several(self) -> bool:
+        return bool(self.metadata["several"])
+
+    @property
+    def optional(self) -> bool:
+        return bool(self.metadata["optional"])
+
+    @property
+    def help(self) -> str:
+        return str(self.metadata["help"])
+
+    def parse(self, text: str, source: str) -> Any:
+        """The value that `text` spells; raises UsageError naming `source`."""
+        try:
+            value = WORDS[text.lower()] if self.kind is bool else self.kind(text)
+        except (KeyError, ValueError):
+            raise UsageError(f"{source}: {text!r} is not {_SPELLED[self.kind]}") from None
+        return self.checked(value, source)
+
+    def checked(self, value: Any, source: str) -> Any:
+        """`value` of the right type and within its rules, or UsageError naming `source`."""
+        right = (int, float) if self.kind is float else self.kind
+        if not isinstance(value, right) or (isinstance(value, bool) and self.kind is not bool):
+            raise UsageError(f"{source}: {value!r} is not {_SPELLED[self.kind]}")
+        problem = self._problem(value)
+        if problem:
+            raise UsageError(f"{source}: {problem}")
+        return self.kind(value)
+
+    def _problem(self, value: Any) -> str:
+        choices, low, high, check = (self.metadata[rule] for rule in ("choices", "low", "high", "check"))
+        if choices and value not in choices:
+            return f"{value!r} is not one of {', '.join(choices)}"
+        if self.kind in (int, float) and not low <= value <= high:
+            return f"{value!r} is out of range: it must be {_range(low, high)}"
+        try:
+            if check:
+                check(value)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+
+_SPELLED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _range(low: float, high: float) -> str:
+    if high == float("inf"):
+        return f"at least {low:.10g}"
+    return f"from {low:.10g} to {high:.10g}"
+
+
+def options(config: type) -> list[Option]:
+    """The options of a configuration dataclass, in the order of its fields.
+
+    `OFTEN` of the class: names of options that it shares with other verbs, and that its own short help shows, too.
+    """
+    hints, found = get_type_hints(config), list[Option]()
+    for item in fields(config):
+        ancestor = _ancestor(config, item.name)
+        before = found[-1].group if found and found[-1].ancestor == ancestor else ""
+        group = item.metadata["group"] or before
+        often = _is_often(config, item)
+        kind = _kind(hints[item.name])
+        found.append(Option(item.name, kind, item.default, item.metadata, group, ancestor, often))
+    return found
+
+
+def _is_often(config: type, item: Field[Any]) -> bool:
+    marked = item.metadata["often"] or item.metadata["positional"]
+    return bool(marked) or item.name in getattr(config, "OFTEN", ())
+
+
+def _ancestor(config: type, name: str) -> int:
+    """The class that describes a field, as its place in the method resolution order."""
+    return next(
+        place for place, each in enumerate(config.__mro__) if name in vars(each).get("__annotations__", ())
+    )
+
+
+def _kind(hint: Any) -> type:
+    """`int | None` is an int that may be left out."""
+    kind: type = next((part for part in get_args(hint) if part is not NoneType), hint)
+    return kind
+
+
+def config_files() -> list[Path]:
+    """The existing configuration files, highest precedence first; none with OPENSLED_NO_CONFIG set."""
+    folder = config_folder()
+    candidates = [FOLDER_FILE, folder / "config.toml"] if folder else []
+    return [path for path in candidates if path.is_file()]
+
+
+def config_folder() -> Path | None:
+    """The folder of this user's configuration; None with OPENSLED_NO_CONFIG set."""
+    if os.environ.get("OPENSLED_NO_CONFIG"):
+        return None
+    return user_folder()
+
+
+def user_folder() -> Path:
+    """The folder of this user's configuration, whatever OPENSLED_NO_CONFIG says."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opensled"
+
+
+def resolve(
+    config: type[Config],
+    section: str,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    files: Iterable[Path] | None = None,
+) -> Config:
+    """A `config` from its layers: see `layered`, which also knows where the values come from."""
+    return config(**layered(config, section, flags, environ, files).values)
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Values of one verb by field name; `from_folder`: those that FOLDER_FILE decides."""
+
+    values: dict[str, Any]
+    from_folder: dict[str, Any]
+
+
+def layered(
+    config: type,
+    section: str,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    files: Iterable[Path] | None = None,
+    sections: Iterable[str] = (),
+    keys: Callable[[], Collection[str]] | None = None,
+) -> Layered:
+    """Values from their layers: `flags` (by field name) > environment > files, first one first > the paired server >
+    defaults.
+
+    `section` is the verb's table in the files, "models.eval" for a nested table; `sections` are all
+    tables that a file may have (empty: any). A key above all tables counts for every verb that has it, less than one in
+    the verb's own table; `keys` gives the field names of all verbs (None: any). Raises UsageError for a bad value, and
+    for a secret that the file of the current folder sends elsewhere.
+    """
+    known = {item.name: item for item in options(config) if not item.positional}
+    paths = list(config_files() if files is None else files)
+    written = {name: item for name, item in known.items() if not item.metadata["typed"]}
+    read = {path: _from_file(path, section, written, set(sections), keys) for path in paths}
+    above = _from_environment(known, os.environ if environ is None else environ) | dict(flags)
+    folder = read.get(FOLDER_FILE, {})
+    below = [values for path, values in reversed(read.items()) if path != FOLDER_FILE]
+    trusted = {name: value for values in (*below, above) for name, value in values.items()}
+    decided = {name: value for name, value in folder.items() if name not in above}
+    if files is None and any(item.metadata["paired"] for item in known.values()):
+        trusted = paired.values(trusted | decided) | trusted
+    require_trust(known.values(), trusted, decided)
+    return Layered(trusted | decided, decided)
+
+
+def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Any]:
+    """An empty variable counts as not set."""
+    named = {name: item for name, item in known.items() if environ.get(item.variable)}
+    return {name: item.parse(environ[item.variable], item.variable) for name, item in named.items()}
+
+
+def _from_file(
+    path: Path,
+    section: str,
+    known: dict[str, Option],
+    sections: set[str],
+    keys: Callable[[], Collection[str]] | None,
+) -> dict[str, Any]:
+    document = read_file(path)
+    values = {}
+    for key, value in document.items():
+        name = key.replace("-", "_")
+        if isinstance(value, dict):
+            if sections and key not in sections:
+                raise UsageError(
+                    f"{path}: unknown section [{key}]; {_instead_of(key, sections, keys() if keys else ())}"
+                )
+        elif name in known:
+            if not known[name].metadata["apart"]:
+                values[name] = known[name].checked(value, f"{path}: {key}")
+        elif keys is not None and key not in sections and name not in keys():
+            hint = did_you_mean(key, map(_dashed, keys())) or "; see opensled config init"
+            raise UsageError(f"{path}: unknown key {key!r}{hint}")
+    for key, value in _table(document, section, path).items():
+        name = key.replace("-", "_")
+        if name not in known:
+            hint = (
+                did_you_mean(key, map(_dashed, known))
+                or f"; see opensled {section.replace('.', ' ')} --help-all"
+            )
+            raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
+        values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
+    return values
+
+
+def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) -> str:
+    """What to write instead of a section that there is not."""
+    if section.replace("-", "_") in keys:
+        return f"write `{section} = VALUE` above all sections, or in that of its command (see opensled config init)"
+    near = nearest(section, sections)
+    return f"did you mean [{near}]?" if near else f"sections are {', '.join(sorted(sections))}"
+
+
+def _dashed(name: str) -> str:
+    """A key as it is written in a file."""
+    return name.replace("_", "-")
+
+
+def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
+    table: Any = document
+    for name in section.split("."):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {name} is not a section; write [{section}]")
+    return table
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The tables of a configuration file; raises UsageError naming it."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None

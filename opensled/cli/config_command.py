@@ -1,0 +1,73 @@
+"""`opensled config init`: a sample configuration file with every option, its meaning and its default."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from opensled.cli.config import Option, options
+from opensled.cli.main import CONFIGS, VERBS
+
+DEVICE_VERBS = ("edge", "generate", "chat")
+WIDTH = 100  # columns of the file
+
+HEAD = """\
+# Configuration of OpenSLED, as ./opensled.toml or ~/.config/opensled/config.toml. Flags and the environment come first,
+# then the file of the folder, then the user's, then what `opensled edge --pair` keeps. Remove the `# ` before an option
+# to set it.
+
+# -- every verb that has the option -----------------------------------------------------------------
+"""
+
+
+@dataclass(frozen=True)
+class InitConfig:
+    """Nothing to choose."""
+
+
+def init(config: InitConfig) -> int:
+    """Print the sample; returns the exit code."""
+    print(sample(), end="")
+    return 0
+
+
+def sample() -> str:
+    """The file: options that all verbs of a device share on top, the others in the sections of their verbs."""
+    verbs = {name: list(filter(_written, options(CONFIGS.get(name)))) for name in _verbs()}
+    shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
+    parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
+    for name, found in verbs.items():
+        parts += [
+            f"\n[{name}]\n",
+            *_lines(item for item in found if item.metadata["apart"] or item.name not in shared),
+        ]
+    return "".join(parts)
+
+
+def _written(item: Option) -> bool:
+    """Whether a file may set it."""
+    return not (item.positional or item.metadata["typed"])
+
+
+def _verbs() -> tuple[str, ...]:
+    return tuple(name for name in ("serve", *DEVICE_VERBS) if VERBS[name].here)
+
+
+def _lines(found: Iterable[Option]) -> Iterator[str]:
+    group = ""
+    for item in found:
+        if item.group != group:
+            group = item.group
+            yield f"## {group}\n\n"
+        comment = textwrap.wrap(item.help, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+        yield "".join(f"# {line}\n" for line in comment)
+        yield f"# {item.name.replace('_', '-')} = {_value(item)}\n\n"
+
+
+def _value(item: Option) -> str:
+    """The default as TOML spells it; an option without one shows what it takes."""
+    if item.default in (None, ""):
+        return json.dumps(item.metavar) if item.kind is str else item.metavar
+    return json.dumps(item.default, ensure_ascii=False)  # TOML spells texts, numbers and switches like JSON

@@ -1,0 +1,248 @@
+"""The command line: finds the verb, resolves its configuration, runs it. Heavy modules are imported only then."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+import opensled
+from opensled.cli.verbs import VERBS
+from opensled.core import distribution
+from opensled.core.errors import INTERRUPTED, OpenSledError, UsageError
+from opensled.core.registry import Registry, remedy
+from opensled.core.suggestion import did_you_mean, nearest
+
+CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
+RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})
+
+HEADER = """\
+usage: opensled COMMAND [OPTION...]
+
+Speculative LLM decoding from the edge: devices draft, one server verifies,
+the text stays exact.
+"""
+
+START = """\
+Start with `opensled run tiny` or `opensled run smollm2` (98 MB, fetched once):
+a model of your own and a conversation. `opensled demo` shows four devices.
+"""
+
+FOOTER = """\
+opensled COMMAND --help shows the options used most, --help-all every one. An
+option --name VALUE can also be set by the environment (OPENSLED_NAME), by
+./opensled.toml or by ~/.config/opensled/config.toml, in this order of
+precedence (opensled config init prints a sample).
+
+exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
+            6 overloaded, 130 interrupted (Ctrl-C)
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; an error that a user can cause becomes one line on stderr and an exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
+    # The system's resolver: gRPC's own one knows no names in .local, which homes use (nss-mdns, systemd-resolved).
+    os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except OpenSledError as error:
+        _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ModuleNotFoundError as error:
+        _complain(f"{error}{remedy(error.name)}")
+        return 1
+    except BrokenPipeError:
+        # The reader of our output is gone (`opensled ... | head`): print nothing more, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        _complain(named + (error.strerror or str(error)))
+        return 1
+
+
+def _complain(message: str) -> None:
+    from opensled.process import logs
+
+    logs.last_word(message)
+
+
+def run(argv: list[str]) -> int:
+    """Like `main`, but errors are raised."""
+    distribution.require_one()
+    first = argv[0] if argv else "--help"
+    if first == "help" and len(argv) > 1:
+        return run([*argv[1:], "--help"])
+    if first in ("-h", "--help", "--help-all", "help"):
+        print(overview(""))
+        return 0
+    if first == "--version":
+        package = distribution.name()
+        print(f"opensled {opensled.__version__}{'' if package == distribution.WHOLE else f' ({package})'}")
+        return 0
+    for words in (2, 1):
+        name = " ".join(argv[:words])
+        if name in VERBS:
+            distribution.require(name, VERBS[name].here)
+            return _run_verb(name, argv[words:])
+    return _group(first, argv[1:])
+
+
+def _group(name: str, rest: list[str]) -> int:
+    """A first word that needs a second one, such as `models`."""
+    choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
+    if not choices:
+        raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
+    distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
+    if not rest or rest[0] in ("-h", "--help", "--help-all"):
+        print(overview(f"{name} "))
+        return 0
+    raise UsageError(_unknown(rest[0], choices, f"{name} "))
+
+
+def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
+    near = nearest(word, choices)
+    hint = f"did you mean: opensled {prefix}{near}" if near else f"choose from {', '.join(choices)}"
+    return f"no command {prefix + word!r}; {hint} (see: opensled {prefix}--help)"
+
+
+def overview(prefix: str) -> str:
+    """The list of the verbs that start with `prefix`."""
+    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix) and verb.here}
+    width = max(map(len, shown)) + 2
+    lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
+    absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
+    start = [START] if {"run", "demo"} <= shown.keys() and not absent else []
+    return "\n".join(
+        [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
+    )
+
+
+def _run_verb(name: str, argv: list[str]) -> int:
+    from opensled.cli import config
+    from opensled.process import logs
+
+    kind, flags = CONFIGS.get(name), parse_flags(name, argv)
+    sections = {verb.split()[0] for verb in VERBS}
+    found = config.layered(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
+    resolved = kind(**found.values)
+    logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
+    if found.from_folder:
+        logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
+    command: Callable[[Any], int] = RUNS.get(name)
+    if not getattr(resolved, "log_json", False):
+        return command(resolved)
+    from opensled.process import foreign_lines
+
+    with foreign_lines.captured():
+        return command(resolved)
+
+
+def parse_flags(name: str, argv: list[str]) -> dict[str, Any]:
+    """The given flags of a verb, by field name; raises UsageError."""
+    from opensled.cli import config
+
+    return vars(_parser(name, config.options(CONFIGS.get(name))).parse_args(argv))
+
+
+def _keys() -> list[str]:
+    """The keys of all verbs of this copy; imports the configuration of each."""
+    from opensled.cli import config
+
+    found = [name for name, verb in VERBS.items() if verb.here]
+    return sorted({item.name for name in found for item in config.options(CONFIGS.get(name))})
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would print and exit. `rest`: name for all that follows `--`, "" = not taken."""
+
+    rest = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, which would mix up what follows `--` with arguments before it."""
+        if not self.rest or "--" not in args:
+            return super().parse_known_args(args, namespace)
+        end = args.index("--")
+        found, extra = super().parse_known_args(args[:end], namespace)
+        setattr(found, self.rest, tuple(args[end + 1 :]))
+        return found, extra
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self._stray(message) or message} (see: {self.prog} --help)")
+
+    def _stray(self, message: str) -> str:
+        """The error of a word that is no option, or of a value without one; "" for other errors."""
+        if not message.startswith("unrecognized arguments: "):
+            return ""
+        word = message.removeprefix("unrecognized arguments: ").split()[0]
+        taken = next((action.metavar for action in self._actions if not action.option_strings), None)
+        if not word.startswith("-") and taken:
+            return f"{word!r} is one argument too many; give one {taken}, in quotes where it has spaces"
+        if not word.startswith("-"):
+            return f"{word!r} follows no option{self._such_as()}"
+        flag = word.partition("=")[0]
+        rest = "; flags of the service follow `--`" if self.rest else ""
+        return f"no option {flag}{did_you_mean(flag, self._option_string_actions) or rest}"
+
+    def _such_as(self) -> str:
+        """An option of this command's example that takes a value."""
+        words = VERBS[self.prog.removeprefix("opensled ")].example.split()
+        named = [self._option_string_actions[word] for word in words if word in self._option_string_actions]
+        action = next((each for each in named if each.nargs != 0), None)
+        return f"; write it behind one, such as {action.option_strings[0]} {action.metavar}" if action else ""
+
+
+class _ShowHelp(argparse.Action):
+    """Prints the help, `const`, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(self.const())
+        parser.exit()
+
+
+def _parser(name: str, options: list[Any]) -> _Parser:
+    from opensled.cli.help_page import help_page
+
+    parser = _Parser(
+        prog=f"opensled {name}", add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    page = partial(help_page, name, VERBS[name].summary, VERBS[name].example, options)
+    parser.add_argument("-h", "--help", action=_ShowHelp, nargs=0, const=page)
+    parser.add_argument("--help-all", action=_ShowHelp, nargs=0, const=partial(page, everything=True))
+    for item in options:
+        _add(parser, item)
+    return parser
+
+
+class _OneMoreLine(argparse.Action):
+    """Of a flag that may be given several times."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, "")
+        setattr(namespace, self.dest, f"{before}\n{values}".strip())
+
+
+def _add(parser: _Parser, item: Any) -> None:
+    """A flag without its own default: only given flags override the other layers."""
+    if item.rest:
+        parser.rest = item.name
+    elif item.positional:
+        nargs = "?" if item.optional else None
+        parser.add_argument(item.name, metavar=item.metavar, nargs=nargs, default=argparse.SUPPRESS)
+    elif item.kind is bool:
+        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
+    else:
+        action = _OneMoreLine if item.several else "store"
+        parser.add_argument(
+            item.flag, action=action, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
+        )

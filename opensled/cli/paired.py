@@ -1,0 +1,133 @@
+"""The server that this device was paired with: what `opensled edge --pair` keeps, and the options that follow from it.
+
+Four files in one folder of the user's configuration. `server.json` is written last and removed first: without it the
+others do not count, so no token ever meets the authority of another home.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opensled.core.errors import UsageError
+
+NAMES = ("server", "token_file", "tls", "tls_ca")
+
+
+def paired_folder() -> Path | None:
+    """None with OPENSLED_NO_CONFIG set."""
+    from opensled.cli.config import config_folder
+
+    folder = config_folder()
+    return folder and folder / "paired"
+
+
+def keep(server: str, authority: str, token: str, signer: str = "", name: str = "") -> Path:
+    """Remember a server (HOST:PORT) with its authority (PEM), this device's token, who signs its drafts ("" = no
+    signer), and how the device is called there; the folder.
+
+    Raises UsageError where nothing can be kept.
+    """
+    from opensled.core.files import write_whole
+
+    folder = paired_folder()
+    if folder is None:
+        raise UsageError("OPENSLED_NO_CONFIG is set, so a pairing cannot be kept; unset it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        (folder / "server.json").unlink(missing_ok=True)
+        write_whole(folder / "ca.pem", authority.encode(), private=True)
+        write_whole(folder / "token", f"{token}\n".encode(), private=True)
+        write_whole(folder / "signer", f"{signer}\n".encode(), private=True)
+        write_whole(
+            folder / "server.json", json.dumps({"server": server, "name": name}).encode(), private=True
+        )
+    except OSError as error:
+        raise UsageError(f"the pairing cannot be kept in {folder}: {error.strerror}") from error
+    return folder
+
+
+def signer_of(server: str) -> str:
+    """Who signs drafts for this device, as the paired server said through the channel of the code; "" = it did not, or
+    `server` (HOST:PORT, or mdns for this one) is another one."""
+    from opensled.discovery import MDNS
+
+    folder, own = paired_folder(), paired_server()
+    if folder is None or not own or server.lower() not in (own.lower(), MDNS):
+        return ""
+    try:
+        return (folder / "signer").read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def forget() -> None:
+    """The pairing does not count any more."""
+    folder = paired_folder()
+    if folder is not None:
+        (folder / "server.json").unlink(missing_ok=True)
+
+
+def values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a paired device, by name. `given`: those that something else sets.
+
+    Whoever names another server gets none of it: the token and the authority belong to the paired one. Raises
+    UsageError for a damaged file, if it matters.
+    """
+    from opensled.discovery import MDNS
+
+    folder, server = paired_folder(), ""
+    try:
+        server = paired_server()
+    except UsageError:
+        if "server" not in given:
+            raise
+    if not (folder and server) or given.get("server", server).lower() not in (server.lower(), MDNS):
+        return {}
+    return {
+        "server": server,
+        "token_file": str(folder / "token"),
+        "tls": True,
+        "tls_ca": str(folder / "ca.pem"),
+    }
+
+
+def paired_server() -> str:
+    """HOST:PORT of the paired server, "" for none. Raises UsageError for a damaged file."""
+    return _kept()[0]
+
+
+def name_of(token_file: str) -> str:
+    """How the paired server calls this device, if `token_file` is the pairing's; "" = not known."""
+    folder = paired_folder()
+    try:
+        return _kept()[1] if folder and token_file == str(folder / "token") else ""
+    except UsageError:  # whoever needs the pairing says so
+        return ""
+
+
+def authority_beside(token_file: str) -> Path | None:
+    """The authority (PEM file) that belongs to `token_file`, if that is the pairing's; None = it is another file."""
+    folder = paired_folder()
+    return folder / "ca.pem" if folder and token_file == str(folder / "token") else None
+
+
+def _kept() -> tuple[str, str]:
+    """HOST:PORT of the paired server and the device's name there, "" for none. Raises UsageError for a damaged file."""
+    from opensled.net.address import host_port
+
+    folder = paired_folder()
+    path = folder / "server.json" if folder else None
+    if path is None or not path.is_file():
+        return "", ""
+    try:
+        known = json.loads(path.read_text("utf-8"))
+        host_port(known["server"])
+        return str(known["server"]), str(known.get("name", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise UsageError(
+            f"{path} is damaged; pair this device again: opensled edge --pair CODE HOST"
+        ) from error

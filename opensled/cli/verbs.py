@@ -1,0 +1,278 @@
+"""The commands of `opensled`, and where each is found."""
+
+from dataclasses import dataclass
+
+from opensled.core import distribution
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command; `config` and `run` are "module:attribute", so listing the verbs imports none of them.
+
+    `run(config) -> int` gives the exit code. `starts`: a module that it starts in another process, "" = none.
+    """
+
+    summary: str
+    example: str
+    config: str
+    run: str
+    starts: str = ""
+
+    @property
+    def here(self) -> bool:
+        """Whether this copy of OpenSLED has the command: a device's package has fewer."""
+        return all(map(distribution.has, filter(None, (self.config, self.run, self.starts))))
+
+
+VERBS = {
+    "serve": Verb(
+        "verify the drafts of many devices with one target model",
+        "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt \\\n"
+        "      --tls-cert cert.pem --tls-key key.pem",
+        "verify_server.config:ServeConfig",
+        "verify_server.command:serve",
+    ),
+    "pair": Verb(
+        "hand a device this home's certificate and a token",
+        "opensled pair",
+        "verify_server.pairing.config:PairConfig",
+        "verify_server.pairing.command:pair",
+    ),
+    "pair list": Verb(
+        "list the paired devices",
+        "opensled pair list",
+        "verify_server.pairing.config:PairListConfig",
+        "verify_server.pairing.command:list_paired",
+    ),
+    "pair revoke": Verb(
+        "withdraw the token of a paired device",
+        "opensled pair revoke kitchen",
+        "verify_server.pairing.config:PairRevokeConfig",
+        "verify_server.pairing.command:revoke",
+    ),
+    "kept list": Verb(
+        "list the texts that a server keeps of its tenants",
+        "opensled kept list --keep-text kept/",
+        "verify_server.kept.config:KeptListConfig",
+        "verify_server.kept.command:list_kept",
+    ),
+    "kept delete": Verb(
+        "delete the kept texts of a tenant",
+        "opensled kept delete kitchen --keep-text kept/",
+        "verify_server.kept.config:KeptDeleteConfig",
+        "verify_server.kept.command:delete_kept",
+    ),
+    "relay": Verb(
+        "vet drafts near the devices, for a larger target elsewhere",
+        "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411",
+        "relay.config:RelayConfig",
+        "relay.command:relay",
+    ),
+    "edge": Verb(
+        "draft on this device and serve an OpenAI-compatible API",
+        "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
+        "edge_client.config:EdgeConfig",
+        "edge_client.command:edge",
+    ),
+    "service install": Verb(
+        "let systemd start a server, device or relay at every boot",
+        "opensled service install serve -- --paired --model smollm2",
+        "opensled.service.config:InstallConfig",
+        "opensled.service.command:install",
+    ),
+    "service remove": Verb(
+        "stop a service, remove what its installation wrote",
+        "opensled service remove edge",
+        "opensled.service.config:RemoveConfig",
+        "opensled.service.command:remove",
+    ),
+    "service status": Verb(
+        "show services: state, since when, last error, page",
+        "opensled service status --json",
+        "opensled.service.config:StatusConfig",
+        "opensled.service.status:status",
+    ),
+    "generate": Verb(
+        "answer one prompt",
+        'opensled generate "Turn on the kitchen light."',
+        "edge_client.prompt_config:GenerateConfig",
+        "edge_client.command:generate",
+    ),
+    "chat": Verb(
+        "chat with the target in the terminal",
+        "opensled chat --show-drafts",
+        "edge_client.prompt_config:ChatConfig",
+        "edge_client.terminal.chat:chat",
+    ),
+    "run": Verb(
+        "fetch a model if need be, serve it and chat with it",
+        "opensled run smollm2",
+        "edge_client.terminal.run_config:RunConfig",
+        "edge_client.terminal.run_command:run",
+        starts="verify_server",
+    ),
+    "top": Verb(
+        "watch servers live: sessions, tokens, steps, KV memory",
+        "opensled top --metrics 127.0.0.1:9410",
+        "opensled.metrics.top:TopConfig",
+        "opensled.metrics.top:top",
+    ),
+    "selftest": Verb(
+        "test a target on a GPU: right answers, times",
+        "opensled selftest --model smollm2 --device cuda",
+        "verify_server.gpu_check.config:SelftestConfig",
+        "verify_server.gpu_check.command:selftest",
+    ),
+    "doctor": Verb(
+        "find faults of this device or its server, with remedies",
+        "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
+        "edge_client.config:DoctorConfig",
+        "edge_client.doctor:doctor",
+    ),
+    "demo": Verb(
+        "run a server and devices; check them against the target",
+        "opensled demo --json",
+        "opensled_testbed.config:DemoConfig",
+        "opensled_testbed.demo:demo",
+    ),
+    "plan": Verb(
+        "say what users get from hardware, and who should draft",
+        "opensled plan --accelerator rtx4090 --device pi --users 10",
+        "opensled_testbed.config:PlanConfig",
+        "opensled_testbed.planner.command:plan",
+    ),
+    "bench serve": Verb(
+        "put load on a fleet and measure its users' service",
+        "opensled bench serve --fleet kitchen --baselines centralized,sled-continuous",
+        "opensled_testbed.load.config:BenchServeConfig",
+        "opensled_testbed.load.command:bench_serve",
+    ),
+    "bench report": Verb(
+        "write one HTML page over all benchmark results",
+        "opensled bench report --out report.html",
+        "opensled_testbed.config:ReportConfig",
+        "opensled_testbed.report.page:bench_report",
+    ),
+    "quality": Verb(
+        "measure what a loose rule costs: right answers, and speed",
+        "opensled quality --model tiny --rule fly:theta=0.1 --items 100 --out quality",
+        "opensled_testbed.quality.config:QualityConfig",
+        "opensled_testbed.quality.command:quality",
+        starts="verify_server",
+    ),
+    "profile list": Verb(
+        "list profiles of devices, links, accelerators and targets",
+        "opensled profile list --kind devices",
+        "hw_profiles.command:ProfileListConfig",
+        "hw_profiles.command:list_profiles",
+    ),
+    "profile show": Verb(
+        "show one profile with its ranges and sources",
+        "opensled profile show pi-5",
+        "hw_profiles.command:ShowConfig",
+        "hw_profiles.command:show_profile",
+    ),
+    "profile detect": Verb(
+        "show which board this is, and its state",
+        "opensled profile detect --json",
+        "hw_profiles.command:DetectConfig",
+        "hw_profiles.command:detect_board",
+    ),
+    "profile calibrate": Verb(
+        "measure the draft speed of this machine, and its link",
+        "opensled profile calibrate --server 192.0.2.1:7411",
+        "edge_client.config:CalibrateConfig",
+        "edge_client.calibration.calibrate:calibrate",
+    ),
+    "draft-tables build": Verb(
+        "build a table from texts that drafts without a model",
+        "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
+        "edge_client.tables_command:BuildConfig",
+        "edge_client.tables_command:build",
+    ),
+    "train-head": Verb(
+        "train a draft head that runs beside a target",
+        "opensled train-head --target smollm2 --head specformer --out heads/mine",
+        "opensled_training.heads.config:TrainHeadConfig",
+        "opensled_training.heads.command:train_head",
+    ),
+    "train-pivots": Verb(
+        "train a classifier for the loose rule pad",
+        "opensled train-pivots --target tiny --draft tiny-draft --out pivots/mine",
+        "opensled_training.pivots.config:TrainPivotsConfig",
+        "opensled_training.pivots.command:train_pivots",
+    ),
+    "adapt": Verb(
+        "train a draft model further on what its target writes",
+        "opensled adapt --draft tiny-draft --target tiny --out drafts/mine",
+        "opensled_training.adapting.config:AdaptConfig",
+        "opensled_training.adapting.command:adapt",
+    ),
+    "drafts keygen": Verb(
+        "make the key that signs drafts for devices",
+        "opensled drafts keygen --sign-key drafts.key",
+        "verify_server.handout.config:KeygenConfig",
+        "verify_server.handout.command:keygen",
+    ),
+    "drafts publish": Verb(
+        "hand out an adapted draft to a tenant's devices",
+        "opensled drafts publish drafts/mine --store handout/ \\\n"
+        "      --tenant kitchen --sign-key drafts.key",
+        "verify_server.handout.config:PublishConfig",
+        "verify_server.handout.command:publish",
+    ),
+    "drafts list": Verb(
+        "list the drafts that are handed out",
+        "opensled drafts list --store handout/",
+        "verify_server.handout.config:DraftListConfig",
+        "verify_server.handout.command:list_drafts",
+    ),
+    "drafts rollback": Verb(
+        "hand out an earlier draft of a tenant again",
+        "opensled drafts rollback kitchen --store handout/ --sign-key drafts.key",
+        "verify_server.handout.config:RollbackConfig",
+        "verify_server.handout.command:rollback",
+    ),
+    "drafts delete": Verb(
+        "delete the drafts of a tenant",
+        "opensled drafts delete kitchen --store handout/",
+        "verify_server.handout.config:DraftDeleteConfig",
+        "verify_server.handout.command:delete_drafts",
+    ),
+    "drafts pull": Verb(
+        "fetch the draft that the server hands out to this device",
+        "opensled drafts pull --signer kitchen:7c9e4a1f...",
+        "edge_client.adapted.config:DraftPullConfig",
+        "edge_client.adapted.command:pull_draft",
+    ),
+    "pull": Verb(
+        "fetch a model by its name, or from Hugging Face",
+        "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
+        "opensled.models.pull:PullConfig",
+        "opensled.models.pull:pull",
+    ),
+    "config init": Verb(
+        "print a sample configuration file",
+        "opensled config init",
+        "opensled.cli.config_command:InitConfig",
+        "opensled.cli.config_command:init",
+    ),
+    "models list": Verb(
+        "list the models on this machine, and those to fetch",
+        "opensled models list",
+        "opensled.models.models_command:ModelListConfig",
+        "opensled.models.models_command:list_models",
+    ),
+    "models path": Verb(
+        "print the path of a model",
+        "opensled models path tiny-draft",
+        "opensled.models.models_command:PathConfig",
+        "opensled.models.models_command:print_path",
+    ),
+    "models eval": Verb(
+        "measure the bundled models on held-out tasks",
+        "opensled models eval --items-per-task 40",
+        "opensled.models.models_command:EvalConfig",
+        "opensled_training.evaluate:models_eval",
+    ),
+}

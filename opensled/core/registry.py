@@ -1,0 +1,86 @@
+"""Lazy registries: plug-ins by name, imported at first use, so a device loads only what it uses."""
+
+import importlib
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from opensled.core import distribution
+from opensled.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Registry:
+    """`entries` maps a name to "module:attribute"; callers may also pass their own path of that form.
+
+    A name with text after a colon, such as `chain:cacheback,llamacpp`, gives the entry with that text bound as
+    its first argument.
+    """
+
+    kind: str
+    entries: dict[str, str]
+
+    def names(self) -> list[str]:
+        return list(self.entries)
+
+    def get(self, name: str) -> Any:
+        """The object behind `name`; raises UsageError naming the choices."""
+        entry, colon, argument = name.partition(":")
+        if colon and entry in self.entries:
+            return partial(self.get(entry), argument)
+        path = self.entries.get(name, name)
+        module, _, attribute = path.partition(":")
+        if not attribute:
+            raise UsageError(f"unknown {self.kind} {name!r}; choose from {', '.join(self.entries)}")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{remedy(error.name)}") from error
+        except AttributeError as error:
+            raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
+
+
+def split_name(asked: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """The name among `names` that `asked` begins with, and the options after its colon; None = unknown."""
+    for name in names:
+        if asked == name or asked.startswith(f"{name}:"):
+            return name, asked[len(name) + 1 :]
+    return None
+
+
+# The extra that installs a missing module; "" = OpenSLED itself, without extras.
+_EXTRAS = {
+    **dict.fromkeys(
+        ("google", "grpc", "numpy", "prometheus_client", "starlette", "tokenizers", "tomli", "uvicorn"), ""
+    ),
+    "llama_cpp": "llamacpp",
+    "onnxruntime": "onnx",
+    **dict.fromkeys(
+        ("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich", "gguf", "PIL"), "server"
+    ),
+    **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
+    "vllm": "vllm",
+    "ray": "cluster",
+    **dict.fromkeys(("cryptography", "spake2", "zeroconf", "ifaddr"), "home"),
+    "matplotlib": "bench",
+}
+# Modules that every server needs, for any engine.
+_SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
+_NEWER_PYTHON = ("server", "serving", "vllm", "train", "cluster", "mtls", "bench")
+
+
+def remedy(module: str | None) -> str:
+    """The command that installs a missing `module`; "" if no extra has it."""
+    name = (module or "").partition(".")[0]
+    extra = "server" if name in _SERVING else _EXTRAS.get(name)
+    if extra is None:
+        return ""
+    if extra == "server" and find_spec("vllm"):  # it has a torch of its own, which that extra would replace
+        extra = "serving"
+    command = f"; run: {distribution.command(extra)}"
+    if extra in _NEWER_PYTHON and sys.version_info < (3, 11):
+        return f"{command} (Python >= 3.11)"
+    return f"{command} (extra llamacpp in its place serves GGUF files only)" if name in _SERVING else command

@@ -1,0 +1,1 @@
+"""Metrics: kept, exposed to scrapers, read, and shown by `opensled top`."""

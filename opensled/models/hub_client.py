@@ -1,0 +1,150 @@
+"""Speaks with a hub of models over HTTP: the listing of a repository, and its files from any byte on.
+
+By the standard library, so that a device needs nothing more. The paths are those of Hugging Face, which mirrors serve,
+too; HF_ENDPOINT names one. The token goes to the hub itself, never to where it redirects.
+"""
+
+import os
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import opensled
+from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
+from opensled.models.hub_listing import Listing, read_listing
+from opensled.net.address import is_loopback
+
+HUB = "https://huggingface.co"
+TIMEOUT = 20.0  # seconds without a byte
+MOST_ANSWER = 32 << 20  # bytes of a listing
+# Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
+TOKEN_FILE = "token"
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows to HTTPS, and from HTTP to HTTP; gives the token only to the host that it is for."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if new.scheme != "https" and new.scheme != old.scheme:
+            raise URLError(f"it redirects to {new.scheme}")
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        token = req.unredirected_hdrs.get("Authorization")
+        if following is not None and token and (new.scheme, new.netloc) == (old.scheme, old.netloc):
+            following.add_unredirected_header("Authorization", token)
+        return following
+
+
+class HubClient:
+    """One hub, as the environment names it."""
+
+    def __init__(self) -> None:
+        """Raises UsageError for an address or a token that cannot be used."""
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+        self._token = _token()
+        parts = urlsplit(self.endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"HF_ENDPOINT: {self.endpoint!r} is no address of a hub, such as {HUB}")
+        if self._token and parts.scheme == "http" and not is_loopback(parts.hostname):
+            raise UsageError(
+                f"HF_ENDPOINT: {self.endpoint} would get your token in clear text; use https, or no token"
+            )
+        self._opener = build_opener(_Redirects)
+
+    def listing(self, repository: str, revision: str) -> Listing:
+        """The files at a commit, branch or tag; "" = the hub's default branch. Raises as `open` does."""
+        where = f"/revision/{quote(revision, safe='')}" if revision else ""
+        with self._get(f"/api/models/{repository}{where}?blobs=true", repository, revision) as answer:
+            content = _read(answer, MOST_ANSWER, self.endpoint)
+        return read_listing(content, repository)
+
+    def open(self, repository: str, commit: str, name: str, start: int = 0) -> HTTPResponse:
+        """A file from byte `start` on, or whole with status 200 if the hub knows no ranges.
+
+        Raises NotFound, Unauthorized, Overloaded or Unreachable; reading may raise OSError and HTTPException.
+        """
+        ranged = {"Range": f"bytes={start}-"} if start else {}
+        return self._get(f"/{repository}/resolve/{commit}/{quote(name)}", repository, commit, **ranged)
+
+    def _get(self, path: str, repository: str, revision: str, **headers: str) -> HTTPResponse:
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise Unreachable(
+                f"HF_HUB_OFFLINE is set, so {self.endpoint} is not asked for {repository}; unset it"
+            )
+        request = Request(
+            self.endpoint + path, headers={"User-Agent": f"opensled/{opensled.__version__}", **headers}
+        )
+        if self._token:
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        try:
+            answer: HTTPResponse = self._opener.open(request, timeout=TIMEOUT)
+            return answer
+        except HTTPError as error:
+            raise self._refusal(error, repository, revision) from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    def _refusal(self, error: HTTPError, repository: str, revision: str) -> OpenSledError:
+        code, why = error.code, error.headers.get("X-Error-Code", "")
+        error.close()
+        if why == "RevisionNotFound":
+            return NotFound(
+                f"{repository} has no revision {revision!r}; see {self.endpoint}/{repository}", "revision"
+            )
+        if code == 403 or why == "GatedRepo":
+            return Unauthorized(
+                f"{repository} is gated: accept its licence at {self.endpoint}/{repository}, then give a token of that "
+                f"account: HF_TOKEN=hf_... opensled pull {repository}",
+                "model",
+            )
+        if code == 401 and self._token:
+            return Unauthorized(
+                f"{self.endpoint} refuses your token, or has no {repository}; see HF_TOKEN, hf auth whoami",
+                "model",
+            )
+        if code in (401, 404):  # it answers 401 for what does not exist, too
+            return NotFound(
+                f"{self.endpoint} has no {repository} that is open to all; check the name, or give a token "
+                "for a private one: HF_TOKEN=hf_...",
+                "model",
+            )
+        if code == 429:
+            return Overloaded(f"{self.endpoint} has too many requests from here; try again in some minutes")
+        return Unreachable(f"{self.endpoint} answers {code} for {repository}; try again later")
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        cause: Any = error.reason if isinstance(error, URLError) else error
+        words = getattr(cause, "strerror", None) or cause
+        return Unreachable(
+            f"no hub at {self.endpoint}: {words}; connect to the internet (HTTPS_PROXY, HF_ENDPOINT for a mirror), or "
+            "copy the model here and give its path"
+        )
+
+
+def _read(answer: HTTPResponse, most: int, endpoint: str) -> bytes:
+    try:
+        content = answer.read(most + 1)
+    except (OSError, HTTPException) as error:
+        raise Unreachable(f"{endpoint} broke off its answer: {error}; try again") from error
+    if len(content) > most:
+        raise Unreachable(f"{endpoint} answers with more than {most >> 20} MB; it is no hub of models")
+    return content
+
+
+def _token() -> str:
+    """HF_TOKEN, else the token that `hf auth login` keeps; "" = none. Raises UsageError."""
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
+    path = Path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE).expanduser()
+    token = os.environ.get("HF_TOKEN", "").strip()
+    try:
+        token = token or path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError("HF_TOKEN holds characters that no token has")
+    return token

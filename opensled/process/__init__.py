@@ -1,0 +1,1 @@
+"""This process and its children: logs, signals, threads, forks, the service manager."""

@@ -1,0 +1,112 @@
+"""The target's tokenizer, as its tokenizer.json has it; and the bytes of each token, for every kind of tokenizer."""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from opensled.core.bounds import require_unicode
+from opensled.core.errors import ProtocolError
+from opensled.text.control_tokens import ControlTokens
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
+SPACE = "▁"  # a space in them
+
+
+class TokenBytes:
+    """Bytes of token ids: a token may hold a part of a character, which has no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added = {id: added.content for id, added in tokenizer.get_added_tokens_decoder().items()}
+        kinds = _kinds(json.loads(tokenizer.decoder.__getstate__())) if tokenizer.decoder else set()
+        self._is_byte_level = "ByteLevel" in kinds
+        # Others (WordPiece, word suffixes) join tokens by rules; alone each decodes to its text without the join.
+        self._is_plain = bool(kinds & {"Metaspace", "ByteFallback", "Fuse"})
+
+    def of(self, token: int) -> bytes:
+        """The bytes of one id; none for an id without a piece."""
+        if token in self._added:
+            return self._added[token].encode()
+        piece = self._tokenizer.id_to_token(token) or ""
+        if self._is_byte_level:
+            return b"".join(_byte_letters().get(letter) or letter.encode() for letter in piece)
+        if raw := BYTE_PIECE.fullmatch(piece):
+            return bytes([int(raw[1], 16)])
+        if self._is_plain:
+            return piece.replace(SPACE, " ").encode()
+        text: str = self._tokenizer.decode([token], skip_special_tokens=False)
+        return text.encode()
+
+
+def _kinds(decoder: Any) -> set[str]:
+    """The names of a decoder and of its parts."""
+    return {decoder.get("type", "")}.union(*(_kinds(part) for part in decoder.get("decoders", ())))
+
+
+@cache
+def _byte_letters() -> dict[str, bytes]:
+    """How byte-level BPE spells bytes (GPT-2's table): a byte that prints as itself, others as letters from U+0100."""
+    printing = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printing]
+    letters = {chr(byte): bytes([byte]) for byte in printing}
+    return letters | {chr(256 + index): bytes([byte]) for index, byte in enumerate(others)}
+
+
+def pieces_of(tokenizer: Tokenizer) -> list[str]:
+    """The spelling of ids 0, 1, 2, ...; "" for an id without one."""
+    return [tokenizer.id_to_token(token) or "" for token in range(tokenizer.get_vocab_size())]
+
+
+class TargetTokenizer:
+    """Encodes prompts and decodes answers exactly as the server does."""
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ProtocolError(f"the server's tokenizer.json cannot be read: {error}") from error
+        self._bytes = TokenBytes(self._tokenizer)
+        self.special_ids = frozenset(
+            token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special
+        )
+
+    @property
+    def pieces(self) -> list[str]:
+        return pieces_of(self._tokenizer)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text, with the special tokens (such as BOS) that the model adds."""
+        return tuple(self._tokenizer.encode(require_unicode(text, "the prompt", "prompt")).ids)
+
+    def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text that already has its special tokens, as chat templates write it."""
+        text = require_unicode(text, "the prompt", "prompt")
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def control_tokens(self, template: str) -> ControlTokens:
+        """Those of chats by `template`."""
+        return ControlTokens(self._tokenizer, (template,))
+
+    def piece(self, token: int) -> str:
+        """The spelling of one id; "" for an id without one."""
+        return self._tokenizer.id_to_token(token) or ""
+
+    def decode(self, ids: Sequence[int], special: bool = False) -> str:
+        """The text of a whole sequence; special tokens are left out unless `special`."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=not special)
+        return text
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one id; of a special token the bytes of its name."""
+        return self._bytes.of(token)
+
+    def is_raw_byte(self, token: int) -> bool:
+        return BYTE_PIECE.fullmatch(self.piece(token)) is not None

@@ -1,0 +1,1 @@
+"""The protocol as bytes: protobuf messages and padded frames."""
