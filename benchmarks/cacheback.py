@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from benchmarks.draft_cost import LENGTH, MODEL, NODES, acceleration, draft_time
 from benchmarks.figure import Comparison, Figure
-from edge_client.device import Device
+from edge_client.device.device import Device
+from edge_client.device.served_target import fetch_target
 from edge_client.drafters import DRAFTERS, OFF
 from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.cacheback import PATTERN, CachebackDrafter, CachebackFactory
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link import Endpoint, Link
-from edge_client.served_target import fetch_target
+from edge_client.link.link import Endpoint, Link
 from opensled.core.answer import Stats, Task
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import MATCH, ChatMessage, Prompt, SamplingParams

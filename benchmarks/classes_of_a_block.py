@@ -28,8 +28,8 @@ from contextlib import aclosing, redirect_stdout
 from types import FrameType, SimpleNamespace
 from typing import TypeVar
 
-from edge_client.device import Device, connect
-from edge_client.prompt_config import GenerateConfig
+from edge_client.device.device import Device, connect
+from edge_client.device.prompt_config import GenerateConfig
 from hw_profiles.step_cost import Roofline
 from opensled.cli.main import main as opensled
 from opensled.core.answer import Task

@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks.cell_turns import DILATION
 from benchmarks.figure import Comparison, Figure
-from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
-from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.draft_job import BlockBudget
+from edge_client.round.drafting import Drafting, DraftThread
 from hw_profiles import catalog
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Prefill, SamplingParams, Verdict

@@ -21,7 +21,7 @@ from benchmarks.tenants import (
     random_prompt,
     served,
 )
-from edge_client.link import Link
+from edge_client.link.link import Link
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Open, SamplingParams
 from opensled_testbed.cells import REGIMES

@@ -42,8 +42,8 @@ CORE = {
     "edge loop": tuple(
         f"edge_client/{name}.py" for name in ("generate", "remote", "drafting", "verifier", "commits")
     ),
-    "job": ("edge_client/draft_job.py", "edge_client/draft_work.py"),
-    "link": ("edge_client/link.py", "edge_client/reopening.py"),
+    "job": ("edge_client/round/draft_job.py", "edge_client/draft_work.py"),
+    "link": ("edge_client/link/link.py", "edge_client/reopening.py"),
     "turns": ("opensled/core/turns.py",),
     "protocol": ("opensled/core/protocol.py",),
     "messages": ("opensled/core/messages.py",),

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figure import Figure
-from edge_client.config import DeviceConfig
-from edge_client.device import connect
+from edge_client.device.config import DeviceConfig
+from edge_client.device.device import connect
 from opensled.core.answer import Task
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path

@@ -15,7 +15,7 @@ import httpx
 
 from benchmarks.figure import Comparison, Figure
 from benchmarks.tenants import TenantRequest, ask, close, late_share, links, random_prompt, served
-from edge_client.link import Link
+from edge_client.link.link import Link
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Open, SamplingParams
 from opensled.metrics.registry import PREFIX, samples

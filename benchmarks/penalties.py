@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from benchmarks.cacheback import DraftedAnswer, ask
 from benchmarks.figure import Comparison, Figure
-from edge_client.device import Device
+from edge_client.device.device import Device
+from edge_client.device.served_target import fetch_target
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.llamacpp import LlamaCppDrafter, LlamaCppFactory
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link import Endpoint, Link
-from edge_client.served_target import fetch_target
+from edge_client.link.link import Endpoint, Link
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import MATCH, ChatMessage, Prompt, SamplingParams

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import NotFound, OpenSledError
 from opensled.models.store import cache_folder, model_file
 from opensled_testbed.client import stream_chat

@@ -18,7 +18,7 @@ from benchmarks.real_summary import mean_ratio
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.text.tokenizer import TargetTokenizer

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from edge_client.link import Endpoint, GrpcStream, Link
+from edge_client.link.link import Endpoint, GrpcStream, Link
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Prefill, Verdict
 from opensled_testbed.emulation.emulated_accelerator import environment

@@ -13,8 +13,8 @@ import httpx
 
 from benchmarks.gpu.replay import DeviceReplay
 from benchmarks.vllm_servers import NAME, START_S
-from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
+from edge_client.round.draft_job import BlockBudget, Drafted
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ModelInfo
 from opensled.core.protocol import Truth, common_prefix

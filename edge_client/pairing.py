@@ -7,7 +7,7 @@ import hmac
 import socket
 from dataclasses import replace
 
-from edge_client.config import EdgeConfig
+from edge_client.device.config import EdgeConfig
 from opensled import discovery
 from opensled.cli import paired
 from opensled.core.errors import ProtocolError, Unreachable, UsageError

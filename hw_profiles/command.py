@@ -1,5 +1,5 @@
 """`opensled profile list | show | detect`: the profiles, one of them with its sources, and the board of
-this machine. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
+this machine. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/doctor/)."""
 
 import json
 import shutil

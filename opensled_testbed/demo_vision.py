@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
-from edge_client.config import DeviceConfig
-from edge_client.device import Device, connect
+from edge_client.device.config import DeviceConfig
+from edge_client.device.device import Device, connect
 from edge_client.terminal.chat_view import Answer
-from edge_client.terminal.colour import Palette, palette
+from opensled.cli.colour import Palette, palette
 from opensled.core.answer import Task
 from opensled.core.images import Image, TurnImage, digest_of
 from opensled.core.messages import ChatMessage, SamplingParams

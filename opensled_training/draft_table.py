@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_client.tables_command import TableBuilder, finished, read_tokenizer
+from edge_client.drafters.tables_command import TableBuilder, finished, read_tokenizer
 from opensled.drafting import table_file
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import TableShape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from edge_client.link import Endpoint, Link, endpoint_at
-from edge_client.loading_server import described
+from edge_client.link.link import Endpoint, Link, endpoint_at
+from edge_client.link.loading_server import described
 from edge_client.offline.modes import Offline, retry_policy
 from opensled.core.errors import VocabularyMismatch
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from edge_client.config import device_name
+from edge_client.device.config import device_name
+from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
-from edge_client.remote import RetryPolicy
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
 from opensled.net.address import host_port

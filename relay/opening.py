@@ -6,9 +6,9 @@ import asyncio
 import logging
 from dataclasses import replace
 
+from edge_client.device.served_target import is_another
+from edge_client.link.remote import RemoteSession
 from edge_client.offline.local_only import needs_target
-from edge_client.remote import RemoteSession
-from edge_client.served_target import is_another
 from opensled.core.answer import LOCAL_ONLY
 from opensled.core.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.core.messages import MATCH, Open

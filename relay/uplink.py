@@ -1,6 +1,6 @@
 """The way up for one sequence: vetted tokens leave as draft blocks, and what the target commits comes back.
 
-The edge loop of a device does the rest (`edge_client.generate`): to the server above, a relay is a device whose drafter
+The edge loop of a device does the rest (`edge_client.round.generate`): to the server above, a relay is a device whose drafter
 is its own target.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from edge_client.commits import Commit
-from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.generate import generate
+from edge_client.link.remote import Connect, RemoteSession, RetryPolicy
 from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
-from edge_client.remote import Connect, RemoteSession, RetryPolicy
+from edge_client.round.commits import Commit
+from edge_client.round.draft_job import BlockBudget, Drafted
+from edge_client.round.generate import generate
 from opensled.core.errors import OpenSledError, ProtocolError, Unreachable
 from opensled.core.messages import DraftBlock, DraftToken, Prefill, SamplingParams
 from opensled.core.protocol import Truth

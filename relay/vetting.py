@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from edge_client.commits import Commit
+from edge_client.round.commits import Commit
 from relay.survival import Survival
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.decide import StepResult

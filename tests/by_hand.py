@@ -69,7 +69,7 @@ class Wire:
             raise Unreachable("broken")
         try:
             return codec.decode_server(pb.ServerMessage.FromString(payload))
-        except codec.Malformed as error:  # as edge_client/link.py has it
+        except codec.Malformed as error:  # as edge_client/link/link.py has it
             raise ProtocolError("no message") from error
 
     async def close(self, linger: float = 0.0) -> None:

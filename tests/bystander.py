@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link import Link
+from edge_client.link.link import Link
 from opensled.core.errors import Unsupported
 from tests.bad_input import CONTEXT, MAX_DRAFT, MAX_TREE, PROMPT, WIDTH
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation

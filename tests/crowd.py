@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link import Endpoint, GrpcStream, Link
-from edge_client.remote import RemoteSession
+from edge_client.link.link import Endpoint, GrpcStream, Link
+from edge_client.link.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage, ClientMessage, Open, SamplingParams
 from opensled.models.store import model_path

@@ -2,7 +2,7 @@
 
 from contextlib import aclosing, asynccontextmanager
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.drafters.base import DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from opensled.core.answer import Task

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edge_client.drafters.base import Drafter
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import NonFiniteLogits, Unreachable
 from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.core.sampling import Sampler
@@ -215,7 +215,7 @@ class MemoryNetwork:
     """Streams to a session manager in this process, through the real codec, in the given weather; of one tenant."""
 
     tenant = "local"
-    fallback = ""  # of `edge_client.link.Link`
+    fallback = ""  # of `edge_client.link.link.Link`
 
     def __init__(self, manager: SessionManager, weather: Weather = Weather()) -> None:
         self.manager, self.weather = manager, weather

@@ -27,9 +27,9 @@ ALLOWED = {
     "benchmarks": EVERYTHING,
 }
 GRPC_HOMES = (
-    "edge_client/link.py",
-    "edge_client/link_errors.py",
-    "edge_client/link_presence.py",
+    "edge_client/link/link.py",
+    "edge_client/link/link_errors.py",
+    "edge_client/link/link_presence.py",
     "verify_server/service.py",
     "verify_server/byte_stream.py",
     "verify_server/local_call.py",
@@ -126,6 +126,6 @@ HOMES = {
         "opensled/handout/draft_codec.py",
         ATTACKERS,
     ),
-    "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
+    "opensled.v1.verify_pb2_grpc": ("edge_client/link/link.py",),
 }
 # Files whose worth is that they share nothing with the product.

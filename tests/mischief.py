@@ -15,7 +15,7 @@ from typing import ClassVar
 from zlib import crc32
 
 from edge_client.drafters.base import Drafter
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.core.messages import Draft, DraftToken
 from opensled.core.protocol import common_prefix

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from contextlib import aclosing, asynccontextmanager
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.lengths.fixed import FixedLength
+from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import PROVISIONAL, Offline
-from edge_client.remote import RetryPolicy
 from opensled.core.answer import Chunk, Task
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Limits, ModelInfo, RuleFacts, SamplingParams

@@ -5,7 +5,7 @@ import time
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs

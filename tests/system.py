@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from edge_client.commits import Commit
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.remote import RemoteSession, RetryPolicy
+from edge_client.round.commits import Commit
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs

@@ -11,8 +11,8 @@ import openai
 import pytest
 import trustme
 
-from edge_client.command import _access
-from edge_client.config import EdgeConfig
+from edge_client.device.command import _access
+from edge_client.device.config import EdgeConfig
 from http_api.app import build_app
 from http_api.guard import Access, read_keys
 from http_api.server import ApiServer

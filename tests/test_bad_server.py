@@ -10,7 +10,7 @@ import grpc
 import pytest
 from starlette.requests import Request
 
-from edge_client.link_errors import explain
+from edge_client.link.link_errors import explain
 from http_api.failures import error_object, error_response
 from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import Open

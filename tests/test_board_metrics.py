@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_client.device_metrics import board_metrics
+from edge_client.device.device_metrics import board_metrics
 from hw_profiles.sysfs import BoardState, Sensors
 from tests.golden_boards import plant
 from tests.scraping import samples, scrape

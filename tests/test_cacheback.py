@@ -9,12 +9,12 @@ from itertools import islice
 
 import pytest
 
-from edge_client.config import DeviceConfig
-from edge_client.drafter_choice import made
+from edge_client.device.config import DeviceConfig
+from edge_client.device.drafter_choice import made
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import _shortened
+from edge_client.link.remote import _shortened
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
 from opensled.core.noise import noise_key

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.calibration import draft_speed
-from edge_client.calibration.calibrate import calibrate, speed_lines
-from edge_client.calibration.draft_speed import SpeedReading, fastest, measure, thread_counts
-from edge_client.config import CalibrateConfig
+from edge_client.device.config import CalibrateConfig
+from edge_client.doctor import draft_speed
+from edge_client.doctor.calibrate import calibrate, speed_lines
+from edge_client.doctor.draft_speed import SpeedReading, fastest, measure, thread_counts
 from edge_client.drafters.threads import draft_threads
 from hw_profiles import calibration, catalog
 from hw_profiles.detect import detect, usable_cores

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.checks.board import check_calibration
-from edge_client.config import DoctorConfig
+from edge_client.device.config import DoctorConfig
+from edge_client.device.known_drafts import settled
+from edge_client.doctor.board import check_calibration
 from edge_client.drafters.threads import draft_threads, model_drafter
-from edge_client.known_drafts import settled
 from hw_profiles import calibration, catalog
 from hw_profiles.detect import Board, detect, usable_cores
 from hw_profiles.profiles import MeasuredDraft, MeasuredLink, Quantity

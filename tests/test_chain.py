@@ -7,15 +7,15 @@ from itertools import islice
 
 import pytest
 
-from edge_client.config import DeviceConfig
-from edge_client.draft_job import BlockBudget
-from edge_client.drafter_choice import FittingFactory, made
+from edge_client.device.config import DeviceConfig
+from edge_client.device.drafter_choice import FittingFactory, made
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
 from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
-from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.draft_job import BlockBudget
+from edge_client.round.drafting import DraftThread
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.commits import Commit
-from edge_client.prompt_config import ChatConfig
+from edge_client.device.prompt_config import ChatConfig
+from edge_client.round.commits import Commit
 from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, message
 from edge_client.terminal.chat_view import Answer, View, in_columns
-from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
+from opensled.cli.colour import Palette, palette, require_text
 from opensled.core.answer import Chunk, Stats
 from opensled.core.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.core.images import ImageFacts, digest_of

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edge_client.terminal.colour import CODES
+from opensled.cli.colour import CODES
 from opensled.text.origins import ORIGINS
 from opensled_testbed.processes import Process
 from tests.gated_target import GATE

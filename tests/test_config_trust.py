@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.checks.model_files import check_config_files, with_edge_section
-from edge_client.config import DoctorConfig, EdgeConfig
-from edge_client.prompt_config import GenerateConfig
+from edge_client.device.config import DoctorConfig, EdgeConfig
+from edge_client.device.prompt_config import GenerateConfig
+from edge_client.doctor.model_files import check_config_files, with_edge_section
 from opensled.cli import main as cli
 from opensled.cli.config import layered, resolve
 from opensled.core.errors import UsageError

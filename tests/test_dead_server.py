@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_client.link import Endpoint, Link
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.link import Endpoint, Link
+from edge_client.link.remote import RemoteSession, RetryPolicy
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Cancel, Open
 from tests.serving import PROMPT, linked, serving

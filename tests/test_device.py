@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.commits import Commit
-from edge_client.device import connect
+from edge_client.device.device import connect
+from edge_client.device.prompt_config import GenerateConfig
+from edge_client.device.request_defaults import RequestDefaults
+from edge_client.device.telemetry import Telemetry
 from edge_client.lengths.base import UNADVISED, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from edge_client.prompt_config import GenerateConfig
-from edge_client.request_defaults import RequestDefaults
-from edge_client.telemetry import Telemetry
+from edge_client.round.commits import Commit
 from opensled.cli.config import options
 from opensled.core.answer import Stats, Task
 from opensled.core.errors import NotFound, Overloaded, Unreachable, UsageError

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from edge_client.link_config import LinkConfig
-from edge_client.located import located
+from edge_client.link.link_config import LinkConfig
+from edge_client.link.located import located
 from opensled import discovery
 from opensled.cli import paired
 from opensled.core.errors import NotFound, UsageError

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.checks import install, machine
-from edge_client.checks import model_files as files
-from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
-from edge_client.config import DoctorConfig
-from edge_client.doctor import _settled, variables
-from edge_client.known_drafts import settled
+from edge_client.device.config import DoctorConfig
+from edge_client.device.known_drafts import settled
+from edge_client.doctor import install, machine
+from edge_client.doctor import model_files as files
+from edge_client.doctor.doctor import _settled, variables
+from edge_client.doctor.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
 from hw_profiles.detect import container_share
 from opensled.core import distribution
 from opensled.core.errors import NotFound
@@ -211,7 +211,7 @@ def test_an_old_extra(monkeypatch):
 
 
 def test_generated_code_that_cannot_be_loaded(monkeypatch):
-    monkeypatch.setitem(sys.modules, "edge_client.link", None)
+    monkeypatch.setitem(sys.modules, "edge_client.link.link", None)
     assert install.check_wire().status == "fail"
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from edge_client.checks import board, machine
-from edge_client.checks.board import check_board, check_state, described
-from edge_client.config import DoctorConfig
+from edge_client.device.config import DoctorConfig
+from edge_client.doctor import board, machine
+from edge_client.doctor.board import check_board, check_state, described
 from hw_profiles.detect import Board
 from hw_profiles.sysfs import BoardState
 from opensled.cli.main import main

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.checks import draft
-from edge_client.checks.server_checks import ServerReport
-from edge_client.config import DoctorConfig
-from edge_client.known_drafts import settled
+from edge_client.device.config import DoctorConfig
+from edge_client.device.known_drafts import settled
+from edge_client.doctor import draft
+from edge_client.doctor.server_checks import ServerReport
 from opensled.core.errors import NotFound, VocabularyMismatch
 from tests.tiny_drafts import tiny_info
 

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta, timezone
 import grpc
 import pytest
 
-from edge_client.checks import network
-from edge_client.checks import server_checks as server
-from edge_client.checks.certificate import read_validity
-from edge_client.checks.server_checks import ServerReport, check_description, check_round_trip, check_server
-from edge_client.config import DoctorConfig
+from edge_client.device.config import DoctorConfig
+from edge_client.doctor import network
+from edge_client.doctor import server_checks as server
+from edge_client.doctor.certificate import read_validity
+from edge_client.doctor.server_checks import ServerReport, check_description, check_round_trip, check_server
 from opensled.core.messages import Limits
 from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written

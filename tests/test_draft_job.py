@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client import drafting
-from edge_client.draft_job import BlockBudget, Drafted, DraftJob
 from edge_client.drafters.base import Drafter
-from edge_client.drafting import DraftThread, finished
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round import drafting
+from edge_client.round.draft_job import BlockBudget, Drafted, DraftJob
+from edge_client.round.drafting import DraftThread, finished
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.drafters.cacheback import PersonalTable
-from edge_client.tables_command import TableBuilder
+from edge_client.drafters.tables_command import TableBuilder
 from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.drafting import table_file
 from opensled.drafting.table_file import TableFile

@@ -65,7 +65,7 @@ def test_a_new_target_is_compared_with_no_other_ones_rate():
                     "Target", (), {"info": replace(device.info, model_id="b"), "tokenizer": device.tokenizer}
                 )
 
-            import edge_client.device as module
+            import edge_client.device.device as module
 
             before, module.fetch_target = module.fetch_target, another
             try:

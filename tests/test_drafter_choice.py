@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edge_client.config import DeviceConfig, DoctorConfig
-from edge_client.drafter_choice import FittingFactory
-from edge_client.known_drafts import settled
+from edge_client.device.config import DeviceConfig, DoctorConfig
+from edge_client.device.drafter_choice import FittingFactory
+from edge_client.device.known_drafts import settled
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.registry import Registry
 from opensled.models.store import fetched_folder

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.device import connect
-from edge_client.draft_job import BlockBudget
+from edge_client.device.device import connect
+from edge_client.device.prompt_config import GenerateConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
-from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from edge_client.prompt_config import GenerateConfig
+from edge_client.round.draft_job import BlockBudget
+from edge_client.round.drafting import DraftThread
 from hw_profiles.detect import usable_cores
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key

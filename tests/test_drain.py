@@ -10,7 +10,7 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
 from http_api.listening import listen
 from http_api.server import ApiServer
 from opensled.core.errors import Overloaded, Unreachable
@@ -246,7 +246,7 @@ def test_an_answer_that_takes_longer_goes_on_at_the_next_server(servers, seconds
 
 
 async def answer_of(link, params):
-    """The tokens of an answer to a device, which tries for a while to open it (`edge_client.remote`)."""
+    """The tokens of an answer to a device, which tries for a while to open it (`edge_client.link.remote`)."""
     session = RemoteSession(link.connect, Open(PROMPT, params))
     await session.open()
     tokens = []

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from edge_client import drafting
-from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import _cut, generate
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round import drafting
+from edge_client.round.draft_job import BlockBudget, Drafted
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import _cut, generate
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler

@@ -9,12 +9,12 @@ import asyncio
 
 import pytest
 
-from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
-from edge_client.drafting import DraftThread
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.draft_job import BlockBudget, Drafted
+from edge_client.round.drafting import DraftThread
 from opensled.core.errors import EngineError
 from opensled.core.messages import DraftBlock, SamplingParams, Verdict
 from opensled.core.noise import noise_key

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.checks import drafting_gain
-from edge_client.checks.draft import DraftReport
-from edge_client.checks.drafting_gain import by_law, check_gain, told, verdict
-from edge_client.checks.finding import fail
-from edge_client.checks.server_checks import ServerReport
-from edge_client.checks.server_speed import ServerSpeed, check_server_speed, own_decoding
-from edge_client.checks.trial import GainReport, Prediction, predicted
-from edge_client.config import DoctorConfig
+from edge_client.device.config import DoctorConfig
+from edge_client.doctor import drafting_gain
+from edge_client.doctor.draft import DraftReport
+from edge_client.doctor.drafting_gain import by_law, check_gain, told, verdict
+from edge_client.doctor.finding import fail
+from edge_client.doctor.server_checks import ServerReport
+from edge_client.doctor.server_speed import ServerSpeed, check_server_speed, own_decoding
+from edge_client.doctor.trial import GainReport, Prediction, predicted
 from hw_profiles.speculation import WORTH, RoundCosts
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Limits
@@ -273,7 +273,7 @@ def asked(**serving_options):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Other tests may keep this machine busy."""
-    monkeypatch.setattr("edge_client.checks.server_speed.SECONDS", 30.0)
+    monkeypatch.setattr("edge_client.doctor.server_speed.SECONDS", 30.0)
 
 
 def test_a_real_link_to_a_fake_target():
@@ -297,12 +297,12 @@ def test_a_server_without_room(monkeypatch):
     async def refuse(self):
         raise Overloaded("no room", retry_after=9)
 
-    monkeypatch.setattr("edge_client.remote.RemoteSession.open", refuse)
+    monkeypatch.setattr("edge_client.link.remote.RemoteSession.open", refuse)
     finding = asked()
     assert finding.status == "warn" and "no room" in finding.detail
 
 
 def test_answers_that_end_at_once(monkeypatch):
-    monkeypatch.setattr("edge_client.checks.server_speed.TOKENS", 3)
+    monkeypatch.setattr("edge_client.doctor.server_speed.TOKENS", 3)
     finding = asked()
     assert "every answer ended" in finding.detail

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from edge_client.link import GrpcStream, Link
+from edge_client.link.link import GrpcStream, Link
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import (
     Draft,

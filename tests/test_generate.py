@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from edge_client import command
-from edge_client.prompt_config import GenerateConfig
+from edge_client.device import command
+from edge_client.device.prompt_config import GenerateConfig
 from edge_client.terminal import tail
 from opensled.cli import main as cli
 from opensled_testbed.processes import Process

@@ -16,7 +16,7 @@ import pytest
 from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
 from opensled.core.messages import MATCH
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path

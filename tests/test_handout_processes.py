@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.config import EdgeConfig
-from edge_client.device import connect
+from edge_client.device.config import EdgeConfig
+from edge_client.device.device import connect
 from opensled.cli import main as cli
 from opensled.core.answer import Task
 from opensled.core.files import write_whole

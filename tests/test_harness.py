@@ -16,8 +16,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from edge_client.config import DeviceConfig
-from edge_client.device import connect
+from edge_client.device.config import DeviceConfig
+from edge_client.device.device import connect
 from http_api.app import build_app
 from opensled.core.messages import Open, SamplingParams
 from tests.http_serving import asking, http_serving

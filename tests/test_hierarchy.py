@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
 from opensled.core.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
 from opensled.core.messages import Open, SamplingParams, Verdict
 from opensled.core.protocol import Truth

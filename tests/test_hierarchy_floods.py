@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edge_client.link import Link
-from edge_client.remote import RetryPolicy
+from edge_client.link.link import Link
+from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import Overloaded
 from opensled.core.messages import ChatMessage, Open, SamplingParams
 from opensled_testbed.soak import floods

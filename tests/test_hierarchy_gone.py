@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.lengths.fixed import FixedLength
+from edge_client.link.remote import RemoteSession, RetryPolicy
 from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, STALL, Offline
-from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.core.answer import Task
 from opensled.core.errors import ProtocolError, Unreachable
 from opensled.core.messages import Draft, Guide, Open, SamplingParams, Verdict

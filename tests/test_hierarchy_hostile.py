@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, TruthConflict, Unreachable
 from opensled.core.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
 from opensled.wire import codec

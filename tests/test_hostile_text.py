@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client import command
-from edge_client.prompt_config import GenerateConfig
+from edge_client.device import command
+from edge_client.device.prompt_config import GenerateConfig
 from edge_client.terminal.chat_view import View
-from edge_client.terminal.colour import Palette
 from opensled.cli import main as cli
+from opensled.cli.colour import Palette
 from opensled.core.errors import InvalidRequest
 from opensled.core.printable import visible, visible_line
 from opensled.metrics.scrape import Between
@@ -90,11 +90,11 @@ def test_the_name_of_a_target():
 
 def test_log_lines(capsys):
     logs.configure()
-    logging.getLogger("edge_client.device").warning("it serves %s", EVIL + "\nERROR forged: line")
-    expected = f"WARNING edge_client.device: it serves {SHOWN} ERROR forged: line\n"
+    logging.getLogger("edge_client.device.device").warning("it serves %s", EVIL + "\nERROR forged: line")
+    expected = f"WARNING edge_client.device.device: it serves {SHOWN} ERROR forged: line\n"
     assert capsys.readouterr().err == expected
     logs.configure(as_json=True)
-    logging.getLogger("edge_client.device").warning(EVIL)
+    logging.getLogger("edge_client.device.device").warning(EVIL)
     assert json.loads(capsys.readouterr().err)["message"] == EVIL
     logs.configure()
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_client.draft_job import BlockBudget
+from edge_client.device.served_target import TargetMemory
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
-from edge_client.sent_images import MOST, SentImages
-from edge_client.served_target import TargetMemory
+from edge_client.link.sent_images import MOST, SentImages
+from edge_client.round.draft_job import BlockBudget
+from edge_client.round.drafting import DraftThread
 from opensled.core.images import Image, ImageFacts
 from opensled.core.messages import SamplingParams, Verdict
 from opensled.core.noise import gumbel

@@ -124,7 +124,7 @@ def test_the_references_share_nothing_with_the_product() -> None:
 
 def test_a_device_loads_nothing_of_the_server() -> None:
     heavy = ("torch", "ray", "transformers", "verify_server")
-    code = f"import sys, edge_client.generate; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, edge_client.round.generate; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 

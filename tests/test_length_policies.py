@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.device import _length_policy
+from edge_client.device.device import _length_policy
+from edge_client.device.prompt_config import GenerateConfig
 from edge_client.lengths import LENGTH_POLICIES, length_policy
 from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions, pulled
 from edge_client.lengths.battery import BatterySaver
@@ -17,7 +18,6 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.lengths.words import draft_status
-from edge_client.prompt_config import GenerateConfig
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Limits
 

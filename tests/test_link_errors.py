@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import grpc
 import pytest
 
-from edge_client.link_errors import explain
+from edge_client.link.link_errors import explain
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.serving import linked, serving

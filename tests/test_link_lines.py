@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import pytest
 
-from edge_client import link as links
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link import link as links
+from edge_client.link.remote import RemoteSession, RetryPolicy
 from opensled.core.errors import ProtocolError, Unreachable
 from opensled.core.messages import Moved, Open
 from opensled.wire import codec

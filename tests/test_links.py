@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from grpc._cython import cygrpc
 
-from edge_client import link as edge_link
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession
+from edge_client.link import link as edge_link
+from edge_client.link.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation

@@ -6,12 +6,12 @@ from contextlib import aclosing
 import grpc
 import pytest
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.remote import RemoteSession, RetryPolicy
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.answer import Task
 from opensled.core.errors import Overloaded, UsageError
 from opensled.core.messages import (

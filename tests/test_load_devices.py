@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
+from edge_client.round.draft_job import BlockBudget, Drafted
 from opensled.core.errors import UsageError
 from opensled.core.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.core.protocol import Truth

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from edge_client import loading_server
-from edge_client.link import Endpoint, Link
+from edge_client.link import loading_server
+from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import Loading, Unreachable
 from opensled_testbed.processes import Process, free_port
 from tests.slow_start import DONE, PIPE

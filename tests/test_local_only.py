@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.device import connect
+from edge_client.device.device import connect
+from edge_client.device.prompt_config import GenerateConfig
+from edge_client.device.served_target import TargetMemory
 from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
-from edge_client.prompt_config import GenerateConfig
-from edge_client.served_target import TargetMemory
 from opensled.core.answer import LOCAL_ONLY, Task
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.core.messages import ChatMessage, Guide, SamplingParams, ToolCall

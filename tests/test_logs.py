@@ -52,8 +52,8 @@ def test_long_work_is_told_again_and_again(capsys):
 
 def test_a_plain_line(capsys):
     logs.configure("info")
-    logging.getLogger("edge_client.device").info("an answer of %d tokens", 7, extra={"seconds": 0.5})
-    assert capsys.readouterr().err == "INFO edge_client.device: an answer of 7 tokens seconds=0.5\n"
+    logging.getLogger("edge_client.device.device").info("an answer of %d tokens", 7, extra={"seconds": 0.5})
+    assert capsys.readouterr().err == "INFO edge_client.device.device: an answer of 7 tokens seconds=0.5\n"
 
 
 def test_a_json_line(capsys):

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from edge_client import drafting
-from edge_client.draft_job import BlockBudget
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round import drafting
+from edge_client.round.draft_job import BlockBudget
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.messages import DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler

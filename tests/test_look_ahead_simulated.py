@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.generate import generate
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.generate import generate
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, Limits, SamplingParams, Verdict

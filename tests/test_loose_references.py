@@ -16,7 +16,7 @@ import pytest
 
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path

@@ -10,10 +10,10 @@ import logging
 
 import pytest
 
-from edge_client.commits import Commit
+from edge_client.device.telemetry import Telemetry
 from edge_client.drafters.none import NoneDrafter
-from edge_client.remote import RetryPolicy
-from edge_client.telemetry import Telemetry
+from edge_client.link.remote import RetryPolicy
+from edge_client.round.commits import Commit
 from http_api.responses import total, usage
 from opensled.core.answer import Stats
 from opensled.core.errors import InvalidRequest, ProtocolError, Unsupported, UsageError

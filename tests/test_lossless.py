@@ -14,7 +14,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
 from opensled.core.messages import MATCH, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import heldout_path, model_path

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, NotFound, Overloaded
 from opensled.core.messages import ChatMessage, Open, SamplingParams

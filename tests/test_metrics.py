@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client import device_metrics, telemetry
-from edge_client.remote import RemoteSession
+from edge_client.device import device_metrics, telemetry
+from edge_client.link.remote import RemoteSession
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError, Overloaded, Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams

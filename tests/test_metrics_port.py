@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_client import device_metrics
+from edge_client.device import device_metrics
 from opensled.core.errors import OpenSledError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import (
@@ -143,7 +143,7 @@ def test_beyond_loopback_any_name_will_do():
 
 def test_nothing_is_loaded_unless_asked_for(capsys):
     code = (
-        "import sys, edge_client.command, http_api.app\n"
+        "import sys, edge_client.device.command, http_api.app\n"
         "from opensled.metrics.registry import metrics_port\n"
         "with metrics_port('', []): print('prometheus_client' in sys.modules)"
     )

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from edge_client.link import Endpoint, GrpcStream
+from edge_client.link.link import Endpoint, GrpcStream
 from opensled.core.answer import Task
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Moved, Open, Opened, SamplingParams

@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from edge_client.device import connect
-from edge_client.prompt_config import GenerateConfig
+from edge_client.device.device import connect
+from edge_client.device.prompt_config import GenerateConfig
 from opensled.core.errors import Unauthorized, Unreachable, UsageError
 from opensled.core.files import Identity, read_identity
 from opensled.core.messages import Open

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.commits import Commit
-from edge_client.draft_job import BlockBudget
-from edge_client.drafting import DraftThread
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.link.remote import RetryPolicy
 from edge_client.offline import watching
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
 from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
-from edge_client.remote import RetryPolicy
+from edge_client.round.commits import Commit
+from edge_client.round.draft_job import BlockBudget
+from edge_client.round.drafting import DraftThread
 from opensled.core.errors import Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.core.protocol import EndRules, Truth

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from edge_client.terminal.colour import CODES
+from opensled.cli.colour import CODES
 from opensled.models.store import model_path
 from opensled.text.tokenizer import TargetTokenizer
 from opensled_testbed.processes import Process

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client import served_target
-from edge_client.device import Device
+from edge_client.device import served_target
+from edge_client.device.device import Device
 from edge_client.lengths.fixed import FixedLength
 from opensled.core.errors import Unreachable, VocabularyMismatch
 from tests.devices import TOKENIZER, OracleFactory, read

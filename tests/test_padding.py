@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
+from edge_client.device.served_target import pads
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession
-from edge_client.served_target import pads
+from edge_client.link.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import (
     Cancel,

@@ -12,10 +12,10 @@ from typing import get_args
 import httpx
 import pytest
 
-from edge_client.terminal.colour import CODES
 from http_api.app import build_app
 from http_api.page.document import FILE, page, policy
 from http_api.page.views import conversation
+from opensled.cli.colour import CODES
 from opensled.core.answer import Chunk, Origin
 from opensled.core.errors import EngineError, Overloaded, Unreachable
 from opensled.core.messages import Prefill

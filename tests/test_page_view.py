@@ -10,9 +10,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from edge_client.config import EdgeConfig
-from edge_client.page_view import DeviceView
-from edge_client.telemetry import Telemetry
+from edge_client.device.config import EdgeConfig
+from edge_client.device.page_view import DeviceView
+from edge_client.device.telemetry import Telemetry
 from http_api.app import build_app
 from hw_profiles.sysfs import BoardState
 from opensled.core.answer import Stats, Task

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import opensled.pairing
-from edge_client.checks.model_files import check_pairing, with_edge_section
-from edge_client.config import CalibrateConfig, DoctorConfig, EdgeConfig
-from edge_client.located import located
+from edge_client.device.config import CalibrateConfig, DoctorConfig, EdgeConfig
+from edge_client.device.prompt_config import ChatConfig, GenerateConfig
+from edge_client.device.request_defaults import own_name
+from edge_client.doctor.model_files import check_pairing, with_edge_section
+from edge_client.link.located import located
 from edge_client.pairing import _place, paired_first
-from edge_client.prompt_config import ChatConfig, GenerateConfig
-from edge_client.request_defaults import own_name
 from opensled import discovery
 from opensled.cli import config, config_command, paired
 from opensled.cli.main import main, parse_flags

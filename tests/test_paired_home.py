@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import NotFound, Unauthorized, Unreachable, UsageError
 from opensled.core.files import write_whole
 from opensled.core.messages import Open

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.lengths.fixed import FixedLength
 from opensled.core.answer import Task

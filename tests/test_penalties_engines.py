@@ -13,10 +13,10 @@ from functools import cache
 import pytest
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.messages import Open, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import heldout_path, model_path

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
+from edge_client.link.remote import RemoteSession
 from edge_client.offline.modes import STALL
-from edge_client.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.answer import Chunk, Task
 from opensled.core.errors import ProtocolError
 from opensled.core.messages import Open, Prefill, SamplingParams, Verdict

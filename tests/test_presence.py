@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
-from edge_client.bearer import watched_token
-from edge_client.command import _watched
-from edge_client.config import EdgeConfig
-from edge_client.device_metrics import metrics
-from edge_client.page_view import DeviceView
-from edge_client.server_watch import FRESH_S
-from edge_client.telemetry import Telemetry
+from edge_client.device.command import _watched
+from edge_client.device.config import EdgeConfig
+from edge_client.device.device_metrics import metrics
+from edge_client.device.page_view import DeviceView
+from edge_client.device.telemetry import Telemetry
+from edge_client.link.bearer import watched_token
+from edge_client.link.server_watch import FRESH_S
 from http_api.app import build_app
 from http_api.guard import Access
 from opensled.cli import paired
@@ -68,7 +68,7 @@ def test_a_server_that_goes_and_comes_back(caplog):
 
 def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path):
     """It notices without a question, and by a question at once; with a new token it is ready again."""
-    monkeypatch.setattr("edge_client.server_watch.EVERY_S", 0.05)
+    monkeypatch.setattr("edge_client.link.server_watch.EVERY_S", 0.05)
     file = tmp_path / "tokens"
 
     def write(text):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from openai import BadRequestError, OpenAI
 
-from edge_client.checks import short_answers
-from edge_client.checks.trial import predicted
+from edge_client.doctor import short_answers
+from edge_client.doctor.trial import predicted
 from opensled.models.store import heldout_path, model_path
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.reference import Reference

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
+from edge_client.link.remote import RemoteSession
 from edge_client.offline.modes import STALL
-from edge_client.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.answer import PromptTokens, Task
 from opensled.core.errors import InvalidRequest, ProtocolError
 from opensled.core.messages import (

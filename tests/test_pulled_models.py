@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.config import DeviceConfig
-from edge_client.drafter_choice import FittingFactory
+from edge_client.device.config import DeviceConfig
+from edge_client.device.drafter_choice import FittingFactory
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from opensled.cli import main as cli
 from opensled.core.errors import NotFound

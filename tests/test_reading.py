@@ -8,12 +8,12 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from edge_client.draft_job import BlockBudget, DraftJob
 from edge_client.drafters.base import NEAR, ModelDrafter
 from edge_client.drafters.chain import ChainDrafter
 from edge_client.drafters.window import ENOUGH, LEAST, READING_S, Window, seen_of
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.draft_job import BlockBudget, DraftJob
+from edge_client.round.generate import generate
 from opensled.core.messages import DraftBlock, SamplingParams, Verdict
 from opensled.core.sampling import Sampler
 from tests.test_chain import Speaker

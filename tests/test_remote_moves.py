@@ -8,8 +8,8 @@ from itertools import chain
 
 import pytest
 
-from edge_client.moves import MOST_MOVES, destination
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.moves import MOST_MOVES, destination
+from edge_client.link.remote import RemoteSession, RetryPolicy
 from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import (
     Draft,

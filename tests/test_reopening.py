@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_client.remote import MOST_FRUITLESS, ReopeningPace, RetryPolicy
+from edge_client.link.remote import MOST_FRUITLESS, ReopeningPace, RetryPolicy
 from opensled.core.errors import ProtocolError, Unreachable
 from opensled.core.messages import Moved, Verdict
 from tests.test_remote_moves import World, opened, told

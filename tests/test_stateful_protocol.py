@@ -12,7 +12,7 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from opensled.core.turns import hear

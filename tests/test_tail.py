@@ -7,8 +7,8 @@ import random
 import pytest
 
 from edge_client.terminal.chat_view import View
-from edge_client.terminal.colour import CODES, Palette
 from edge_client.terminal.tail import DumbTail, LiveTail, Tail, tail_of
+from opensled.cli.colour import CODES, Palette
 from tests.vt import Terminal
 
 LETTERS = "abc dé 漢字👍\n"

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from edge_client.device import Device
+from edge_client.device.device import Device
+from edge_client.device.served_target import TargetMemory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.local_only import render
-from edge_client.served_target import TargetMemory
 from http_api.app import build_app
 from opensled.core.messages import ChatMessage, ThoughtTags
 from opensled.core.template_variables import read_variables

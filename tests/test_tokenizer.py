@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from edge_client.tokenizer_cache import load
+from edge_client.link.tokenizer_cache import load
 from opensled.core.errors import InvalidRequest, ProtocolError, VocabularyMismatch
 from opensled.text.answer_text import StopStrings, TextStream
 from opensled.text.tokenizer import TargetTokenizer

@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from edge_client.draft_job import BlockBudget
+from edge_client.round.draft_job import BlockBudget
 from opensled.core.protocol import EndRules, Truth
 from relay.survival import Survival
 from relay.uplink import VettedBlocks

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.remote import RemoteSession
-from edge_client.sent_images import SentImages
+from edge_client.link.remote import RemoteSession
+from edge_client.link.sent_images import SentImages
 from opensled.core.errors import InvalidRequest, MissingImage, TruthConflict, Unsupported
 from opensled.core.images import Image
 from opensled.core.messages import DraftBlock, Open, SamplingParams

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RemoteSession
+from edge_client.link.remote import RemoteSession
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.errors import Unsupported
 from opensled.core.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from edge_client.terminal.colour import CODES, Palette
 from edge_client.terminal.word_wrap import WordWrap
+from opensled.cli.colour import CODES, Palette
 from tests.vt import Terminal
 
 ROWS = 300

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
 from http_api.app import build_app

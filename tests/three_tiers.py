@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+from edge_client.link.remote import RetryPolicy
 from edge_client.offline.modes import STALL, Offline
-from edge_client.remote import RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from relay.opening import Relay
 from relay.uplink import Upstream

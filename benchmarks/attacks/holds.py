@@ -8,7 +8,7 @@ from collections.abc import Callable
 from benchmarks.attacks import messages
 from benchmarks.attacks.connection import Connection, Peer, Running
 from benchmarks.attacks.floods import Tally
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from opensled.core.messages import Open, Opened, SamplingParams
 
 # Seconds between two looks at what has ended: to hold much is the attack here, not to ask for it often.

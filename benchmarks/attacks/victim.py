@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.attacks.connection import Peer
 from benchmarks.program import SPAWN, spawned
-from edge_client.link import Endpoint, GrpcStream, Link
+from edge_client.link.link import Endpoint, GrpcStream, Link
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Failure, Open, Opened, Prefill, SamplingParams, Verdict
 

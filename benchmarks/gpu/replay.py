@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.drafting import JobDrafting
+from edge_client.round.draft_job import BlockBudget, Drafted
+from edge_client.round.drafting import JobDrafting
 from opensled.core.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.traces import WHOLE, ItemTrace, Proposal

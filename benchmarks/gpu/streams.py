@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks.gpu.replay import DeviceReplay, Recording, prompt_of
 from edge_client.lengths.hint import HintLength
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from hw_profiles import catalog
 from opensled.core.errors import OpenSledError
 from opensled.core.protocol import common_prefix

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from edge_client.adapted.config import DraftPullConfig
-from edge_client.located import located
+from edge_client.link.located import located
 from opensled.cli import paired
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.printable import visible_line
@@ -19,7 +19,7 @@ from opensled.process.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from edge_client.adapted.shelf import Kept
-    from edge_client.link import Link
+    from edge_client.link.link import Link
     from opensled.handout.signature import Signer
 
 
@@ -69,7 +69,7 @@ def _signer(config: DraftPullConfig) -> Signer:
 
 
 async def _pull(config: DraftPullConfig, signer: Signer) -> tuple[Kept, bool]:
-    from edge_client.link import Link, endpoint_at
+    from edge_client.link.link import Link, endpoint_at
 
     link = Link(
         endpoint_at(

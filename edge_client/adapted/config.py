@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_client.link_config import LinkConfig
+from edge_client.link.link_config import LinkConfig
 from opensled.cli.config import option
 from opensled.process.logs import LEVELS
 

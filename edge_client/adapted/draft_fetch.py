@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import BinaryIO
 
 from edge_client.adapted.shelf import DraftShelf
-from edge_client.link import Link
+from edge_client.link.link import Link
 from opensled.core.errors import ModelError, Overloaded, ProtocolError, Unreachable
 from opensled.handout.manifest import DraftManifest, HandedFile
 from opensled.handout.signature import Signed

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
-from edge_client.commits import Commit
-from edge_client.drafting import DraftThread
 from edge_client.offline.provisional import SEGMENT
+from edge_client.round.commits import Commit
+from edge_client.round.drafting import DraftThread
 from opensled.core.answer import Origin, Task
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.core.messages import ChatMessage, ModelInfo, Open, SamplingParams, Verdict, is_chat

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
 from opensled.core.answer import LOCAL_ONLY
 
 STALL, PROVISIONAL = "stall", "provisional"

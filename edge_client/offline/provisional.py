@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.draft_job import BlockBudget, Drafted
+from edge_client.round.drafting import DraftThread
 from opensled.core.messages import DraftBlock, DraftToken, Verdict
 from opensled.core.protocol import EndRules, Truth, common_prefix, cut, rebase
 from opensled.core.sampling import Sampler

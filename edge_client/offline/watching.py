@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from edge_client.commits import Commit
+from edge_client.link.remote import RemoteSession
 from edge_client.offline.modes import Offline
 from edge_client.offline.provisional import ProvisionalDrafting
-from edge_client.remote import RemoteSession
+from edge_client.round.commits import Commit
 from opensled.core.messages import Prefill
 
 

@@ -11,15 +11,15 @@ from contextlib import aclosing, nullcontext
 from types import FrameType
 from typing import Any, TypeVar
 
-from edge_client.device import Device, connect
-from edge_client.located import located
-from edge_client.prompt_config import ChatConfig
+from edge_client.device.device import Device, connect
+from edge_client.device.prompt_config import ChatConfig
+from edge_client.link.located import located
 from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, is_command, obey
 from edge_client.terminal.chat_input import History, Terminal, history_path, piped_messages
 from edge_client.terminal.chat_view import Answer, Notes, View
-from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
 from edge_client.terminal.thoughts import Piece, Thoughts
+from opensled.cli.colour import palette, require_text, use_utf8
 from opensled.core.answer import WARNINGS, Chunk, Origin, Task, unverified
 from opensled.core.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 from opensled.process import logs

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from edge_client import remote
-from edge_client.terminal.colour import Palette
+from edge_client.link import remote
 from edge_client.terminal.tail import line_width, tail_of
+from opensled.cli.colour import Palette
 from opensled.core.answer import UNVERIFIED, Chunk, Origin, Stats
 from opensled.core.printable import digits, visible
 from opensled.text.origins import ORIGINS

@@ -2,9 +2,9 @@
 
 import sys
 
-from edge_client.terminal.colour import palette
 from edge_client.terminal.tail import tail_of
 from edge_client.terminal.thoughts import Thoughts
+from opensled.cli.colour import palette
 from opensled.core.printable import visible
 
 

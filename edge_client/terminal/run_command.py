@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from edge_client.config import AUTO
-from edge_client.known_drafts import LOOKUP, draft_of
-from edge_client.prompt_config import ChatConfig
+from edge_client.device.config import AUTO
+from edge_client.device.known_drafts import LOOKUP, draft_of
+from edge_client.device.prompt_config import ChatConfig
 from edge_client.terminal.run_config import RunConfig
 from hw_profiles.detect import usable_cores
 from opensled.core.errors import NotFound

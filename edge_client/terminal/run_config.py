@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edge_client.config import AUTO, COLOR_CHOICES, COLOR_HELP
+from edge_client.device.config import AUTO, COLOR_CHOICES, COLOR_HELP
 from opensled.cli.config import option
 from opensled.process.logs import LEVELS
 

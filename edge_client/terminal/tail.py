@@ -7,8 +7,8 @@ the position is saved (DECSC), and the tail is removed by a return to that posit
 import os
 from typing import TextIO
 
-from edge_client.terminal.colour import Palette
 from edge_client.terminal.word_wrap import WordWrap
+from opensled.cli.colour import Palette
 from opensled.core.printable import visible
 
 SAVE, RESTORE, WIPE, DOWN, UP = "\x1b7", "\x1b8", "\x1b[J", "\x1bD", "\x1b[{}A"

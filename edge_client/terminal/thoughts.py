@@ -1,6 +1,6 @@
 """Thoughts in a terminal: dim, or between brackets where nothing is coloured, and a blank line before the answer."""
 
-from edge_client.terminal.colour import Palette
+from opensled.cli.colour import Palette
 
 Piece = tuple[str, str]  # a text and its colour, "" = none
 APART = "\n\n"

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-from edge_client.terminal.colour import Palette
+from opensled.cli.colour import Palette
 
 TAB = 8  # columns between the tab stops of terminals
 EMOJI = "\U0001f000"  # from here on characters are wide, or unknown and better taken for wide

@@ -71,8 +71,8 @@ VERBS = {
     "edge": Verb(
         "draft on this device and serve an OpenAI-compatible API",
         "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
-        "edge_client.config:EdgeConfig",
-        "edge_client.command:edge",
+        "edge_client.device.config:EdgeConfig",
+        "edge_client.device.command:edge",
     ),
     "service install": Verb(
         "let systemd start a server, device or relay at every boot",
@@ -95,13 +95,13 @@ VERBS = {
     "generate": Verb(
         "answer one prompt",
         'opensled generate "Turn on the kitchen light."',
-        "edge_client.prompt_config:GenerateConfig",
-        "edge_client.command:generate",
+        "edge_client.device.prompt_config:GenerateConfig",
+        "edge_client.device.command:generate",
     ),
     "chat": Verb(
         "chat with the target in the terminal",
         "opensled chat --show-drafts",
-        "edge_client.prompt_config:ChatConfig",
+        "edge_client.device.prompt_config:ChatConfig",
         "edge_client.terminal.chat:chat",
     ),
     "run": Verb(
@@ -126,8 +126,8 @@ VERBS = {
     "doctor": Verb(
         "find faults of this device or its server, with remedies",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
-        "edge_client.config:DoctorConfig",
-        "edge_client.doctor:doctor",
+        "edge_client.device.config:DoctorConfig",
+        "edge_client.doctor.doctor:doctor",
     ),
     "demo": Verb(
         "run a server and devices; check them against the target",
@@ -181,14 +181,14 @@ VERBS = {
     "profile calibrate": Verb(
         "measure the draft speed of this machine, and its link",
         "opensled profile calibrate --server 192.0.2.1:7411",
-        "edge_client.config:CalibrateConfig",
-        "edge_client.calibration.calibrate:calibrate",
+        "edge_client.device.config:CalibrateConfig",
+        "edge_client.doctor.calibrate:calibrate",
     ),
     "draft-tables build": Verb(
         "build a table from texts that drafts without a model",
         "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
-        "edge_client.tables_command:BuildConfig",
-        "edge_client.tables_command:build",
+        "edge_client.drafters.tables_command:BuildConfig",
+        "edge_client.drafters.tables_command:build",
     ),
     "train-head": Verb(
         "train a draft head that runs beside a target",

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from edge_client.draft_job import Result, Work
+from edge_client.round.draft_job import Result, Work
 from hw_profiles.profiles import DraftSpeed
 
 

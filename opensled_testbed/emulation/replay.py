@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_client.draft_job import BlockBudget, Drafted, Result, Work
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
+from edge_client.round.draft_job import BlockBudget, Drafted, Result, Work
+from edge_client.round.drafting import JobDrafting, finished
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.protocol import Truth, common_prefix
 from opensled.core.sampling import Sampler

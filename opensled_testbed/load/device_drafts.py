@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
-from edge_client.drafting import DraftThread
+from edge_client.round.draft_job import BlockBudget, Drafted
+from edge_client.round.drafting import DraftThread
 from hw_profiles import catalog
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.errors import UsageError

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Protocol
 
-from edge_client.generate import Commit, generate
-from edge_client.remote import Connect, RetryPolicy
+from edge_client.link.remote import Connect, RetryPolicy
+from edge_client.round.generate import Commit, generate
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Open, Verdict

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import UsageError
 from opensled.core.messages import ModelInfo
 from opensled.text.tokenizer import TargetTokenizer

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from edge_client.remote import Connect, RemoteSession, RetryPolicy, Stream
+from edge_client.link.remote import Connect, RemoteSession, RetryPolicy, Stream
 from opensled.core.messages import ClientMessage, Draft, Open, ServerMessage
 from opensled.wire import codec
 from opensled_testbed.load.records import Clock, RequestRecord

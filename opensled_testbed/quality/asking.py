@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from opensled.core.answer import Chunk, Stats
 from opensled.core.answer import Task as Request
 from opensled.core.messages import ChatMessage, Prompt, SamplingParams

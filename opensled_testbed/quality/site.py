@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from edge_client.config import DeviceConfig
-from edge_client.device import Device, connect
+from edge_client.device.config import DeviceConfig
+from edge_client.device.device import Device, connect
 from opensled_testbed.processes import QUIET, Process
 from opensled_testbed.quality.config import QualityConfig
 from verify_server.acceptance import RULES

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from edge_client.commits import Commit
-from edge_client.drafting import Drafting
-from edge_client.generate import Exchange
+from edge_client.round.commits import Commit
+from edge_client.round.drafting import Drafting
+from edge_client.round.generate import Exchange
 from opensled.core.messages import Draft, Limits, SamplingParams, ServerMessage, Verdict
 from opensled.core.protocol import Truth
 from opensled.core.turns import Turn

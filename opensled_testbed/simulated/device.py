@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edge_client.commits import Commit
-from edge_client.drafting import Drafting
+from edge_client.round.commits import Commit
+from edge_client.round.drafting import Drafting
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.messages import Draft, SamplingParams, Verdict
 from opensled.core.sampling import Sampler

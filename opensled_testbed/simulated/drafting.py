@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from edge_client.draft_job import BlockBudget, Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.round.draft_job import BlockBudget, Result, Work
 from hw_profiles.profiles import DraftSpeed
 from opensled.core.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from edge_client.commits import Commit
+from edge_client.round.commits import Commit
 from opensled.core.messages import Draft, Limits, Verdict
 from opensled.core.protocol import EndRules
 from opensled_testbed.emulation.step_law import StepLaw

@@ -8,7 +8,7 @@ import time
 from contextlib import aclosing, suppress
 
 from edge_client.adapted.draft_fetch import fetch_manifest
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unreachable
 from opensled.core.files import write_whole
 from opensled.handout.manifest import DraftManifest, HandedFile, read_manifest

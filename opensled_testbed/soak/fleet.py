@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
-from edge_client.drafting import DraftThread
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from edge_client.remote import RetryPolicy
+from edge_client.link.remote import RetryPolicy
+from edge_client.round.drafting import DraftThread
 from hw_profiles import catalog
 from opensled.core.messages import ModelInfo
 from opensled_testbed.soak.account import Account

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from edge_client.link import Endpoint, GrpcStream, Link
-from edge_client.moves import MOST_MOVES
+from edge_client.link.link import Endpoint, GrpcStream, Link
+from edge_client.link.moves import MOST_MOVES
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import (
     ChatMessage,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link import Endpoint, Link
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.link import Endpoint, Link
+from edge_client.link.remote import RemoteSession, RetryPolicy
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from http_api.chat_messages import read_turns
 from opensled.core.answer import Task
 from opensled.core.errors import Unreachable

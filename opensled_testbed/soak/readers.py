@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.remote import RemoteSession, RetryPolicy
+from edge_client.round.drafting import DraftThread
+from edge_client.round.generate import generate
 from opensled.core.errors import OpenSledError, RequestError
 from opensled_testbed.soak.account import Account, Suspect
 from opensled_testbed.soak.check import damage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from edge_client.link import Endpoint, GrpcStream, Link
+from edge_client.link.link import Endpoint, GrpcStream, Link
 from hw_profiles.profiles import LinkProfile
 from opensled.core.errors import Unreachable
 from opensled.core.messages import ClientMessage, ServerMessage
@@ -37,7 +37,7 @@ class Roads:
         self._making = asyncio.Lock()
 
     def connect(self, address: str = "") -> RoadStream:
-        """See `edge_client.remote.Connect`."""
+        """See `edge_client.link.remote.Connect`."""
         return RoadStream(self, address or self._home)
 
     async def to(self, address: str) -> Road:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from edge_client.link import Endpoint, Link
+from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import OpenSledError, Unauthorized
 from opensled.core.files import write_whole
 from opensled_testbed.soak.target import SoakTarget

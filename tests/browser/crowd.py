@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from edge_client.config import EdgeConfig
-from edge_client.device import connect
+from edge_client.device.config import EdgeConfig
+from edge_client.device.device import connect
 from opensled.core.answer import Task
 from opensled.core.messages import SamplingParams
 

@@ -6,8 +6,8 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from edge_client.moves import destination
-from edge_client.remote import RetryPolicy
+from edge_client.link.moves import destination
+from edge_client.link.remote import RetryPolicy
 from relay.opening import Relay
 from relay.uplink import Upstream
 from tests.by_hand import Wire
@@ -47,7 +47,7 @@ class RelayRoom(Room):
         return self.relay.manager
 
     def _connect_above(self, address: str = "") -> Wire:
-        if address:  # as edge_client/link.py has it
+        if address:  # as edge_client/link/link.py has it
             destination(address, "hub:7411", secret_in_clear=False)
         self.above.append(Wire())
         return self.above[-1]

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from edge_client.commits import Commits
-from edge_client.moves import destination
-from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.link.moves import destination
+from edge_client.link.remote import RemoteSession, RetryPolicy
+from edge_client.round.commits import Commits
 from http_api.app import build_app
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.errors import OpenSledError
@@ -131,7 +131,7 @@ class Desk:
         wires: list[Wire] = []
 
         def connect(address: str = "") -> Wire:
-            if address:  # as edge_client/link.py has it
+            if address:  # as edge_client/link/link.py has it
                 destination(address, "hub:7411", secret_in_clear=False)
             wires.append(Wire())
             return wires[-1]

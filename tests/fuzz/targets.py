@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from edge_client import tokenizer_cache
+from edge_client.link import tokenizer_cache
 from opensled.cli import config
 from opensled.core.errors import OpenSledError
 from opensled.core.images import FORMATS, MAX_PIXELS, MAX_SIDE

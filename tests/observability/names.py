@@ -5,7 +5,7 @@ import re
 
 import yaml
 
-from edge_client import device_metrics
+from edge_client.device import device_metrics
 from opensled.metrics.registry import Histogram, Histograms
 from tests.devices import device_on, read
 from tests.fakes import FakeEngine

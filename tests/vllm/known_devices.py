@@ -10,11 +10,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
-from edge_client.device import Device
+from edge_client.device.device import Device
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link import Endpoint, Link
-from edge_client.remote import RetryPolicy
+from edge_client.link.link import Endpoint, Link
+from edge_client.link.remote import RetryPolicy
 from opensled.core.answer import Stats, Task
 from opensled.core.messages import DraftToken, Guide, ModelInfo, TokenLogprobs
 from opensled.core.sampling import Sampler

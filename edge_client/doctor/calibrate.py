@@ -1,0 +1,184 @@
+"""`opensled profile calibrate`: measures this machine and its link to the server, and writes a profile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from edge_client.device.config import CalibrateConfig
+from edge_client.device.device import endpoint_of
+from edge_client.device.known_drafts import settled
+from edge_client.doctor.draft_speed import SpeedReading, Tell, measure, quantity
+from edge_client.doctor.model_files import with_edge_section
+from edge_client.doctor.round_trips import jitter, round_trips
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import DrafterFactory
+from edge_client.drafters.threads import MODELS, model_drafter
+from edge_client.link.link import Link
+from edge_client.link.located import located
+from hw_profiles import catalog
+from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
+from hw_profiles.detect import detect, usable_cores
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.printable import visible_line
+
+PINGS, PING_S = 20, 3.0
+BY_US = "measured by opensled profile calibrate"
+
+
+def calibrate(config: CalibrateConfig) -> int:
+    """Measure, write and print the profile; about 20 s besides loading the draft model."""
+    config = located(settled(with_edge_section(config, "profile.calibrate"), "tiny"))
+    drafter = model_drafter(config.drafter)
+    if not drafter:
+        raise UsageError(
+            f"--drafter {config.drafter} has no model to measure; give --drafter {' or '.join(MODELS)}"
+        )
+    path = _destination(config.out)
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    link, complaint = asyncio.run(_link(config, at))
+    tell = _progress(config.json)
+    speed = measure(_factories(drafter, config.draft_model), usable_cores(), tell)
+    tell("")
+    measured = _measured(speed, at, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    profile = merged(baseline(detect()), drafter, config.draft_model, speed, measured)
+    if link:
+        profile = replace(profile, servers={**profile.servers, config.server: link})
+    write(profile, path)
+    if config.json:
+        print(json.dumps({"path": str(path), **asdict(profile)}, indent=2))
+        return 0
+    print(f"{profile.name}, {drafter} {config.draft_model}")
+    lines = [*speed_lines(speed, measured.load), *link_lines(config.server, link, complaint)]
+    print("\n".join(map(visible_line, lines)))
+    plan = f"opensled plan --device {THIS_MACHINE} --draft {size_of(config.draft_model)}"
+    print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
+    return 0
+
+
+def _destination(out: str) -> Path:
+    """Where the profile goes; checked before anything is measured."""
+    path = Path(out).expanduser() if out else catalog.own_file("devices", THIS_MACHINE)
+    if path is None:
+        raise UsageError("OPENSLED_NO_CONFIG is set: say with --out FILE where the profile goes")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror}; choose another --out") from None
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path.parent} cannot be written; choose another --out FILE")
+    return path
+
+
+async def _link(config: CalibrateConfig, at: str) -> tuple[MeasuredLink | None, str]:
+    """The link to the server, or why it is not measured: a calibration needs no server."""
+    link = Link(endpoint_of(config))
+    try:
+        await link.describe()
+        trips = [1000 * trip for trip in await round_trips(link, PINGS, PING_S)]
+    except OpenSledError as error:
+        return None, str(error)
+    finally:
+        await link.close()
+    return MeasuredLink(at, quantity(trips, f"{BY_US}: {len(trips)} calls"), round(jitter(trips), 4)), ""
+
+
+def _factories(drafter: str, model: str) -> Callable[[int], DrafterFactory]:
+    """Factories by number of threads, over one model in memory where the drafter can share it."""
+    first: DrafterFactory = DRAFTERS.get(drafter)(model, 1)
+    share: Callable[[int], DrafterFactory] | None = getattr(first, "with_threads", None)
+    return share or (lambda threads: DRAFTERS.get(drafter)(model, threads))
+
+
+def _progress(quiet: bool) -> Tell:
+    """Shows on a terminal what is being measured, on one line that changes."""
+    if quiet or not sys.stderr.isatty():
+        return lambda about: None
+    return lambda about: print(
+        f"\r\x1b[K{about and f'measuring {about} ...'}", end="", file=sys.stderr, flush=True
+    )
+
+
+def merged(
+    profile: DeviceProfile, drafter: str, model: str, speed: SpeedReading, measured: MeasuredDraft
+) -> DeviceProfile:
+    """`profile` with the measured instead of the published numbers of this draft model."""
+    size = size_of(model)
+    source = f"{BY_US}: {drafter} {Path(model).name}, {speed.threads} thread{'s' * (speed.threads > 1)}, {measured.at}"
+    prefill = quantity(speed.prefill_per_s, f"{source}; a prompt of {speed.prompt} tokens")
+    drafts = {**profile.drafts, size: DraftSpeed(size, quantity(speed.decode, source), prefill)}
+    return replace(
+        profile, drafts=drafts, calibrated={**profile.calibrated, key_of(drafter, model): measured}
+    )
+
+
+def _measured(speed: SpeedReading, at: str, load: float) -> MeasuredDraft:
+    return MeasuredDraft(
+        at,
+        speed.threads,
+        round(load, 2),
+        {str(count): quantity(rates, BY_US) for count, rates in speed.decode_per_s.items()},
+        {
+            str(length): quantity([1000 * each for each in seconds], BY_US)
+            for length, seconds in speed.block_s.items()
+        },
+        quantity(speed.long_decode_per_s, f"{BY_US}: after {speed.prompt} tokens"),
+    )
+
+
+LABEL = 22  # columns
+AGAIN = "calibrate again when nothing else runs"
+
+
+def speed_lines(speed: SpeedReading, load: float) -> Iterator[str]:
+    """Every number with the range of its repetitions; a last line if they are not reliable."""
+    for count, rates in speed.decode_per_s.items():
+        label = "draft speed" if count == min(speed.decode_per_s) else ""
+        chosen = ", the fastest: used" if count == speed.threads and len(speed.decode_per_s) > 1 else ""
+        yield _line(label, f"{count} thread{'s' * (count > 1)}: {_rate(rates)}{chosen}")
+    yield _line(f"after {speed.prompt} tokens", _rate(speed.long_decode_per_s))
+    blocks = (f"{length}: {_milliseconds(seconds)}" for length, seconds in speed.block_s.items())
+    yield _line("a block of k tokens", f"{', '.join(blocks)} ms")
+    yield _line("reading a prompt", _rate(speed.prefill_per_s))
+    if load > usable_cores() + 0.5:
+        yield _line(
+            "note",
+            f"load {load:.1f} on {usable_cores()} cores: these are the numbers of a busy machine; {AGAIN}",
+        )
+    elif speed.unsettled:
+        yield _line("note", f"the repetitions differ by {speed.spread:.0%}, as on a busy machine; {AGAIN}")
+
+
+def link_lines(server: str, link: MeasuredLink | None, complaint: str) -> Iterator[str]:
+    """The link to the server, or why it is not measured."""
+    if link is None:
+        yield _line("link", f"not measured: {complaint}")
+        return
+    rtt = link.rtt_ms
+    yield _line(
+        "link",
+        f"{rtt.typical:.1f} ms round trip to {server} ({rtt.min:.1f} to {rtt.max:.1f}), jitter {link.jitter_ms:.1f} ms",
+    )
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:{LABEL}}{text}"
+
+
+def _rate(rates: Sequence[float]) -> str:
+    rate = quantity(rates, "")
+    low, typical, high = (
+        f"{each:,.0f}" if each >= 100 else f"{each:.3g}" for each in (rate.min, rate.typical, rate.max)
+    )
+    return f"{typical} tokens/s ({low} to {high})"
+
+
+def _milliseconds(seconds: Sequence[float]) -> str:
+    return f"{1000 * quantity(seconds, '').typical:.3g}"

@@ -1,0 +1,206 @@
+"""Checks whether the draft model loads, has the target's vocabulary, and drafts fast enough."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_client.device.config import DeviceConfig
+from edge_client.device.known_drafts import HOW_TO_GET_ONE, without_model
+from edge_client.doctor.finding import Finding, fail, ok, warn
+from edge_client.doctor.machine import model_bytes
+from edge_client.doctor.own_process import Steps, started, steps_of
+from edge_client.doctor.server_checks import ServerReport
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.threads import draft_threads, model_drafter
+from opensled.core.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
+from opensled.core.messages import ModelInfo
+from opensled.models.store import can_be_fetched, model_path
+
+LOAD_SECONDS = 15.0  # to read a model from a slow memory card
+READING = 5.0  # tokens/s; people read faster than a slower answer comes
+# Processor features (as /proc/cpuinfo names them) that make llama.cpp several times faster, and its own names.
+FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
+REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics card; a Jetson
+
+
+@dataclass
+class DraftReport:
+    """The findings on the draft model, and its speed."""
+
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float | None = None  # per draft token, with the threads configured; None = nothing to promise by
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing speaks against it."""
+        return all(finding.status != "fail" for finding in self.findings)
+
+
+async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
+    """Fill `report`. The model loads while the server is asked; checks that need both come last."""
+    problem = _missing(config)
+    if problem:
+        report.findings.append(problem)
+    elif not tried(config.drafter):
+        report.findings.append(ok("draft model", f"--drafter {config.drafter} needs none"))
+    else:
+        await _try_out(config, server, report)
+
+
+async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
+    threads = _threads(config)
+    arguments = (tried(config.drafter), config.draft_model, str(threads))
+    async with started("edge_client.doctor.probe", *arguments) as process:
+        steps, complaint = await steps_of(process, _facts((await server).info), LOAD_SECONDS)
+    report.findings += _findings(config, steps, process.returncode or 0, complaint)
+    if report.usable:
+        report.seconds = _speeds(steps).get(threads)
+
+
+def _threads(config: DeviceConfig) -> int:
+    return draft_threads(config.threads, config.drafter, config.draft_model)
+
+
+def _speeds(steps: Steps) -> dict[int, float]:
+    """Seconds per draft token by number of threads."""
+    speeds = (step for step in steps if step["step"] == "speed" and step["seconds"])
+    return {step["threads"]: step["seconds"] for step in speeds}
+
+
+def tried(drafter: str) -> str:
+    """The drafter that the probe tries: of a chain the one with a model, or the user's own class; "" = none."""
+    member = model_drafter(drafter)
+    return member if member or drafter.partition(":")[0] in DRAFTERS.names() else drafter
+
+
+def _missing(config: DeviceConfig) -> Finding | None:
+    instead = without_model(config)
+    if not config.draft_model and (model_drafter(config.drafter) or config.drafter == instead):
+        return warn(
+            "draft model", f"none fits the target and this installation: {instead} drafts", HOW_TO_GET_ONE
+        )
+    if not model_drafter(config.drafter):
+        return None
+    try:
+        model_path(config.draft_model)
+    except NotFound as error:
+        pull = can_be_fetched(config.draft_model)
+        remedy = f"opensled pull {config.draft_model}" if pull else "opensled models list"
+        return fail("draft model", str(error), remedy, NotFound)
+    return None
+
+
+def _facts(info: ModelInfo | None) -> dict[str, object] | None:
+    """What the probe must know of the target."""
+    names = ("model_id", "vocab_size", "fingerprint")
+    return {name: getattr(info, name) for name in names} if info else None
+
+
+def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
+    told = {step["step"]: step for step in reversed(steps)}  # the first of two speeds
+    findings = [_loaded(config, told)] if "loaded" in told else []
+    if "build" in told:
+        findings.append(check_build(told["build"], _cpu_flags(), _has_cuda()))
+    if "error" in told:
+        kind, reason = BY_CODE.get(told["error"]["code"], OpenSledError), told["error"]["reason"]
+        return [*findings, fail("draft model", reason, "choose another --draft-model or --drafter", kind)]
+    if code:
+        return [*findings, _died(config, code, complaint)]
+    if "vocabulary" in told:
+        findings.append(_vocabulary(told["vocabulary"]["problem"]))
+    return findings + check_speed(_speeds(steps), _threads(config))
+
+
+def _loaded(config: DeviceConfig, told: dict[str, dict[str, Any]]) -> Finding:
+    size = f", {count / 1e6:,.1f} MB" if (count := model_bytes(config)) else ""
+    return ok("draft model", f"{told['loaded']['name']}{size}, loaded in {told['loaded']['seconds']:.1f} s")
+
+
+def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
+    if code == -signal.SIGILL:
+        return fail(
+            "draft model",
+            "llama.cpp was built for another processor: illegal instruction",
+            f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
+        )
+    if code == -signal.SIGKILL:
+        cause = complaint or "killed, probably because memory ran out"
+        return fail("draft model", cause, "use a smaller --draft-model, or --drafter lookup")
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return fail(
+        "draft model",
+        f"trying it failed ({name}): {complaint or 'no message'}",
+        f"reinstall the runtime: {REBUILD}"
+        if model_drafter(config.drafter) == "llamacpp"
+        else "reinstall the runtime: pip install --force-reinstall onnxruntime",
+    )
+
+
+def check_build(build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
+    """Whether llama.cpp was built to use the features of this processor."""
+    missing = [
+        name for flag, name in FEATURES.items() if flag in cpu and f"{name} = 1" not in build["features"]
+    ]
+    if missing:
+        return warn(
+            "llama.cpp",
+            f"built without {', '.join(missing)}, which this processor has: drafting is slower than it need be",
+            f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
+        )
+    if has_cuda and not build["gpu"]:
+        return warn(
+            "llama.cpp",
+            "built without CUDA, and this machine has an NVIDIA GPU",
+            f'CMAKE_ARGS="-DGGML_CUDA=on" {REBUILD}',
+        )
+    features = [
+        part.split("=")[0].split(":")[-1].strip() for part in build["features"].split("|") if "= 1" in part
+    ]
+    return ok(
+        "llama.cpp", f"{' '.join(features)}; {'uses a GPU' if build['gpu'] else 'no GPU support compiled in'}"
+    )
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    flags = [line.partition(":")[2] for line in lines if line.lower().startswith(("flags", "features"))]
+    return set(flags[0].split()) if flags else set()
+
+
+def _has_cuda() -> bool:
+    return any(Path(device).exists() for device in CUDA_DEVICES)
+
+
+def _vocabulary(problem: str) -> Finding:
+    if problem:
+        return fail(
+            "vocabulary", problem, "choose a --draft-model of the target's family", VocabularyMismatch
+        )
+    return ok("vocabulary", "draft and target share it")
+
+
+def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:
+    """`speeds`: seconds per draft token by number of threads."""
+    if threads not in speeds:
+        return []
+    detail = f"{1 / speeds[threads]:,.0f} tokens/s with {threads} thread{'s' * (threads > 1)}"
+    one = speeds.get(1, speeds[threads])
+    if one < 0.9 * speeds[threads]:
+        return [
+            warn(
+                "draft speed",
+                f"{detail}, but {1 / one:,.0f} with one: the threads wait for each other",
+                "--threads 1",
+            )
+        ]
+    if 1 / speeds[threads] < READING:
+        return [warn("draft speed", detail, "use a smaller or more strongly quantized --draft-model")]
+    return [ok("draft speed", detail)]

@@ -1,0 +1,187 @@
+"""Checks the files of this device (configuration, secrets, cache) and the port of its API."""
+
+import errno
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from edge_client.device.config import DeviceConfig, DoctorConfig, EdgeConfig
+from edge_client.doctor.finding import Finding, fail, failed, ok, warn
+from opensled.cli import config as layers
+from opensled.cli import paired
+from opensled.cli.config_trust import require_trust
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.files import read_authorities, read_identity, read_secret_text
+from opensled.core.suggestion import nearest
+from opensled.net.address import host_port, joined
+
+Config = TypeVar("Config", bound=DeviceConfig)
+
+SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
+SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables without an option
+
+
+def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
+    """`known`: the environment variables of all options."""
+    return [
+        *check_config_files(),
+        *check_pairing(config),
+        check_environment(dict(os.environ), known),
+        *check_secrets(config),
+        check_cache(Path(config.cache_dir).expanduser()),
+        check_port(config.http),
+    ]
+
+
+def with_edge_section(config: Config, section: str) -> Config:
+    """`config`, with the settings of [edge] in the configuration files for options that are at their defaults.
+
+    `section` is its own. What comes from pairing counts as a default. Raises UsageError for a bad file, and where a
+    secret of [edge] would go where the file of the current folder says.
+    """
+    plain, own = type(config)(), paired.values({})
+    given = {"server": config.server} if own and config.server != own["server"] else {}
+    edge = layers.resolve(EdgeConfig, "edge", given)
+    decided = layers.layered(type(config), section, {}).from_folder
+    kept = {name: value for name, value in decided.items() if getattr(config, name) == value}
+    require_trust(layers.options(type(config)), vars(edge), kept)
+    names = {item.name for item in layers.options(EdgeConfig)}
+    shared = [item.name for item in layers.options(type(config)) if item.name in names]
+    base = {**vars(plain), **({} if given else own)}
+    unset = [name for name in shared if getattr(config, name) == base[name] and name not in given]
+    return replace(config, **{name: getattr(edge, name) for name in unset})
+
+
+def check_config_files() -> list[Finding]:
+    """Which files exist and which options they set, without values: some are secrets."""
+    try:
+        found = [(path, layers.read_file(path)) for path in layers.config_files()]
+        layers.resolve(EdgeConfig, "edge", {})
+    except UsageError as error:
+        return [failed("configuration", error, "correct the file, or leave it out: OPENSLED_NO_CONFIG=1")]
+    if not found:
+        return [
+            ok("configuration", "no file; ./opensled.toml or ~/.config/opensled/config.toml would be read")
+        ]
+    return [ok("configuration", f"{path}: {_summary(document)}") for path, document in found]
+
+
+def check_pairing(config: DoctorConfig) -> list[Finding]:
+    """The server that this device was paired with, and whether it is the one that is examined."""
+    try:
+        server = paired.paired_server()
+    except UsageError as error:
+        return [
+            failed("pairing", error, "pair this device again, with a code of opensled pair on the server")
+        ]
+    if not server:
+        return []
+    used = config.token_file == paired.values({})["token_file"]
+    return [ok("pairing", f"with {server}" + ("" if used else "; its token is not used for this server"))]
+
+
+def _summary(document: dict[str, object]) -> str:
+    tables = {f"[{name}]": table for name, table in document.items() if isinstance(table, dict)}
+    above = [name for name, value in document.items() if not isinstance(value, dict)]
+    parts = {"above all sections, it": above, **tables} if above else tables
+    return (
+        "; ".join(f"{name} sets {', '.join(part) or 'nothing'}" for name, part in parts.items())
+        or "nothing set"
+    )
+
+
+def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
+    """Whether there is an OPENSLED_ variable that is not `known` and so has no effect."""
+    ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
+    unknown = [name for name in ours if name not in known | SWITCHES]
+    if unknown:
+        near = nearest(unknown[0], known)
+        return warn(
+            "environment",
+            f"{', '.join(unknown)} is no option of OpenSLED",
+            f"rename it to {near}" if near else f"unset {unknown[0]}",
+        )
+    return ok("environment", f"sets {', '.join(ours)}" if ours else "no OPENSLED_ variable is set")
+
+
+def check_secrets(config: DeviceConfig) -> list[Finding]:
+    """The files with this device's credentials and with trusted certificates."""
+    findings = []
+    if config.token_file:
+        findings.append(_check_token(config.token_file))
+    if config.tls_ca:
+        findings.append(
+            _readable("trusted certificates", config.tls_ca, lambda: read_authorities(config.tls_ca))
+        )
+    if config.tls_cert or config.tls_key:
+        shown = f"{config.tls_cert} and {config.tls_key}"
+        findings.append(
+            _readable("own certificate", shown, lambda: read_identity(config.tls_cert, config.tls_key))
+        )
+    return findings
+
+
+def _check_token(path: str) -> Finding:
+    try:
+        tokens = read_secret_text(path, "token file").split()
+    except OpenSledError as error:
+        return failed("token file", error, f"chmod 600 {path}")
+    if not tokens:
+        return fail("token file", f"{path} is empty", f"write the token into {path}")
+    if len(tokens) > 1:
+        return warn(
+            "token file", f"{path} holds {len(tokens)} words; the first is the token", "leave the others out"
+        )
+    return ok("token file", f"{path}, closed to others")
+
+
+def _readable(check: str, shown: str, read: Callable[[], object]) -> Finding:
+    try:
+        read()
+    except OpenSledError as error:
+        return failed(check, error, "ask the operator of the server for the right file")
+    return ok(check, shown)
+
+
+def check_cache(folder: Path) -> Finding:
+    """Whether the cache can be written; without it tokenizers (some megabytes) are fetched at every start."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return warn(
+            "cache",
+            f"{folder} cannot be written: {error.strerror}",
+            f"mkdir -p {folder} && chmod u+rwx {folder}",
+        )
+    detail = f"{folder}, {free / 1e6:,.0f} MB free"
+    return (
+        warn("cache", detail, f"make room on the disk of {folder}") if free < SCARCE else ok("cache", detail)
+    )
+
+
+def check_port(address: str) -> Finding:
+    """Whether `opensled edge` could listen there."""
+    host, port = host_port(address)
+    check = "API port"
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except PermissionError:
+        return fail(
+            check, f"{address}: ports below 1024 belong to root", "opensled edge --http 127.0.0.1:8411"
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return warn(
+                check,
+                f"{address} is in use, perhaps by an opensled edge that runs already",
+                f"see who has it: ss -ltnp 'sport = :{port}'; or choose another: --http {joined(host, 0)}",
+            )
+        return fail(check, f"{address}: {error.strerror}", "opensled edge --http 127.0.0.1:8411")
+    return ok(check, f"{address} is free")

@@ -1,0 +1,1 @@
+"""The link to the server: its streams, its moves, what is sent once and kept."""

@@ -1,0 +1,59 @@
+"""`--server mdns`: the address of the server that announces itself on this network."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from edge_client.link.link_config import LinkConfig
+from opensled import discovery
+from opensled.cli import paired
+from opensled.core.errors import UsageError
+from opensled.core.files import read_authorities, read_identity
+from opensled.net.address import host_port
+from opensled.process.logs import tell
+
+Configured = TypeVar("Configured", bound=LinkConfig)
+
+
+def located(config: Configured) -> Configured:
+    """`config` with HOST:PORT for its server; looks for seconds where it says mdns.
+
+    An announcement gives an address only. The certificate that is found there has to name the server that this device
+    was paired with, or --tls-name; announcements of others do not count. Raises UsageError without TLS: then anybody
+    could be that server.
+    """
+    if config.server != discovery.MDNS:
+        return config
+    if not (config.tls or config.tls_ca or config.tls_cert):
+        raise UsageError(
+            "--server mdns needs a server that can prove what it is: pair this device first (opensled edge --pair "
+            "CODE), or add --tls-ca FILE"
+        )
+    name = config.tls_name or _paired_name(config)
+    tell("looking for a server that announces itself on this network")
+    address = discovery.find(discovery.SERVING, _trusting(config), name)
+    tell(f"found one at {address}")
+    return replace(config, server=address, tls_name=name)
+
+
+def _trusting(config: LinkConfig) -> ssl.SSLContext:
+    """A TLS context of what this device trusts. Raises UsageError or NotFound for files it cannot use."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])  # which gRPC requires
+    if config.tls_ca:
+        context.load_verify_locations(cadata=read_authorities(config.tls_ca).decode("ascii", "ignore"))
+    else:
+        context.load_default_certs()
+    if read_identity(config.tls_cert, config.tls_key):
+        context.load_cert_chain(Path(config.tls_cert).expanduser(), Path(config.tls_key).expanduser())
+    return context
+
+
+def _paired_name(config: LinkConfig) -> str:
+    """By which name this device was paired with its server, if it is that server's authority that it trusts."""
+    server = paired.paired_server()
+    own = paired.values({}).get("tls_ca") if server else None
+    return host_port(server)[0] if own and config.tls_ca == own else ""

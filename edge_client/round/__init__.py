@@ -1,0 +1,1 @@
+"""One answer: draft, send, obey the verdict. Start reading at `generate`."""
