@@ -40,8 +40,8 @@ from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS
 from opensled_testbed.traces import TraceSet
-from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
+from verify_server.options.serve_config import ServeConfig
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)
 EACH, BATCH = "a length per session", "the batch's likeliest"

@@ -35,8 +35,9 @@ from opensled.cli.main import main as opensled
 from opensled.core.answer import Task
 from opensled.core.errors import Unreachable
 from opensled.core.messages import SamplingParams
-from verify_server import command, served_model
 from verify_server.engine.base import TargetEngine
+from verify_server.round import loaded_model as served_model
+from verify_server.start import command
 
 PRODUCT = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "relay", "hw_profiles")
 Thing = TypeVar("Thing")  # a class, a file or a function

@@ -32,7 +32,7 @@ from opensled.models.llama import listen
 from opensled.models.store import model_file
 from opensled_testbed.plain_llama import plain_llama
 from opensled_testbed.provenance import SEED, provenance
-from verify_server.engine import loading, selftest
+from verify_server.engine.torch import loading, selftest
 from verify_server.text.gguf_text import GgufText
 
 PROMPTS = Path(__file__).with_name("real_prompts.json")

@@ -30,15 +30,15 @@ from opensled_testbed.load.records import between
 from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
-from verify_server.acceptance.match import Match
-from verify_server.offers.offer import DraftLimits
-from verify_server.offers.sources import DraftSources
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine
-from verify_server.sequence import Sequence
-from verify_server.session import Session
-from verify_server.terms import Terms
+from verify_server.round.offer import DraftLimits
+from verify_server.round.sequence import Sequence
+from verify_server.round.session import Session
+from verify_server.round.sources import DraftSources
+from verify_server.round.terms import Terms
+from verify_server.rules.match import Match
 
 REGIME, DEVICE, SIZE = "dense-1k", "orin-nano-super", "0.5b"
 D = DILATION[REGIME]

@@ -37,10 +37,10 @@ from opensled.models import llama
 from opensled.models.store import model_file
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.provenance import provenance
-from verify_server import served_model
-from verify_server.config import ServeConfig
-from verify_server.engine import loading
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
+from verify_server.engine.torch import loading
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round import loaded_model as served_model
 
 MODEL = "smollm2"
 TOKENS = 24  # of an answer, at most

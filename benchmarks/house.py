@@ -48,15 +48,15 @@ CORE = {
     "protocol": ("opensled/core/protocol.py",),
     "messages": ("opensled/core/messages.py",),
     "codec": ("opensled/*codec.py",),
-    "service": ("verify_server/service.py", "verify_server/byte_stream.py"),
+    "service": ("verify_server/front/service.py", "verify_server/access/byte_stream.py"),
     "session": (
         "verify_server/session*.py",
         *(f"verify_server/{name}.py" for name in ("sequence", "pending_draft", "own_draft", "draft_checks")),
-        "verify_server/offers/[!_b]*.py",  # quotas and budgets were never counted
-        "verify_server/outbox.py",
+        "verify_server/round/[!_b]*.py",  # quotas and budgets were never counted
+        "verify_server/round/outbox.py",
     ),
     "loop": ("verify_server/loop.py", "verify_server/engine_thread.py", "verify_server/round/*.py"),
-    "step": ("verify_server/step.py", "verify_server/step_item.py"),
+    "step": ("verify_server/round/step.py", "verify_server/round/step_item.py"),
     "kv": ("verify_server/kv/[!_]*.py",),
     "plan": ("scheduler/plan.py",),
     "goodput": ("scheduler/goodput/[!_]*.py",),

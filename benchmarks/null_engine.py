@@ -14,9 +14,9 @@ from opensled.models.store import model_path
 from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, PolicyOptions, Snapshot
-from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 from verify_server.text.hf_text import HFText
 
 CANNED = 7  # the id this target writes at every position

@@ -12,8 +12,8 @@ import numpy as np
 
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
-from verify_server.engine.llama_batch import LlamaPiece
-from verify_server.engine.llama_cache import LlamaCache
+from verify_server.engine.llamacpp.llama_batch import LlamaPiece
+from verify_server.engine.llamacpp.llama_cache import LlamaCache
 
 PROMPT, DECODED = 256, 32  # tokens
 PROMPT_MS, TOKEN_MS = "ms a prompt token", "ms a decoded token"

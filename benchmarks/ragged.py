@@ -23,10 +23,10 @@ from opensled.core.errors import EngineError
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
 from opensled_testbed.provenance import SEED
-from verify_server.engine import torch_engine
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
+from verify_server.engine.torch.torch_engine import TorchEngine
 
 DRAFT = 5  # tokens a session verifies in a step: the newest committed one and 4 drafted ones
 LEVELS = ("exact", "fast")

@@ -28,10 +28,10 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from opensled_testbed.provenance import SEED, provenance
-from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.options.serve_config import ServeConfig
 
 COMMAND = "python -m benchmarks.real_setups"
 CONTEXT = 256  # tokens that are there before a step

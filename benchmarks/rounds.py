@@ -30,7 +30,7 @@ from opensled.core.messages import (
 )
 from opensled.wire import codec
 from opensled_testbed.processes import Process
-from verify_server.command import run
+from verify_server.start.command import run
 
 PROMPT = tuple(range(10, 42))
 DRAFT = (DraftToken(CANNED),) * 4  # the null target accepts all of it

@@ -23,7 +23,7 @@ from opensled_testbed.provenance import SEED, provenance
 from tests.sampling_reference import numpy_tokens, torch_tokens
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.torch.torch_scores import TorchScores
 
 PARAMS = {
     "T=0": SamplingParams(temperature=0),

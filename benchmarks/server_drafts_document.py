@@ -18,7 +18,7 @@ from benchmarks.real_view import ENOUGH
 from benchmarks.server_drafts_plan import Run, place, run_of
 from hw_profiles.draft_head import KINDS as HEADS
 from opensled.core.errors import UsageError
-from verify_server.config import AUTO_DRAFTER
+from verify_server.options.serve_config import AUTO_DRAFTER
 
 # By the name of the figure its title, and where it loses.
 FIGURES = {

@@ -30,7 +30,7 @@ from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.provenance import provenance
-from verify_server.engine import widened
+from verify_server.engine.llamacpp import widened
 
 MODEL, TOKENS = "smollm2", 64
 SLOTS, CONTEXT = 8, 2048

@@ -61,10 +61,9 @@ Marks = list[tuple[str, float]]
 
 def _marked(marks: Marks) -> None:
     """Lets the server's functions note when they begin and end."""
-    from verify_server import step
-    from verify_server.input_processor import InputProcessor
-    from verify_server.round import block_target, loop
-    from verify_server.session_manager import SessionManager
+    from verify_server.admission.input_processor import InputProcessor
+    from verify_server.admission.session_manager import SessionManager
+    from verify_server.round import block_target, loop, step
 
     def note(name: str) -> None:
         marks.append((name, time.perf_counter()))
@@ -111,8 +110,8 @@ def _marked(marks: Marks) -> None:
 
 
 def _serve(ends: Connection, engine: str, model: str, port: int) -> None:
-    from verify_server import command, startup
-    from verify_server.config import ServeConfig
+    from verify_server.options.serve_config import ServeConfig
+    from verify_server.start import command, startup
 
     marks: Marks = []
     _marked(marks)

@@ -15,11 +15,11 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import model_file
 from opensled_testbed.provenance import SEED
-from verify_server.engine import torch_engine
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.selftest import attending_by
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
+from verify_server.engine.torch.selftest import attending_by
+from verify_server.engine.torch.torch_engine import TorchEngine
 
 MODEL = "smollm2"  # without the environment's GGUF
 CONTEXT = 256  # tokens that each session has

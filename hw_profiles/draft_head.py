@@ -1,4 +1,4 @@
-"""A draft head beside its target, as verify_server/heads/ builds it: weights, bytes, operations, and their seconds.
+"""A draft head beside its target, as verify_server/drafting/heads/ builds it: weights, bytes, operations, and their seconds.
 
 All of it is derived from the sizes of the target; no head of such a target was measured. Seconds follow the law by
 which a draft model beside the target costs (`TargetCost`), a roofline over what a pass reads and what it computes.
@@ -14,8 +14,8 @@ from typing import NamedTuple
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 from opensled.core.errors import UsageError
 
-WINDOW = 256  # newest positions of a text that a draft attends to (verify_server/heads/context.py)
-TAPS = 4  # hidden states that a SpecFormer reads (verify_server/heads/specformer.py); a CTC head reads one
+WINDOW = 256  # newest positions of a text that a draft attends to (verify_server/drafting/heads/context.py)
+TAPS = 4  # hidden states that a SpecFormer reads (verify_server/drafting/heads/specformer.py); a CTC head reads one
 # Ids that can be drafted, where training is told nothing else (opensled_training/heads/config.py)
 VOCABULARY = 8192
 BITS = 16.0  # of a weight: a head computes in the working type of its target, however that is quantized
@@ -101,7 +101,7 @@ def _attention(target: TargetShape) -> tuple[float, float]:
 
 
 def _specformer(head: HeadProfile) -> HeadWeights:
-    """verify_server/heads/specformer.py: terms with d alone are norms and biases."""
+    """verify_server/drafting/heads/specformer.py: terms with d alone are norms and biases."""
     d, length = head.target.hidden_size, head.length
     keys_values, queries = _attention(head.target)
     row = TAPS * (d + d * d) + d + keys_values
@@ -112,7 +112,7 @@ def _specformer(head: HeadProfile) -> HeadWeights:
 
 
 def _ctc(head: HeadProfile) -> HeadWeights:
-    """verify_server/heads/ctc.py: its last d + 1 weights are the blank. There is no bias between neighbours."""
+    """verify_server/drafting/heads/ctc.py: its last d + 1 weights are the blank. There is no bias between neighbours."""
     d = head.target.hidden_size
     keys_values, queries = _attention(head.target)
     draft = 2 * d + (2 * d + 1) * d

@@ -21,7 +21,7 @@ from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed, follow
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.processes import QUIET, Process, exit_on_signals
-from verify_server.engine import loading
+from verify_server.engine.torch import loading
 
 MODEL_ID = "smollm2"
 ANSWER = 40  # tokens at most: one core writes 7 to 30 a second

@@ -2,8 +2,8 @@
 
 from opensled.models.store import model_file, model_path
 from opensled.text.tokenizer import TargetTokenizer
-from verify_server.model_kind import is_gguf
-from verify_server.served_model import TextCodec
+from verify_server.engine.model_kind import is_gguf
+from verify_server.round.loaded_model import TextCodec
 
 
 def text_of(model: str) -> TextCodec:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.parameter import Parameter
 from transformers import LlamaForCausalLM
 
-from verify_server.engine.loading import has_fast_bfloat16
+from verify_server.engine.torch.loading import has_fast_bfloat16
 
 from .corpus import Corpus
 from .family import Recipe

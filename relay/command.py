@@ -15,7 +15,12 @@ from opensled.process.logs import tell
 from relay.config import RelayConfig
 from relay.opening import Relay
 from relay.uplink import Upstream
-from verify_server.command import (
+from verify_server.access.security import Tenants, Tls
+from verify_server.admission.session_manager import SessionManager
+from verify_server.engine import ENGINES
+from verify_server.handout.hand_out import store_of
+from verify_server.round.loaded_model import LoadedModel
+from verify_server.start.command import (
     Served,
     clients,
     describe,
@@ -24,12 +29,7 @@ from verify_server.command import (
     serve_sequences,
     session_limits,
 )
-from verify_server.engine import ENGINES
-from verify_server.handout.hand_out import store_of
-from verify_server.security import Tenants, Tls
-from verify_server.served_model import LoadedModel
-from verify_server.session_manager import SessionManager
-from verify_server.start_ports import scraping
+from verify_server.start.start_ports import scraping
 
 
 def relay(config: RelayConfig) -> int:

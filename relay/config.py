@@ -11,7 +11,7 @@ from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
 from opensled.net.address import host_port
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 
 _SERVES = {each.name: each for each in fields(ServeConfig)}
 

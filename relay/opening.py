@@ -16,10 +16,10 @@ from opensled.metrics.registry import Metric
 from relay.survival import Survival
 from relay.uplink import Uplink, Upstream, go_alone
 from relay.vetting import Vetting
+from verify_server.admission.session_manager import Create, SessionLimits, SessionManager
+from verify_server.round.loaded_model import LoadedModel
 from verify_server.round.loop import VerifyLoop
-from verify_server.served_model import LoadedModel
-from verify_server.session import Session
-from verify_server.session_manager import Create, SessionLimits, SessionManager
+from verify_server.round.session import Session
 
 log = logging.getLogger(__name__)
 

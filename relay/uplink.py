@@ -23,10 +23,10 @@ from opensled.core.messages import DraftBlock, DraftToken, Prefill, SamplingPara
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
 from relay.vetting import Vetting
-from verify_server.acceptance.decide import StepResult
-from verify_server.observer import Observer
 from verify_server.round.loop import VerifyLoop
-from verify_server.session import Session
+from verify_server.round.observer import Observer
+from verify_server.round.session import Session
+from verify_server.rules.decide import StepResult
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from functools import partial
 
 from edge_client.round.commits import Commit
 from relay.survival import Survival
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.decide import StepResult
-from verify_server.observer import Observer
 from verify_server.riders.answer_logprobs import AnswerLogprobs
-from verify_server.session import Session
+from verify_server.round.observer import Observer
+from verify_server.round.session import Session
+from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.decide import StepResult
 
 
 class Vetting(Observer):

@@ -33,8 +33,8 @@ from tests.frames import (
     sourced,
     text,
 )
-from verify_server.client_limits import message_bytes
-from verify_server.offers.checks import MAX_CANDIDATES
+from verify_server.access.client_limits import message_bytes
+from verify_server.round.checks import MAX_CANDIDATES
 
 # What the server under test takes.
 WIDTH = VOCAB + 2  # of its logits: the ids VOCAB and VOCAB + 1 are padding

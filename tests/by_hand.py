@@ -11,7 +11,7 @@ from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
 from tests.fakes import FakeEngine
 from tests.rounds import one_step
-from verify_server.session_manager import SessionManager
+from verify_server.admission.session_manager import SessionManager
 
 
 class HandLoop(asyncio.SelectorEventLoop):
@@ -90,7 +90,7 @@ class Wire:
         payload = await self.at_server.get()
         try:
             return None if payload is None else codec.decode_client(pb.ClientMessage.FromString(payload))
-        except codec.Malformed as error:  # as verify_server/service.py has it
+        except codec.Malformed as error:  # as verify_server/front/service.py has it
             raise InvalidRequest("no message", "kind") from error
 
     async def server_send(self, message) -> None:

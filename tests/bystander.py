@@ -17,8 +17,8 @@ from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import GREEDY, blocks_return, finish, linked, serving
 from tests.small_tokenizer import small_tokenizer
 from tests.system import ask
-from verify_server.acceptance.served import ServedRules
-from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.rules.served import ServedRules
 
 BYSTANDER_TOKENS = 20
 HELD = (9, 9, 9)

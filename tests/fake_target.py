@@ -12,8 +12,8 @@ from opensled.core.vocabulary import fingerprint
 from opensled.models.store import model_path
 from opensled.text.tokenizer import TargetTokenizer
 from tests.fakes import FakeEngine, FakeText
-from verify_server.config import ServeConfig
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 
 def load(config: ServeConfig) -> ServedModel:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from opensled.core.protocol import EndRules, cut
 from tests.fakes import FakeScores, next_token
-from verify_server.acceptance.base import AcceptanceResult, decided
-from verify_server.acceptance.decide import Outcome, Question, decide, step_failed
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
+from verify_server.rules.base import AcceptanceResult, decided
+from verify_server.rules.decide import Outcome, Question, decide, step_failed
 
 
 @dataclass

@@ -14,9 +14,9 @@ from opensled.core.errors import NonFiniteLogits, Unreachable
 from opensled.core.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.core.sampling import Sampler
 from opensled.wire import codec
+from verify_server.admission.session_manager import SessionManager
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
-from verify_server.session_manager import SessionManager
-from verify_server.session_stream import serve_stream
+from verify_server.front.session_stream import serve_stream
 
 VOCAB = 50
 EOS = 0

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 from scheduler.plan import Slice
 from tests.fakes import EOS, VOCAB, FakeScores, next_token
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck
-from verify_server.acceptance.decide import Outcome, Question, decide
 from verify_server.engine.base import EngineInfo
 from verify_server.kv.memory import TargetMemory
+from verify_server.round.session import Session
+from verify_server.round.step import question_of
+from verify_server.round.step_item import StepItem
 from verify_server.round.target import FittedStep, Progress, Target, whole
-from verify_server.session import Session
-from verify_server.step import question_of
-from verify_server.step_item import StepItem
+from verify_server.rules.base import AcceptanceResult, DraftCheck
+from verify_server.rules.decide import Outcome, Question, decide
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests import fake_target
 from tests.fakes import FakeEngine
-from verify_server.config import ServeConfig
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 GATE = "TEST_GATE"  # environment variable with the path of the file
 # Positions, prompt included; in the midst of two that are like nothing before them, so that a lookup knows how to go on

@@ -9,11 +9,11 @@ import httpx
 from tests.fake_target import _Text, cycle
 from tests.fakes import FakeEngine
 from tests.serving import serving
-from verify_server.config import ServeConfig
-from verify_server.http_front.fleet import FleetView
-from verify_server.http_front.front import OwnSequences, http_front
-from verify_server.server_metrics import metrics
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.fleet import FleetView
+from verify_server.front.http_front import OwnSequences, http_front
+from verify_server.front.server_metrics import metrics
+from verify_server.options.serve_config import ServeConfig
 
 HI = {"prompt": "Hi", "temperature": 0, "max_tokens": 12}
 CONFIG = ServeConfig(http="127.0.0.1:0")

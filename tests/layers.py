@@ -30,9 +30,9 @@ GRPC_HOMES = (
     "edge_client/link/link.py",
     "edge_client/link/link_errors.py",
     "edge_client/link/link_presence.py",
-    "verify_server/service.py",
-    "verify_server/byte_stream.py",
-    "verify_server/local_call.py",
+    "verify_server/front/service.py",
+    "verify_server/access/byte_stream.py",
+    "verify_server/front/local_call.py",
 )
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
@@ -50,12 +50,16 @@ MODEL_HOMES = (
     "opensled_testbed/vision_reference.py",
     *(BARE_RAGGED, BARE_PAIR, BARE_STEPS, ON_A_GPU),
 )
-HEADS, EXITS, GPU_CHECK = "verify_server/heads/", "verify_server/exits/", "verify_server/gpu_check/"
+HEADS, EXITS, GPU_CHECK = (
+    "verify_server/drafting/heads/",
+    "verify_server/drafting/exits/",
+    "verify_server/gpu_check/",
+)
 TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING, BARE_SERVING)
 LLAMA_HOMES = (
     "opensled/models/llama.py",
     "edge_client/drafters/llamacpp.py",
-    "verify_server/engine/llama_cache.py",
+    "verify_server/engine/llamacpp/llama_cache.py",
     BARE_PAIR,
     "opensled_testbed/gguf_reference.py",
     "opensled_testbed/plain_llama.py",
@@ -72,11 +76,11 @@ PLOT_HOMES = (
 HOMES = {
     "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
     "grpc_health": (
-        "verify_server/service.py",
+        "verify_server/front/service.py",
         "verify_server/cluster/replica.py",
         "verify_server/cluster/replica_links.py",
     ),
-    "grpc_reflection": ("verify_server/service.py",),
+    "grpc_reflection": ("verify_server/front/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (
         *MODEL_HOMES,
@@ -86,13 +90,13 @@ HOMES = {
         "verify_server/text/hf_text.py",
     ),
     "triton": (
-        "verify_server/engine/triton_attention.py",
-        "verify_server/engine/triton_kernels.py",
+        "verify_server/engine/torch/triton_attention.py",
+        "verify_server/engine/torch/triton_kernels.py",
         "benchmarks/gpu/interpreter_probe.py",
     ),
     "vllm": ("verify_server/engine/vllm/",),
-    "huggingface_hub": ("verify_server/engine/loading.py",),
-    "starlette": ("http_api/", "verify_server/http_front/"),
+    "huggingface_hub": ("verify_server/engine/torch/loading.py",),
+    "starlette": ("http_api/", "verify_server/front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
     "httpx": ("opensled_testbed/", "benchmarks/"),
     "matplotlib": PLOT_HOMES,
@@ -106,13 +110,13 @@ HOMES = {
         "opensled/handout/signature.py",
         "opensled/pairing/channel.py",
         "verify_server/pairing/authority.py",
-        "verify_server/certificates.py",
+        "verify_server/access/certificates.py",
     ),
     "spake2": ("opensled/pairing/channel.py",),
     "zeroconf": ("opensled/discovery.py",),
     "ifaddr": ("opensled/discovery.py",),
     "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
-    "uvloop": ("verify_server/command.py",),
+    "uvloop": ("verify_server/start/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP, BARE_SERVING),
     "jinja2": ("opensled/text/chat_sandbox.py",),
     "onnxruntime": (

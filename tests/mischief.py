@@ -22,13 +22,13 @@ from opensled.core.protocol import common_prefix
 from opensled.core.sampling import Sampler
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.decide import Outcome
+from verify_server.admission.session_manager import SessionManager
 from verify_server.round.machine import StepMachine
-from verify_server.session import Session
-from verify_server.session_manager import SessionManager
-from verify_server.session_view import view_of
-from verify_server.step_item import StepItem
+from verify_server.round.session import Session
+from verify_server.round.session_view import view_of
+from verify_server.round.step_item import StepItem
+from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.decide import Outcome
 
 HINTS = (None, 0, 1, 2, 5, 8)  # that whims give
 Scripts = Mapping[tuple[tuple[int, ...], bytes], Sequence[int]]

@@ -23,13 +23,13 @@ from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.rounds import end
 from tests.sessions import made
 from tests.system import read_now
-from verify_server.offers.offer import DraftLimits
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine, Work
+from verify_server.round.offer import DraftLimits
+from verify_server.round.session import Session
+from verify_server.round.step_item import StepItem
 from verify_server.round.target import Target
-from verify_server.session import Session
-from verify_server.step_item import StepItem
 
 MAX_DRAFT = 16
 

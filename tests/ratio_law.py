@@ -16,9 +16,9 @@ from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.core.penalties import TokenCounts
 from opensled.wire import codec
 from tests.rule_contract import decide_alone
-from verify_server.acceptance import ratio
-from verify_server.acceptance.base import DraftCheck
-from verify_server.engine import torch_scores as scores
+from verify_server.engine.torch import torch_scores as scores
+from verify_server.rules import ratio
+from verify_server.rules.base import DraftCheck
 
 KEY = b"k" * 16
 

@@ -12,15 +12,15 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.rounds import looping
 from tests.system import until
-from verify_server import service
-from verify_server.client_limits import ClientLimits
+from verify_server.access.client_limits import ClientLimits
+from verify_server.access.security import Tenants
+from verify_server.access.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.cluster import gateway
-from verify_server.command import describe
-from verify_server.config import ServeConfig
-from verify_server.security import Tenants
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.front import service
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start.command import describe
 
 KEY = b"the cluster's key"
 

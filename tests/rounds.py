@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.plan import SchedulingPolicy
-from verify_server.acceptance.decide import Outcome
-from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import TargetEngine
 from verify_server.round.block_target import BlockTarget
+from verify_server.round.draft_stage import DraftStage
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine, Work
-from verify_server.step_item import StepItem
+from verify_server.round.step_item import StepItem
+from verify_server.rules.decide import Outcome
 
 
 def looping(

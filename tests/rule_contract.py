@@ -16,13 +16,13 @@ from opensled.core.errors import EngineError, InvalidRequest, NonFiniteLogits
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import SparseSampler
-from verify_server.acceptance import RULES
-from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided
-from verify_server.acceptance.served import ServedRules
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.step import run_step
-from verify_server.step_item import StepItem
+from verify_server.round.step import run_step
+from verify_server.round.step_item import StepItem
+from verify_server.rules import RULES
+from verify_server.rules.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided
+from verify_server.rules.served import ServedRules
 
 VOCABULARY = 12
 POSITION = 9

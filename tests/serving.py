@@ -11,12 +11,12 @@ from opensled.core.messages import Failure, Open, Prefill, SamplingParams, Verdi
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.rounds import looping
-from verify_server import service
-from verify_server.client_limits import ClientLimits, message_bytes
-from verify_server.command import describe
-from verify_server.security import Tenants
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.access.client_limits import ClientLimits, message_bytes
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.front import service
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start.command import describe
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 PROMPT = (3, 1, 4)

@@ -9,17 +9,17 @@ from opensled.core.messages import SamplingParams
 from opensled.core.protocol import EndRules
 from scheduler.estimates import DraftEstimate
 from tests.fakes import EOS, VOCAB
-from verify_server.acceptance.match import Match
 from verify_server.kv.memory import SequenceMemory
-from verify_server.offers.device import DeviceDrafts
-from verify_server.offers.offer import DraftLimits
-from verify_server.offers.sources import DraftSources
-from verify_server.riders.base import Rider
 from verify_server.riders.penalties import PenaltyCounts
-from verify_server.sequence import Sequence
-from verify_server.session import Session
-from verify_server.session_timing import SessionTiming
-from verify_server.terms import Terms
+from verify_server.round.device_source import DeviceDrafts
+from verify_server.round.offer import DraftLimits
+from verify_server.round.rider import Rider
+from verify_server.round.sequence import Sequence
+from verify_server.round.session import Session
+from verify_server.round.session_timing import SessionTiming
+from verify_server.round.sources import DraftSources
+from verify_server.round.terms import Terms
+from verify_server.rules.match import Match
 
 GREEDY = SamplingParams(temperature=0)
 

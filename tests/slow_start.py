@@ -7,8 +7,8 @@ from pathlib import Path
 
 from opensled.core.errors import ModelError
 from tests import fake_target
-from verify_server.config import ServeConfig
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 PIPE = "TEST_LOAD"  # environment variable with the path of the pipe
 DONE = "done"

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from tests import fake_target
-from verify_server.config import ServeConfig
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 ENTERED = "TEST_ENTERED"  # environment variable with the path of the file that tells that it is stuck
 

@@ -19,12 +19,12 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from tests.rounds import looping
-from verify_server.drafting.base import ServerDrafter
-from verify_server.drafting.stage import DraftStage
-from verify_server.outbox import Outbox
+from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.drafter import ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.round.outbox import Outbox
 
 FOREVER = float("inf")
 CALM = RetryPolicy(silence=20.0)

@@ -16,10 +16,10 @@ from opensled.core.errors import Overloaded
 from opensled.core.messages import Failure, Guide, Open, Opened, SamplingParams
 from tests.serving import finish, linked, serving
 from tests.system import until
-from verify_server.config import ServeConfig
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine import ENGINES
-from verify_server.security import Tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.options.serve_config import ServeConfig
 from verify_server.text.guide import GROWTH, GrammarMemory
 
 TENANTS = Tenants(tuple((f"token-{name}", name) for name in "abcdef"))

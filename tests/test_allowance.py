@@ -14,7 +14,9 @@ from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.test_session import Bench
-from verify_server.offers.budget import (
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.round.budget import (
     BURST,
     EVIDENCE,
     MOST_DEVICES,
@@ -26,8 +28,6 @@ from verify_server.offers.budget import (
     DraftRecords,
     Quota,
 )
-from verify_server.security import TenantLimits, Tenants
-from verify_server.session_manager import SessionLimits
 
 WRONG = (9, 9, 9, 9)
 PARAMS = SamplingParams(temperature=0, max_tokens=150)

@@ -28,10 +28,10 @@ from tests.scraping import samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from tests.system import until
 from tests.test_gateway_http import api, until_ready
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.security import Tenants
-from verify_server.server_metrics import metrics
-from verify_server.session_manager import SessionLimits
+from verify_server.front.server_metrics import metrics
 
 TENANTS = Tenants((("token-a", "alice"), ("token-b", "bob")))
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

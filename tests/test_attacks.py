@@ -17,8 +17,8 @@ from benchmarks.attacks.victim import Arrival, Record
 from benchmarks.program import SPAWN
 from opensled.core.errors import UsageError
 from tests.serving import finish, linked, serving
-from verify_server.security import Tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits
 
 TENANTS = Tenants((("a good token", "attacker"), ("another token", "victim")))
 ENOUGH = 1  # units that an attack does before it is stopped

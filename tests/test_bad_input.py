@@ -37,8 +37,8 @@ from tests.fakes import continuation
 from tests.raw_wire import half_a_message, raw_stream
 from tests.serving import linked, serving
 from tests.system import until
-from verify_server.client_limits import ClientLimits
-from verify_server.session import Session
+from verify_server.access.client_limits import ClientLimits
+from verify_server.round.session import Session
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs/protocol.md"
 LINGER = 0.05  # seconds

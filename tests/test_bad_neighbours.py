@@ -13,10 +13,10 @@ from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine
 from tests.system import running
 from tests.test_session import PROMPT, Bench
-from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session_manager import SessionLimits
-from verify_server.step import run_step
+from verify_server.round.step import run_step
+from verify_server.rules.base import AcceptanceResult, AcceptanceRule
 
 PARAMS = SamplingParams(temperature=0, max_tokens=20)
 BAD_OPENS = {

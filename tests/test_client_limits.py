@@ -18,11 +18,11 @@ from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import running, until
 from tests.test_overload import PROFILE
 from tests.test_tenants import SlowText
-from verify_server.client_limits import LEAST_OPENING, ClientLimits, message_bytes
-from verify_server.connections import TOGETHER_S
-from verify_server.security import TenantLimits, Tenants
-from verify_server.session_manager import SessionLimits
-from verify_server.session_stream import serve_stream
+from verify_server.access.client_limits import LEAST_OPENING, ClientLimits, message_bytes
+from verify_server.access.connections import TOGETHER_S
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.session_stream import serve_stream
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 QUICK = ClientLimits(farewell_s=0.2)  # seconds that a peer may take to read

@@ -18,10 +18,10 @@ from tests.gated_target import SlowEngine
 from tests.raw_wire import raw_connection, raw_stream
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, until
-from verify_server.client_limits import ClientLimits, Rate
-from verify_server.connections import ConnectionCloser, address_of, peer_of
-from verify_server.security import Tenants
-from verify_server.token_bucket import MOST_BUCKETS, TokenBucket, TokenBuckets
+from verify_server.access.client_limits import ClientLimits, Rate
+from verify_server.access.connections import ConnectionCloser, address_of, peer_of
+from verify_server.access.security import Tenants
+from verify_server.access.token_bucket import MOST_BUCKETS, TokenBucket, TokenBuckets
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 TWO = Tenants((("token-a", "a"), ("token-b", "b")))

@@ -24,7 +24,7 @@ from opensled_testbed.replica_cluster import alone
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")
 TINY = [

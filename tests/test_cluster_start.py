@@ -11,7 +11,7 @@ from opensled.core.errors import Unreachable, UsageError
 from scheduler.cluster import ray_guard
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import cluster_command
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 
 ray_guard.prepare()
 from ray.exceptions import RaySystemError  # noqa: E402

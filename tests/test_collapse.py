@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import tried
-from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie
+from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie
 
 BLANK = 9
 ALL = 10_000  # paths, ids or nodes: more than there are

@@ -12,8 +12,8 @@ from opensled.core.errors import InvalidRequest, UnsupportedModel
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_file, model_path
 from tests.tiny_models import random_model
-from verify_server.engine import model_sizes
-from verify_server.engine.loading import DTYPES, Weights, load_network, pick_device, read_config
+from verify_server.engine.torch import model_sizes
+from verify_server.engine.torch.loading import DTYPES, Weights, load_network, pick_device, read_config
 from verify_server.text.gguf_text import GgufText
 from verify_server.text.hf_text import HFText
 

@@ -14,8 +14,8 @@ from tests.fakes import FakeEngine
 from tests.serving import PROMPT, finish, linked, serving
 from tests.system import running, until
 from tests.test_tenants import SlowText
-from verify_server.session_manager import SessionLimits
-from verify_server.session_stream import Deadline, serve_stream
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.session_stream import Deadline, serve_stream
 
 LONG = SamplingParams(temperature=0, max_tokens=190)
 HUNG = 10.0  # seconds: a test that waits so long has failed

@@ -15,10 +15,10 @@ from opensled.metrics.scrape import scrape
 from opensled_testbed.processes import Process, free_port
 from relay.config import RelayConfig
 from tests.fakes import FakeEngine, FakeText
-from verify_server.config import ServeConfig
 from verify_server.drafting.choice import Choice, chosen, drafting_of
 from verify_server.drafting.lookup import ServerLookup
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 DEFAULT, NONE = "auto", "none"
 USERS = 8

@@ -30,7 +30,7 @@ from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.small_tokenizer import small_tokenizer
 from tests.system import until
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
 
 LENGTH = GREEDY.max_tokens
 

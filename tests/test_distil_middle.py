@@ -14,7 +14,7 @@ from opensled_training.distil.self_prompts import SOURCES, Given, Script, Writte
 from opensled_training.distil.self_text import SelfTextWriter, save_shard
 from opensled_training.distil.target_model import load_target
 from opensled_training.distil.workplace import Workplace
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch.torch_engine import load
 from verify_server.text.gguf_text import GgufText
 
 TARGET = model_file("tiny", "*.gguf")

@@ -21,7 +21,7 @@ from opensled.wire import codec
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.serving import serving
 from tests.tiny_drafts import tiny_info
-from verify_server.security import Tenants, Tls
+from verify_server.access.security import Tenants, Tls
 
 NOW = datetime.now(timezone.utc)
 STEPS = ["name", "connection", "protocol", "token", "server"]

@@ -19,10 +19,10 @@ from opensled.core.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_training.heads import config as training
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.heads import HEADS
-from verify_server.heads import context as head_context
-from verify_server.heads.base import DraftHead, HeadShape
-from verify_server.heads.specformer import default_taps
+from verify_server.drafting.heads import HEADS
+from verify_server.drafting.heads import context as head_context
+from verify_server.drafting.heads.base import DraftHead, HeadShape
+from verify_server.drafting.heads.specformer import default_taps
 
 TINY = TargetShape(
     "tiny", "tiny", "models/tiny", 4e6, 4e6, 5, 2, 64, hidden_size=256, heads=4, inner_size=704

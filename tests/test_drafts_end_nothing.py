@@ -22,9 +22,10 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import POISON, FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.tiny_gguf import random_gguf
-from verify_server.drafting.base import ServerDrafter
-from verify_server.engine import llama_cache, llamacpp
-from verify_server.engine.torch_engine import load
+from verify_server.engine.llamacpp import llama_cache
+from verify_server.engine.llamacpp import llama_engine as llamacpp
+from verify_server.engine.torch.torch_engine import load
+from verify_server.round.drafter import ServerDrafter
 from verify_server.text import grammar_compiler
 from verify_server.text.guide import GrammarRebuilt, GuideCompiler
 from verify_server.text.hf_text import HFText

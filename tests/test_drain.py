@@ -23,7 +23,7 @@ from tests.gated_target import GATE, STOP_AT
 from tests.serving import linked
 from tests.stuck_target import ENTERED
 from tests.system import until
-from verify_server.draining import EXIT_SECONDS
+from verify_server.front.draining import EXIT_SECONDS
 
 PROMPT = (3, 1, 4)
 PARAMS = SamplingParams(temperature=0, max_tokens=100)

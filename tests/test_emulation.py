@@ -20,8 +20,8 @@ from opensled_testbed.processes import Process
 from tests.emulated import HandClock, cost
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
-from verify_server.config import ServeConfig
 from verify_server.engine.base import SampleRequest, Segment
+from verify_server.options.serve_config import ServeConfig
 
 # Weights are read in 1 s, 1,000 positions of KV in 1 s.
 LAW = StepLaw(cost(1.0, 1_000_000), context=500)

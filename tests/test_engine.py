@@ -15,10 +15,10 @@ from opensled.core import noise
 from opensled.core.errors import EngineError, NonFiniteLogits, SelfTestFailed
 from opensled.core.messages import SamplingParams
 from tests.tiny_models import VOCABULARY, random_model
-from verify_server.engine import sdpa
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.packing import Attend
-from verify_server.engine.torch_engine import TorchEngine, load
+from verify_server.engine.torch import sdpa
+from verify_server.engine.torch.packing import Attend
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "qwen3_moe"]
 EXACT_FAMILIES = [family for family in FAMILIES if family != "qwen3_moe"]

@@ -18,9 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from opensled.core.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
 from tests.tiny_models import random_model
-from verify_server.engine import guards, kv_memory, loading, sdpa
-from verify_server.engine.packing import Attend
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch import guards, kv_memory, loading, sdpa
+from verify_server.engine.torch.packing import Attend
+from verify_server.engine.torch.torch_engine import load
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from opensled.core.messages import Open
 from tests.fake_backend import FakeBackend, chat
 from tests.http_serving import asking, http_serving
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
-from verify_server.security import Tenants
+from verify_server.access.security import Tenants
 
 SECRET = "the kitchen password is swordfish"
 
@@ -123,7 +123,7 @@ def test_a_path_in_the_log_is_short_and_harmless(caplog):
 
 
 def test_a_stream_of_a_device_has_a_line(caplog):
-    caplog.set_level(logging.INFO, "verify_server.stream_record")
+    caplog.set_level(logging.INFO, "verify_server.front.stream_record")
 
     async def scenario():
         async with serving() as (_, address), linked(address) as link:
@@ -131,7 +131,7 @@ def test_a_stream_of_a_device_has_a_line(caplog):
             await first_reply(link, Open((10**6,), GREEDY))
 
     asyncio.run(scenario())
-    found = [vars(record) for record in caplog.records if record.name == "verify_server.stream_record"]
+    found = [vars(record) for record in caplog.records if record.name == "verify_server.front.stream_record"]
     assert [each["end"] for each in found] == ["length", "invalid_request"]
     assert found[0]["prompt_tokens"] == len(PROMPT) and found[0]["completion_tokens"] == GREEDY.max_tokens
     assert found[0]["tenant"] == "local" and found[0]["path"] == "grpc"

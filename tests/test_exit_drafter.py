@@ -31,22 +31,22 @@ from tests.test_head_drafters import (
     fresh_engine,
     written,
 )
-from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.exits import exit_attach, exit_file
+from verify_server.drafting.exits.exit_drafter import ExitDrafter
+from verify_server.drafting.exits.exit_file import ExitFile
+from verify_server.drafting.exits.exit_states import ExitStates
+from verify_server.drafting.heads.head_file import config_digest
 from verify_server.drafting.model import ServerModel
-from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.selftest import attending_by
-from verify_server.engine.torch_engine import TorchEngine
-from verify_server.engine.torch_scores import TorchScores
-from verify_server.exits import exit_attach, exit_file
-from verify_server.exits.exit_drafter import ExitDrafter
-from verify_server.exits.exit_file import ExitFile
-from verify_server.exits.exit_states import ExitStates
-from verify_server.heads.head_file import config_digest
+from verify_server.engine.torch.selftest import attending_by
+from verify_server.engine.torch.torch_engine import TorchEngine
+from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
-from verify_server.served_model import ServedModel
 
 EXIT = 2
 LONG = tuple(5 + 7 * place % 211 for place in range(40))
@@ -176,7 +176,7 @@ def test_the_exit_computes_what_the_draft_as_a_model_computes(about) -> None:
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_no_bit_of_the_targets_depends_on_what_the_exit_writes(about, numerics) -> None:
     """A step gives the same numbers after a draft in its places as before it."""
-    from verify_server.engine import torch_engine
+    from verify_server.engine.torch import torch_engine
 
     engine = torch_engine.load(str(model_path("tiny")), device="cpu", kv_tokens=160, numerics=numerics)
     drafter, blocks = beside(engine, about), (2, 0, 5)

@@ -12,8 +12,8 @@ from benchmarks.first_answer import QUESTIONS, TOKENS, ask, difference, is_right
 from opensled.core.messages import ChatMessage
 from opensled.models.store import FETCHABLE, fetched_folder
 from opensled_testbed.gguf_reference import GgufReference
-from verify_server.config import ServeConfig
-from verify_server.served_model import ServedModel, load
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel, load
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name

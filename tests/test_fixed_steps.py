@@ -11,16 +11,16 @@ import torch
 
 from tests.fixed_tape import TapeCapture
 from tests.tiny_models import VOCABULARY, random_model
-from verify_server.engine import fixed_steps, loading
-from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
-from verify_server.engine.fixed_steps import FixedSteps, check_fixed, uncaptured
-from verify_server.engine.geometry import has_experts
-from verify_server.engine.kv_memory import KVMemory
-from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Geometry
-from verify_server.engine.tap import HiddenTap
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch import fixed_steps, loading
+from verify_server.engine.torch.attention import backend_of
+from verify_server.engine.torch.fixed_steps import FixedSteps, check_fixed, uncaptured
+from verify_server.engine.torch.geometry import has_experts
+from verify_server.engine.torch.kv_memory import KVMemory
+from verify_server.engine.torch.packed_model import PackedModel
+from verify_server.engine.torch.packing import Geometry
+from verify_server.engine.torch.tap import HiddenTap
+from verify_server.engine.torch.torch_engine import load
 
 BLOCKS = 60
 MOST = 12  # KV blocks of a sequence

@@ -16,11 +16,11 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, until
-from verify_server.http_front.fleet import LONGEST_NAME, MOST_ROWS, FleetView, drafts
-from verify_server.offers.budget import MOST_DEVICES
-from verify_server.security import Tenants
-from verify_server.server_metrics import metrics
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.fleet import LONGEST_NAME, MOST_ROWS, FleetView, drafts
+from verify_server.front.server_metrics import metrics
+from verify_server.round.budget import MOST_DEVICES
 
 LONG = SamplingParams(temperature=0, max_tokens=600)
 TWO = Tenants((("token-a", "a"), ("token-b", "b")))

@@ -19,12 +19,12 @@ from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked
 from tests.system import until
 from tests.test_fleet import answered, fleet
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.cluster.gateway import GatewayStats
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.http_front.fleet import MOST_ROWS, GatewayView, sample
-from verify_server.offers.budget import MOST_DEVICES
-from verify_server.server_metrics import metrics
-from verify_server.session_manager import SessionLimits
+from verify_server.front.fleet import MOST_ROWS, GatewayView, sample
+from verify_server.front.server_metrics import metrics
+from verify_server.round.budget import MOST_DEVICES
 
 
 def test_looks_while_sequences_come_and_go():

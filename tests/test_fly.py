@@ -12,10 +12,10 @@ from opensled.core.errors import InvalidRequest
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from tests.rule_contract import decide_alone
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
-from verify_server.acceptance.fly import Fly
-from verify_server.acceptance.match import Match
 from verify_server.engine.numpy_scores import NumpyScores
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided
+from verify_server.rules.fly import Fly
+from verify_server.rules.match import Match
 
 GREEDY = SamplingParams(temperature=0)
 KEY = noise_key(1)

@@ -23,7 +23,7 @@ from tests.fakes import FakeEngine
 from tests.golden_boards import BOARDS, plant
 from tests.serving import linked, serving
 from tests.tiny_drafts import tiny_info
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
 
 
 def exchange(draft_s=0.02, rtt_s=0.01, answer_s=0.09, own_s=0.06, acceptance=0.5):

@@ -32,8 +32,8 @@ from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.mischief import SLOW_STEPS, Believes
 from tests.serving import blocks_return, linked, serving
 from tests.system import Answer, ask
-from verify_server.security import Tenants
-from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits, SessionManager
 
 TENANTS = Tenants((("good-token", "good"), ("bad-token", "bad")))
 MAX_DRAFT = 8

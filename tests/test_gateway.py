@@ -16,8 +16,8 @@ from tests.raw_wire import raw_stream
 from tests.replicas import KEY, cluster
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, opened_at
 from tests.system import until
-from verify_server.security import Tenants, Tls
-from verify_server.signing import GatewayCredentials, TokenSigner
+from verify_server.access.security import Tenants, Tls
+from verify_server.access.signing import GatewayCredentials, TokenSigner
 
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
 LONG = SamplingParams(temperature=0, max_tokens=150)

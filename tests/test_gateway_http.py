@@ -14,10 +14,10 @@ from tests.fakes import continuation
 from tests.http_serving import CONFIG, HI, asking, said
 from tests.replicas import cluster
 from tests.system import until
+from verify_server.access.security import Tenants
 from verify_server.cluster.gateway_sequences import GatewaySequences
-from verify_server.http_front.fleet import GatewayView
-from verify_server.http_front.front import http_front
-from verify_server.security import Tenants
+from verify_server.front.fleet import GatewayView
+from verify_server.front.http_front import http_front
 
 TOKENS = Tenants((("secret-1", "alice"),))
 LONG = {**HI, "max_tokens": 150, "stream": True}

@@ -14,8 +14,8 @@ from tests.raw_wire import raw_stream
 from tests.replicas import cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, opened_at
 from tests.system import until
+from verify_server.access.security import Tenants
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLink
-from verify_server.security import Tenants
 
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
 LONG = SamplingParams(temperature=0, max_tokens=150)

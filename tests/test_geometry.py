@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from tests.tiny_models import random_model
-from verify_server.engine import geometry, loading, sdpa
 from verify_server.engine.base import Segment
-from verify_server.engine.packing import padded_rows
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch import geometry, loading, sdpa
+from verify_server.engine.torch.packing import padded_rows
+from verify_server.engine.torch.torch_engine import load
 
 MOST = 96
 

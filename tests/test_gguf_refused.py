@@ -18,10 +18,10 @@ from opensled.models.store import model_file
 from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
 from tests.tiny_drafts import TOKENIZER_JSON
 from tests.tiny_gguf import add_tokenizer, random_gguf, save
-from verify_server import served_model
-from verify_server.config import ServeConfig
-from verify_server.engine import gguf_model, torch_engine
 from verify_server.engine.base import Segment
+from verify_server.engine.torch import gguf_model, torch_engine
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round import loaded_model as served_model
 from verify_server.text.gguf_ends import ROLES, SPELLINGS, eos_ids
 
 LLAMA = Zoo()

@@ -14,11 +14,11 @@ import torch
 
 from opensled.models.gguf_file import read_head
 from tests.gguf_zoo import VOCABULARY, Zoo, llama_logits, quantize, write
-from verify_server.engine import gguf_model, loading
 from verify_server.engine.base import Segment
-from verify_server.engine.kv_memory import KVMemory
-from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.tested_model import FAST
+from verify_server.engine.torch import gguf_model, loading
+from verify_server.engine.torch.kv_memory import KVMemory
+from verify_server.engine.torch.packed_model import PackedModel
+from verify_server.engine.torch.tested_model import FAST
 
 TOKENS = tuple(random.Random(1).choices(range(1, VOCABULARY), k=40))
 # Root mean square of the difference of two ways to compute the logits, in units of the logits' spread.

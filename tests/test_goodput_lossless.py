@@ -37,9 +37,9 @@ from tests.mischief import (
 )
 from tests.system import CALM, Answer, ask, running, until
 from tests.test_lossless import IMPATIENT, STORM, Case, cases, check, factory
-from verify_server.acceptance.served import ServedRules
-from verify_server.engine.torch_engine import load
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.engine.torch.torch_engine import load
+from verify_server.rules.served import ServedRules
 
 WAIT = 0.05  # seconds, for a device of which nothing is known
 GOODPUT = make_policy("goodput", PolicyOptions(WAIT))

@@ -18,7 +18,7 @@ from benchmarks.gpu.replay import NO_ID, Recording, ServerReplay, prompt_of, wri
 from benchmarks.gpu.streams import Heard
 from hw_profiles import catalog
 from opensled.core.messages import SamplingParams
-from verify_server.drafting.base import Ask
+from verify_server.round.drafter import Ask
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ["facts", "kernels", "answers", "steps", "users", "profile"]

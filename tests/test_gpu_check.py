@@ -11,8 +11,8 @@ import torch
 
 from opensled.core.errors import UsageError
 from tests.tiny_models import random_model
-from verify_server.engine import loading
-from verify_server.engine.torch_engine import TorchEngine, load
+from verify_server.engine.torch import loading
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 from verify_server.gpu_check import command, equality, measurement, report, step_times
 from verify_server.gpu_check.config import SelftestConfig, numbers
 

@@ -15,7 +15,7 @@ from benchmarks.gpu.answer_texts import Draft, Writer, questions
 from benchmarks.gpu.checks import Check, run_checks
 from benchmarks.gpu.stage import Stage
 from opensled.models.store import model_path
-from verify_server.engine.torch_engine import TorchEngine, load
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 
 TINY = str(model_path("tiny"))
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def test_the_kernels_hold(stage) -> None:
 
 def test_kernels_that_differ_on_where_a_split_ends_are_wrong(stage, monkeypatch) -> None:
     pytest.importorskip("triton")
-    from verify_server.engine import triton_attention
+    from verify_server.engine.torch import triton_attention
 
     real = triton_attention.join_constants
     doubled = {"PLACES": 2 * triton_attention.SPLIT}
@@ -58,7 +58,7 @@ def test_kernels_that_differ_on_where_a_split_ends_are_wrong(stage, monkeypatch)
 
 def test_a_row_whose_last_bit_depends_on_its_step_is_found(stage, monkeypatch) -> None:
     pytest.importorskip("triton")
-    from verify_server.engine import triton_attention
+    from verify_server.engine.torch import triton_attention
 
     real = triton_attention.attend
 

@@ -34,11 +34,11 @@ from tests.handed_out import KEY, KITCHEN, WEIGHTS, hand_out, handed, manifest, 
 from tests.replicas import Cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
-from verify_server import service
-from verify_server.client_limits import ClientLimits, Rate
-from verify_server.config import ServeConfig
+from verify_server.access.client_limits import ClientLimits, Rate
+from verify_server.access.security import Tenants
+from verify_server.front import service
 from verify_server.handout import hand_out as module
-from verify_server.security import Tenants
+from verify_server.options.serve_config import ServeConfig
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
 MOST_MB = 60  # of growth under a flood

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from verify_server.heads.beam import likeliest_tree
-from verify_server.heads.collapse import ROOT, Trie, ranked
-from verify_server.heads.markov import NOT_DRAFTED, MarkovBias, greedy_chain
+from verify_server.drafting.heads.beam import likeliest_tree
+from verify_server.drafting.heads.collapse import ROOT, Trie, ranked
+from verify_server.drafting.heads.markov import NOT_DRAFTED, MarkovBias, greedy_chain
 
 PLACES, VOCABULARY = 3, 6
 

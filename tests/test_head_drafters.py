@@ -27,20 +27,20 @@ from opensled_training.heads.window_attention import WindowAttention
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText, OracleDrafter
 from tests.system import ask, running
-from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
-from verify_server.engine import torch_engine
-from verify_server.engine.selftest import attending_by
-from verify_server.engine.torch_engine import TorchEngine
-from verify_server.heads import HEADS, attach
-from verify_server.heads.base import Context, DraftHead, HeadShape
-from verify_server.heads.context import HeadContext
-from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
-from verify_server.heads.head_file import HeadFile, config_digest, load, save
-from verify_server.heads.target_parts import TargetParts
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.drafting.heads import HEADS, attach
+from verify_server.drafting.heads.base import Context, DraftHead, HeadShape
+from verify_server.drafting.heads.context import HeadContext
+from verify_server.drafting.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
+from verify_server.drafting.heads.head_file import HeadFile, config_digest, load, save
+from verify_server.drafting.heads.target_parts import TargetParts
+from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.selftest import attending_by
+from verify_server.engine.torch.torch_engine import TorchEngine
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 from verify_server.round.machine import StepMachine
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits
 
 DRAFTERS: dict[str, type[HeadDrafter]] = {
     "specformer": PlaceDrafter,

@@ -21,11 +21,9 @@ from torch import Tensor
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models.store import model_path
 from tests.fakes import FakeText
-from verify_server.config import ServeConfig
-from verify_server.engine import torch_engine
-from verify_server.heads import HEADS, attach
-from verify_server.heads.base import HeadShape
-from verify_server.heads.head_file import (
+from verify_server.drafting.heads import HEADS, attach
+from verify_server.drafting.heads.base import HeadShape
+from verify_server.drafting.heads.head_file import (
     ABOUT,
     DRAFT_IDS,
     GROUP,
@@ -37,7 +35,9 @@ from verify_server.heads.head_file import (
     load,
     save,
 )
-from verify_server.served_model import ServedModel
+from verify_server.engine.torch import torch_engine
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 SHAPE = HeadShape("specformer", (0, 1, 2), 24, 4, 2, 8, 40, 5, 11, 500.0, 3)
 IDS = np.array([2, 3, 5, 8, 9, 12, 20, 21, 30, 44, 60], np.int32)

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from opensled.core.errors import UnsupportedModel
 from opensled_training.heads.window_attention import WindowAttention
-from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.heads import HEADS
-from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
-from verify_server.heads.context import HeadContext
-from verify_server.heads.ctc import CtcHead
-from verify_server.heads.markov import MarkovBias, greedy_chain
-from verify_server.heads.specformer import SpecFormerHead
+from verify_server.drafting.heads import HEADS
+from verify_server.drafting.heads.base import Attention, Context, DraftHead, HeadShape
+from verify_server.drafting.heads.context import HeadContext
+from verify_server.drafting.heads.ctc import CtcHead
+from verify_server.drafting.heads.markov import MarkovBias, greedy_chain
+from verify_server.drafting.heads.specformer import SpecFormerHead
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 
 SHAPE = HeadShape("specformer", (0, 1, 2), 24, 4, 2, 8, 40, 5, 11)
 TEXT = 30  # rows of a window

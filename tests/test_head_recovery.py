@@ -16,7 +16,7 @@ from opensled_testbed.reference import Reference
 from tests.fakes import IMPATIENT, Weather
 from tests.system import ask, running
 from tests.test_head_drafters import DRAFTERS, FOUR, LONG, agree, beside, fresh_engine
-from verify_server.engine.kv_memory import BLOCK_SIZE
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 
 WARM = SamplingParams(temperature=0.8, max_tokens=12, seed=5, ignore_eos=True)
 

@@ -28,8 +28,8 @@ from opensled_training.heads.windows import Shard, save_shard
 from opensled_training.item import split_of
 from tests.test_head_training import around, drafts, heldout, pupil_of, saved, window
 from tests.test_head_training import target as target
-from verify_server.heads.collapse import ROOT, Trie
-from verify_server.heads.head_file import load
+from verify_server.drafting.heads.collapse import ROOT, Trie
+from verify_server.drafting.heads.head_file import load
 from verify_server.text.gguf_text import GgufText
 
 PLAN = Plan("hard", epochs=4, read=64, starts=8, warming=3, measure_steps=5)

@@ -25,7 +25,7 @@ from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.pupil import Pupil, new_pupil
 from opensled_training.heads.trainer import Plan, Trainer
 from opensled_training.heads.windows import TOP, Shard, Window, read_shard, save_shard
-from verify_server.heads.collapse import best_chain, best_trie
+from verify_server.drafting.heads.collapse import best_chain, best_trie
 
 VOCABULARY, END, LENGTH = 90, 7, 4
 CYCLE = (11, 30, 12, 55, 41, 80, 23)

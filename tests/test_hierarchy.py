@@ -28,7 +28,7 @@ from tests.system import CALM, ask, until
 from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
 from tests.three_tiers import IMPATIENT, relaying, tiers
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
 
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
 GREEDY = SamplingParams(temperature=0, max_tokens=40)

@@ -22,8 +22,8 @@ from relay.uplink import Upstream
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import first_reply, linked, serving
 from tests.system import ask, until
-from verify_server.security import TenantLimits, Tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 PROMPT = [3, 1, 4]

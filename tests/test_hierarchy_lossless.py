@@ -9,7 +9,7 @@ from tests.fakes import Weather
 from tests.system import ask
 from tests.test_lossless import STORM, cases, check, factory
 from tests.three_tiers import IMPATIENT, tiers
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch.torch_engine import load
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation
 from tests.system import FOREVER, ask, running, until
-from verify_server.outbox import MAX_UNREAD
+from verify_server.round.outbox import MAX_UNREAD
 
 PROMPT, LENGTH = (3, 1, 4), 60
 EXPECTED = tuple(continuation(PROMPT, LENGTH))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from cryptography import x509
 
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 from verify_server.pairing import home as home_module
 from verify_server.pairing.home import Home
 from verify_server.pairing.upkeep import home_kept

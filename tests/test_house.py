@@ -12,7 +12,7 @@ from benchmarks import house
 from benchmarks.house_source import SourceTree, branches, checkout
 from opensled.cli.config import options
 from opensled.core.errors import UsageError
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 
 OPTIONS = """
     from opensled.cli.config import option
@@ -33,7 +33,7 @@ MINI = {
     "opensled/shared.py": "from opensled.base import Shared as Shared\n",
     "opensled/wire/codec.py": "",
     "opensled/handout/draft_codec.py": "",
-    "verify_server/config.py": OPTIONS,
+    "verify_server/options/serve_config.py": OPTIONS,
     "verify_server/kv/__init__.py": "",
     "verify_server/kv/pool.py": "class Pool:\n    size: int\nclass _Private: ...\n",
     "scheduler/plan.py": """

@@ -20,12 +20,12 @@ from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, sa
 from tests.scraping import samples
 from tests.serving import GREEDY, finish, linked
 from tests.system import until
-from verify_server import command
-from verify_server.command import clients
-from verify_server.config import ServeConfig
-from verify_server.security import TenantLimits, Tenants
-from verify_server.server_metrics import metrics
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.server_metrics import metrics
+from verify_server.options.serve_config import ServeConfig
+from verify_server.start import command
+from verify_server.start.command import clients
 
 TWO = Tenants((("token-a", "a"), ("token-b", "b")), default=TenantLimits(max_sessions=2))
 LONG = {**HI, "max_tokens": 3000, "stream": True}

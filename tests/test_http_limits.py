@@ -12,8 +12,8 @@ import pytest
 
 from tests.http_serving import HI, asking, fake_engine, http_serving, said
 from tests.system import until
-from verify_server.client_limits import ClientLimits, Rate
-from verify_server.session_manager import SessionLimits
+from verify_server.access.client_limits import ClientLimits, Rate
+from verify_server.admission.session_manager import SessionLimits
 
 QUICK = ClientLimits(first_s=0.3, farewell_s=0.2)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"

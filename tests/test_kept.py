@@ -22,18 +22,18 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, running, until
 from tests.test_kept_store import WORDS, text
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.command import _tenants
-from verify_server.config import ServeConfig
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.engine import ENGINES
+from verify_server.front.server_metrics import metrics
 from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.kept.keeper import TextKeeper
 from verify_server.kept.kept_store import KeptStore
 from verify_server.kept.kept_text import TOP, KeptText
+from verify_server.options.serve_config import ServeConfig
 from verify_server.riders.kept_text import MOST_TOKENS, LikeliestReading, TextTrace
-from verify_server.security import TenantLimits, Tenants
-from verify_server.server_metrics import metrics
-from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.rules.base import AcceptanceResult
+from verify_server.start.command import _tenants
 
 AGREED = Tenants(
     (("token-a", "a"), ("token-b", "b")), limits={"a": TenantLimits(keep=1), "b": TenantLimits(keep=0)}

@@ -20,9 +20,9 @@ from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until
 from tests.test_kept import AGREED, StuckStore, keeping
 from tests.test_kept_store import text
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.kept.keeper import WAITING, TextKeeper
 from verify_server.kept.kept_store import ROOM, KeptStore
-from verify_server.session_manager import SessionLimits
 
 QUOTA = 12_000  # bytes; a text of these answers has about 800
 FLOODING = 8  # streams at the same time

@@ -14,10 +14,10 @@ from torch import nn
 from opensled.core.errors import SelfTestFailed
 from opensled.models import remembered
 from tests.tiny_models import random_model
-from verify_server.engine import geometry, known_geometry, loading, sdpa, selftest, short_model
 from verify_server.engine.base import Segment
-from verify_server.engine.packing import Attend, Geometry
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch import geometry, known_geometry, loading, sdpa, selftest, short_model
+from verify_server.engine.torch.packing import Attend, Geometry
+from verify_server.engine.torch.torch_engine import load
 
 MOST = 96
 

@@ -27,8 +27,8 @@ from tests.manifests import (
     write_access,
 )
 from tests.system import until
-from verify_server.config import ServeConfig
-from verify_server.draining import longest_end
+from verify_server.front.draining import longest_end
+from verify_server.options.serve_config import ServeConfig
 
 SCHEMA = json.loads((FOLDER / "schema.json").read_text())
 LABELS = {"app.kubernetes.io/name": "opensled"}

@@ -12,9 +12,9 @@ from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.rounds import end, looping
 from tests.sessions import made
 from verify_server.kv.blocks import BlockTable
-from verify_server.offers.offer import DraftLimits
-from verify_server.session import Session
-from verify_server.step import run_step
+from verify_server.round.offer import DraftLimits
+from verify_server.round.session import Session
+from verify_server.round.step import run_step
 
 PROMPTS = ([3] * 30, [7] * 30)
 POOL = {"num_blocks": 10, "block_size": 4}  # one of the two and a little

@@ -15,9 +15,9 @@ from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from tests.fakes import FakeEngine
 from tests.serving import finish, linked, serving
-from verify_server.costs import MEASURE_S, measured
-from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment
+from verify_server.engine.costs import MEASURE_S, measured
+from verify_server.engine.torch import torch_engine
 
 
 def segments(rng, block_size, room=512):

@@ -15,7 +15,7 @@ from edge_client.link.link_errors import explain
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.serving import linked, serving
-from verify_server.security import Tls
+from verify_server.access.security import Tls
 
 
 async def words_of(address, **options):

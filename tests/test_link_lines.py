@@ -17,7 +17,7 @@ from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked, serving
 from tests.system import until
-from verify_server.security import Tenants, Tls
+from verify_server.access.security import Tenants, Tls
 
 EXPECTED = tuple(continuation(PROMPT, GREEDY.max_tokens))
 TOKENS = Tenants((("secret-1", "alice"),))

@@ -18,9 +18,9 @@ from opensled.core.errors import Unreachable
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
-from verify_server import service
-from verify_server.client_limits import ClientLimits
-from verify_server.session_stream import CLOSE_SECONDS
+from verify_server.access.client_limits import ClientLimits
+from verify_server.front import service
+from verify_server.front.session_stream import CLOSE_SECONDS
 
 SERVED = service.options(ClientLimits())
 

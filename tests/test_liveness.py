@@ -26,11 +26,11 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.raw_wire import METHOD
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
-from verify_server import service
-from verify_server.client_limits import ClientLimits
-from verify_server.outbox import MAX_UNREAD, Outbox
-from verify_server.session_manager import SessionLimits
-from verify_server.session_stream import _read, serve_stream
+from verify_server.access.client_limits import ClientLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front import service
+from verify_server.front.session_stream import _read, serve_stream
+from verify_server.round.outbox import MAX_UNREAD, Outbox
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 PROMPT = (3, 1, 4)

@@ -18,11 +18,11 @@ from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
-from verify_server.engine import llamacpp
 from verify_server.engine.base import Segment
-from verify_server.engine.llama_batch import LlamaPiece
-from verify_server.engine.llama_cache import CacheFull, LlamaCache
-from verify_server.engine.llamacpp import LlamaCppEngine
+from verify_server.engine.llamacpp import llama_engine as llamacpp
+from verify_server.engine.llamacpp.llama_batch import LlamaPiece
+from verify_server.engine.llamacpp.llama_cache import CacheFull, LlamaCache
+from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 
 KEY = b"a secret of this test"

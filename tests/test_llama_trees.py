@@ -19,13 +19,14 @@ from opensled.models.step_threads import StepThreads
 from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
 from tests.tiny_gguf import VOCABULARY, random_gguf
 from tests.tree_drafts import grown, paths, tree
-from verify_server.engine import llama_batch, llamacpp
 from verify_server.engine.base import Segment
-from verify_server.engine.llama_batch import LlamaPiece
-from verify_server.engine.llama_cache import LlamaCache
-from verify_server.engine.llamacpp import BRANCHES, LlamaCppEngine
+from verify_server.engine.llamacpp import llama_batch
+from verify_server.engine.llamacpp import llama_engine as llamacpp
+from verify_server.engine.llamacpp.llama_batch import LlamaPiece
+from verify_server.engine.llamacpp.llama_cache import LlamaCache
+from verify_server.engine.llamacpp.llama_engine import BRANCHES, LlamaCppEngine
+from verify_server.engine.trees import depth_first, path_to, without_twins
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
-from verify_server.trees import depth_first, path_to, without_twins
 
 MOST = 20  # tokens of a tree
 

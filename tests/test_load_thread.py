@@ -12,7 +12,7 @@ from opensled.process.load_thread import in_thread_that_ends
 # that has ended takes a moment to leave the kernel's list.
 LOADS_TWICE = """
 import os, sys, time
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 from verify_server.engine import ENGINES
 
 def loaded(threads):

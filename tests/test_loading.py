@@ -22,7 +22,7 @@ from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import Loading, Unreachable
 from opensled_testbed.processes import Process, free_port
 from tests.slow_start import DONE, PIPE
-from verify_server import service
+from verify_server.front import service
 
 PATIENCE = 60.0
 FAKE = ("--engine", "tests.slow_start:load")

@@ -123,7 +123,7 @@ def test_levels_are_ours_and_libraries_stay_at_warnings(capsys, level, seen):
 def test_transformers_speaks_through_our_handler(capsys):
     from transformers.utils.logging import get_logger
 
-    from verify_server.engine import loading  # noqa: F401  sets it so
+    from verify_server.engine.torch import loading  # noqa: F401  sets it so
 
     logs.configure(as_json=True)
     get_logger("transformers.anything").warning("theirs")

@@ -25,13 +25,13 @@ from opensled_testbed.reference import Reference, Sampling, key_of_seed
 from scheduler.fcfs import Fcfs
 from tests.fakes import Weather
 from tests.system import FOREVER, ask, running
-from verify_server.acceptance.base import decided
-from verify_server.acceptance.fly import Fly
-from verify_server.acceptance.pad import Pad
-from verify_server.acceptance.pivots import PivotClassifier
-from verify_server.acceptance.served import ServedRule, ServedRules
-from verify_server.engine.torch_engine import load
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.engine.torch.torch_engine import load
+from verify_server.rules.base import decided
+from verify_server.rules.fly import Fly
+from verify_server.rules.pad import Pad
+from verify_server.rules.pivots import PivotClassifier
+from verify_server.rules.served import ServedRule, ServedRules
 
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.1, seed=5)
 IMPATIENT = RetryPolicy(silence=0.4, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)

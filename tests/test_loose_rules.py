@@ -24,13 +24,13 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, Weather, continuation
 from tests.gated_target import SlowEngine
 from tests.system import FOREVER, ask, running
-from verify_server.acceptance.base import AcceptanceRule
-from verify_server.acceptance.consent import require_rule
-from verify_server.acceptance.loose import LooseRule
-from verify_server.acceptance.served import ServedRule, ServedRules
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.drafting.model import ServerModel
-from verify_server.security import TenantLimits, Tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.rules.base import AcceptanceRule
+from verify_server.rules.consent import require_rule
+from verify_server.rules.loose import LooseRule
+from verify_server.rules.served import ServedRule, ServedRules
 
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=4)
 IMPATIENT = RetryPolicy(silence=0.05, first_retry=0.001, slowest_retry=0.01, first_open=60.0, give_up=60.0)

@@ -22,9 +22,9 @@ from opensled_testbed.dual_trigger import DualTrigger
 from opensled_testbed.reference import Reference, Sampling
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
-from verify_server.acceptance.served import ServedRules
-from verify_server.engine.torch_engine import load
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.engine.torch.torch_engine import load
+from verify_server.rules.served import ServedRules
 
 MODEL_DRAFTERS = ("llamacpp", "onnx")
 ALL_DRAFTERS = ("none", "lookup", *MODEL_DRAFTERS)

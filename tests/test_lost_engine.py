@@ -13,8 +13,8 @@ from opensled.core.errors import EngineLost
 from opensled.core.messages import DraftToken
 from tests.fakes import FakeEngine
 from tests.test_kv_pressure import PARAMS, Pressed
-from verify_server import step
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck
+from verify_server.round import step
+from verify_server.rules.base import AcceptanceResult, DraftCheck
 
 PATIENCE = 20.0
 

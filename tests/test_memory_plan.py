@@ -18,7 +18,6 @@ from opensled.core.errors import UnsupportedModel, UsageError
 from opensled.models.store import model_file, model_path
 from tests.hypothesis_profiles import tried
 from tests.tiny_models import random_model
-from verify_server.engine import loading, memory_facts, torch_engine
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import (
     GIB,
@@ -31,6 +30,7 @@ from verify_server.engine.memory_plan import (
     plan_memory,
     stored_in,
 )
+from verify_server.engine.torch import loading, memory_facts, torch_engine
 
 # Llama 3.1 8B in bfloat16 on one card of 24 GiB, of which something is taken.
 LLAMA = Demand(weights=int(14.96 * GIB), kv_token=131_072, graphs=GIB, scratch=GIB // 4)

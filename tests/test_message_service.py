@@ -16,8 +16,8 @@ from tests.http_serving import asking, fake_engine, http_serving
 from tests.serving import first_reply, linked
 from tests.test_http_front import TWO, words
 from tests.three_tiers import IMPATIENT, tiers
-from verify_server.security import TenantLimits, Tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
 
 HI = (ChatMessage("user", "Hi"),)
 LENGTH = len("Hi")  # tokens: the fake text has one for each byte

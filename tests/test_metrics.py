@@ -20,9 +20,9 @@ from tests.outages import LONG, device_that_loses
 from tests.scraping import SPEC, samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, running, until
-from verify_server.security import Tenants
-from verify_server.server_metrics import metrics as server_metrics
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.server_metrics import metrics as server_metrics
 
 
 def test_histograms_count_bounds_as_prometheus_does():

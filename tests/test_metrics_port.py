@@ -25,7 +25,7 @@ from tests.devices import device_on, read
 from tests.foreign_hosts import FOREIGN_HOSTS
 from tests.scraping import SPEC, samples, scrape
 from tests.serving import serving
-from verify_server.server_metrics import metrics as server_metrics
+from verify_server.front.server_metrics import metrics as server_metrics
 
 ROOT = Path(__file__).parents[1]
 REPEATING = "9:;9:;9:;"  # what tests/fake_target.py goes on with, so that looking back finds drafts

@@ -16,8 +16,8 @@ from tests.serving import GREEDY, PROMPT, finish, first_reply, linked
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.server_metrics import metrics as server_metrics
-from verify_server.server_metrics import waiting
+from verify_server.front.server_metrics import metrics as server_metrics
+from verify_server.front.server_metrics import waiting
 
 POOL = {"num_blocks": 40, "block_size": 4}
 

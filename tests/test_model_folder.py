@@ -13,7 +13,7 @@ from opensled.core.messages import ChatMessage
 from opensled.models.store import model_path
 from tests.test_widened import source as source
 from tests.test_widened import stored as stored
-from verify_server.engine import loading
+from verify_server.engine.torch import loading
 from verify_server.engine.vllm import model_folder
 from verify_server.engine.vllm.model_folder import folder_of
 from verify_server.text.gguf_text import GgufText

@@ -6,7 +6,7 @@ import pytest
 
 from opensled.core.errors import UsageError
 from tests.fake_backend import FakeBackend, call
-from verify_server.config import model_names
+from verify_server.options.serve_config import model_names
 
 ALIASES = {"aliases": ("gpt-4o", "Home/Chat")}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

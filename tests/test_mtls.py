@@ -23,10 +23,10 @@ from opensled_testbed.credentials import LIFETIME, Authority, fleet_flags
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.fakes import FakeEngine, continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
-from verify_server.command import serve
-from verify_server.config import ServeConfig
+from verify_server.access.security import Tenants, Tls, read_tenants, read_tls
+from verify_server.options.serve_config import ServeConfig
 from verify_server.pairing.authority import _builder
-from verify_server.security import Tenants, Tls, read_tenants, read_tls
+from verify_server.start.command import serve
 
 LONG_AGO = {"not_before": datetime(2020, 1, 1), "not_after": datetime(2020, 2, 1)}
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 import verify_server.kv.prefix
-import verify_server.sequence
-import verify_server.session
+import verify_server.round.sequence
+import verify_server.round.session
 from opensled.core.messages import DraftBlock
 from opensled.core.noise import gumbel, hash_bits
 from opensled.core.protocol import Truth, common_prefix, cut
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.offers.offer import Offer
-from verify_server.session import Session
+from verify_server.round.offer import Offer
+from verify_server.round.session import Session
+from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.match import Match
 
 
 def accept_with(change):
@@ -167,11 +167,11 @@ MUTANTS = {
         Match, "decide", accept_any_match, test_session.test_a_match_after_a_mismatch_does_not_stand
     ),
     "a stale draft is not recognised": Mutant(
-        verify_server.sequence, "rebase", rebase_blindly,
+        verify_server.round.sequence, "rebase", rebase_blindly,
         test_session.test_a_stale_draft_is_answered_with_the_truth_and_no_computation,
     ),
     "a late draft is verified at the wrong position": Mutant(
-        verify_server.sequence, "rebase", rebase_in_place,
+        verify_server.round.sequence, "rebase", rebase_in_place,
         test_session.test_a_draft_that_arrives_late_keeps_what_is_still_right,
     ),
     "a disagreement is spliced": Mutant(
@@ -181,10 +181,10 @@ MUTANTS = {
         Truth, "extend", extend_twice, test_protocol.test_truth_takes_only_what_is_new
     ),
     "an end inside a draft is overlooked": Mutant(
-        verify_server.sequence, "cut", cut_by_length_only, test_session.test_eos_inside_a_draft_ends_the_sequence
+        verify_server.round.sequence, "cut", cut_by_length_only, test_session.test_eos_inside_a_draft_ends_the_sequence
     ),
     "one token too many": Mutant(
-        verify_server.sequence, "cut", cut_one_late,
+        verify_server.round.sequence, "cut", cut_one_late,
         test_session.test_max_tokens_inside_a_draft_wastes_no_position, (3,),
     ),
     "KV of rejected tokens counts as computed": Mutant(

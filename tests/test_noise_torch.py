@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensled.core import noise
-from verify_server.engine import torch_noise
+from verify_server.engine.torch import torch_noise
 
 
 def seeds(key, position, rows=1):

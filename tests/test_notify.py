@@ -12,7 +12,7 @@ import pytest
 from http_api.server import CLOSING, GRACE
 from opensled.process import notify
 from opensled_testbed.processes import Process
-from verify_server.draining import longest_end
+from verify_server.front.draining import longest_end
 
 
 class Manager:

@@ -16,8 +16,8 @@ from opensled.core import errors
 from tests.observability import dashboard
 from tests.observability.dashboard import ROOT
 from tests.observability.names import ALERTS, OF_PROMETHEUS, RULES, grouped, series, used
-from verify_server import client_limits
-from verify_server.server_metrics import REASONS
+from verify_server.access import client_limits
+from verify_server.front.server_metrics import REASONS
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 BOARD = dashboard.read()

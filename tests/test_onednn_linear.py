@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from tests.tiny_models import random_model
-from verify_server.engine import loading, onednn_linear
-from verify_server.engine.onednn_linear import OneDNNLinear, reorder
-from verify_server.engine.selftest import attending_by
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch import loading, onednn_linear
+from verify_server.engine.torch.onednn_linear import OneDNNLinear, reorder
+from verify_server.engine.torch.selftest import attending_by
+from verify_server.engine.torch.torch_engine import load
 
 WITHOUT = "oneDNN has no kernels in bfloat16 for this processor"
 supported = pytest.mark.skipif(not onednn_linear._is_supported(), reason=WITHOUT)

@@ -20,13 +20,13 @@ from tests.serving import GREEDY, linked
 from tests.system import ask
 from tests.test_http_front import TWO, of_tenants
 from tests.test_http_limits import raw
-from verify_server.client_limits import ClientLimits, Rate
-from verify_server.clients import GUESS_S
+from verify_server.access.client_limits import ClientLimits, Rate
+from verify_server.access.clients import GUESS_S
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.cluster.gateway_sequences import GatewaySequences
-from verify_server.http_front.fleet import GatewayView
-from verify_server.http_front.front import http_front
-from verify_server.http_front.operators import Operators, operators
+from verify_server.front.fleet import GatewayView
+from verify_server.front.http_front import http_front
+from verify_server.front.operators import Operators, operators
 
 KITCHEN = {"tenant": "local", "device": "kitchen", "drafting": False}
 BEYOND = {"host": "192.0.2.1:8411"}

@@ -19,13 +19,13 @@ from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
 from tests.test_tenants import CountingText
 from tests.views import viewed
-from verify_server.admission_controller import AdmissionController
-from verify_server.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime, RetryQueue
+from verify_server.access.security import Tenants
+from verify_server.admission.admission_controller import AdmissionController
+from verify_server.admission.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime, RetryQueue
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
-from verify_server.offers.budget import Quotas
-from verify_server.security import Tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.round.budget import Quotas
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 # Steps of 10 ms for up to 10 sessions, then a millisecond for each.

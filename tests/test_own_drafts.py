@@ -18,9 +18,9 @@ from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
-from verify_server.drafting.base import Proposal
-from verify_server.offers.server import ServerDrafts
-from verify_server.trees import confidences, likeliest_first, together, tried
+from verify_server.engine.trees import confidences, likeliest_first, together, tried
+from verify_server.round.drafter import Proposal
+from verify_server.round.server_source import ServerDrafts
 
 CHEAP = DraftingCost(1e-3, 0.0, 1e-5)  # beside a step of 30 ms
 DEAR = DraftingCost(0.1, 0.0, 1e-5)  # a token costs three steps

@@ -17,12 +17,12 @@ from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, next_token
 from tests.test_server_drafters import EXPECTED, counted, engine
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
-from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
-from verify_server.offers.offer import NO_DRAFT, DraftLimits
-from verify_server.offers.server import ServerDrafts
-from verify_server.trees import path_to, together
+from verify_server.engine.trees import path_to, together
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.offer import NO_DRAFT, DraftLimits
+from verify_server.round.server_source import ServerDrafts
 
 EIGHT = Fcfs(float("inf"), 8)
 

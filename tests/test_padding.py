@@ -44,8 +44,8 @@ from tests.devices import device_on, read
 from tests.fakes import OracleDrafter, continuation
 from tests.replicas import cluster
 from tests.serving import PROMPT, linked, serving
-from verify_server import byte_stream
-from verify_server.session_manager import SessionLimits
+from verify_server.access import byte_stream
+from verify_server.admission.session_manager import SessionLimits
 
 WIDE = 151_935  # an id of a large vocabulary: three bytes on the wire
 LONG = SamplingParams(temperature=0, max_tokens=40)

@@ -26,10 +26,10 @@ from tests.serving import finish, linked
 from tests.system import until
 from tests.test_http_front import words
 from tests.test_http_limits import raw
-from verify_server.client_limits import ClientLimits
-from verify_server.http_front.fleet import MOST_ROWS
-from verify_server.offers.budget import MOST_DEVICES
-from verify_server.session_manager import SessionLimits
+from verify_server.access.client_limits import ClientLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.fleet import MOST_ROWS
+from verify_server.round.budget import MOST_DEVICES
 
 WATCH = f"GET {EVENTS} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
 FLOOD = 300  # connections

@@ -20,9 +20,9 @@ from tests.http_serving import CONFIG, http_serving
 from tests.page_world import quick_looks
 from tests.serving import linked
 from tests.system import ask
-from verify_server.http_front.fleet import FleetView
-from verify_server.http_front.operators import Operators
-from verify_server.offers.budget import DraftBudget
+from verify_server.front.fleet import FleetView
+from verify_server.front.operators import Operators
+from verify_server.round.budget import DraftBudget
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.gpu.attention_cases import TOLERANCE, Shape, Step, error, full_tree, random_step
 from tests.hypothesis_profiles import tried
-from verify_server.engine.attention import backend_of
+from verify_server.engine.torch.attention import backend_of
 
 STEPS = st.builds(random_step, st.integers(0, 2**32))
 

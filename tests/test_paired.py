@@ -24,7 +24,7 @@ from opensled.cli.main import main, parse_flags
 from opensled.core.errors import UsageError
 from opensled.core.registry import remedy
 from tests.certificates import AUTHORITY, written
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
 
 SERVER = "hub.local:7411"
 VERBS = {

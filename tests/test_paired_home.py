@@ -21,15 +21,15 @@ from opensled.core.messages import Open
 from opensled.process.watched_file import CHECK_SECONDS, Watched
 from tests.certificates import AUTHORITY, HERE, issued
 from tests.serving import GREEDY, PROMPT, first_reply, linked, serving
-from verify_server import security
-from verify_server.config import ServeConfig
-from verify_server.offers.budget import Quotas
+from verify_server.access import security
+from verify_server.access.security import TenantLimits, read_tls, watched_tenants
+from verify_server.options.serve_config import ServeConfig
 from verify_server.pairing import home as home_module
 from verify_server.pairing.authority import names_in, read_certificate
 from verify_server.pairing.command import with_home
 from verify_server.pairing.devices import add_device, paired_devices, revoke_device
 from verify_server.pairing.home import Home
-from verify_server.security import TenantLimits, read_tls, watched_tenants
+from verify_server.round.budget import Quotas
 
 
 @pytest.fixture

@@ -30,11 +30,11 @@ from tests.serving import linked, serving
 from tests.system import CALM, FOREVER, ask, running
 from tests.table_target import TableDrafter, TableEngine, TreeDrafter, logits_after, reference
 from tests.test_scores import Grouped
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.engine.torch_scores import TorchScores
-from verify_server.sequence import Sequence
-from verify_server.session_manager import SessionLimits
+from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.round.sequence import Sequence
 
 CASES = (
     {"temperature": 0.0, "repetition_penalty": 1.6},

@@ -22,8 +22,8 @@ from opensled.core.noise import noise_key
 from opensled.models.store import heldout_path, model_path
 from opensled_testbed.reference import Reference, Sampling
 from tests.system import CALM, ask, running
-from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
+from verify_server.options.serve_config import ServeConfig
 
 PLAIN = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 CASES = (

@@ -17,10 +17,12 @@ from opensled.core.errors import InvalidRequest, NotFound, UnsupportedModel, Voc
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.models.store import bundled_folder
 from tests.rule_contract import KEY, POSITION, VOCABULARY, decide_alone
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck
-from verify_server.acceptance.match import Match
-from verify_server.acceptance.pad import Pad
-from verify_server.acceptance.pivots import (
+from verify_server.engine.base import SampleRequest
+from verify_server.engine.numpy_scores import NumpyScores
+from verify_server.rules.base import AcceptanceResult, DraftCheck
+from verify_server.rules.match import Match
+from verify_server.rules.pad import Pad
+from verify_server.rules.pivots import (
     ABOUT,
     WEIGHT_NAMES,
     WEIGHTS,
@@ -30,8 +32,6 @@ from verify_server.acceptance.pivots import (
     require_target,
     save,
 )
-from verify_server.engine.base import SampleRequest
-from verify_server.engine.numpy_scores import NumpyScores
 
 SIZE, STATE, FACTS, INNER = 6, 4, 3, 5
 SHAPES = {

@@ -14,9 +14,9 @@ from opensled.core.messages import Open, SamplingParams
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.kv.prefix import prefix_keys
-from verify_server.security import TenantLimits, Tenants
-from verify_server.session_manager import SessionLimits
 
 KEY = b"a secret of this test"
 PROMPT = [1 + number % 40 for number in range(30)]

@@ -14,8 +14,8 @@ from opensled.core.messages import SamplingParams
 from opensled.models.store import heldout_path, model_path
 from tests.system import ask, running
 from tests.test_lossless import factory, reference
-from verify_server.engine.torch_engine import TorchEngine, load
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 
 FEW_BLOCKS = 14  # of 16 tokens
 ALIKE = 6  # sessions with the very same prompt

@@ -27,7 +27,7 @@ from tests.devices import device_on, read
 from tests.fake_backend import FakeBackend
 from tests.serving import serving
 from tests.system import until
-from verify_server.security import TenantLimits, watched_tenants
+from verify_server.access.security import TenantLimits, watched_tenants
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from tests.serving import serving
 from tests.slow_start import DONE, PIPE
 from tests.system import until
 from tests.test_gateway_http import api, until_ready
-from verify_server.security import Tenants, Tls
+from verify_server.access.security import Tenants, Tls
 
 EXAMPLE = Metric("example", "An example.", lambda: 7)
 PATHS = (LIVE, "/health", *READY)

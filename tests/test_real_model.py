@@ -19,7 +19,7 @@ from edge_client.lengths.fixed import FixedLength
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models.store import FETCHABLE, fetched_folder
 from tests.system import ask, running
-from verify_server.engine.torch_engine import TorchEngine, load
+from verify_server.engine.torch.torch_engine import TorchEngine, load
 from verify_server.text.gguf_text import GgufText
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).

@@ -22,17 +22,17 @@ from tests.guiding import tiny
 from tests.rounds import looping, one_step
 from tests.sessions import made
 from tests.system import ask, running
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.decide import ChunkRows, decide
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.answer_logprobs import AnswerLogprobs, LogprobsReading
-from verify_server.riders.base import DecideAgain, Rider
 from verify_server.riders.guide import GuideMasks
 from verify_server.riders.kept_text import LikeliestReading, TextTrace
 from verify_server.riders.prompt_logprobs import PromptLogprobs, PromptReading
-from verify_server.session import Session
-from verify_server.step import question_of, run_step
+from verify_server.round.rider import DecideAgain, Rider
+from verify_server.round.session import Session
+from verify_server.round.step import question_of, run_step
+from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.decide import ChunkRows, decide
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = (3, 1, 4, 1, 5)
@@ -169,11 +169,11 @@ def test_who_asks_for_nothing_has_none():
 
 ELSEWHERE = """
 import pickle, sys
-from verify_server.acceptance.decide import decide
+from verify_server.rules.decide import decide
 from verify_server.engine.numpy_scores import NumpyScores
 questions, logits = pickle.load(sys.stdin.buffer)
 pickle.dump(decide(questions, NumpyScores(logits)), sys.stdout.buffer)
-assert "verify_server.session" not in sys.modules, "no session is needed"
+assert "verify_server.round.session" not in sys.modules, "no session is needed"
 """
 
 

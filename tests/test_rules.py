@@ -13,14 +13,14 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.gated_target import SlowEngine
 from tests.rule_contract import KEY, POSITION, VOCABULARY, Rows, RuleContract, item
 from tests.system import ask, running
-from verify_server.acceptance import RULES
-from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck
-from verify_server.acceptance.match import Match
-from verify_server.acceptance.served import ServedRules
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.session_manager import SessionLimits
-from verify_server.step import run_step
+from verify_server.round.step import run_step
+from verify_server.rules import RULES
+from verify_server.rules.base import AcceptanceResult, AcceptanceRule, DraftCheck
+from verify_server.rules.match import Match
+from verify_server.rules.served import ServedRules
 
 for name in RULES.names():
     globals()[f"Test_{name}"] = type(f"Test_{name}", (RuleContract,), {"name": name})

@@ -16,7 +16,7 @@ from tests.test_scores import Grouped
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.engine.row_sampling import BLOCK, contenders
-from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.torch.torch_scores import TorchScores
 
 VOCABULARIES = (1, 2, 63, 64, 1000, 5000, BLOCK, BLOCK + 1, 49_152)
 PARAMS = st.builds(

@@ -10,7 +10,7 @@ from opensled.core.messages import SamplingParams, SparseDistribution
 from tests.scores_contract import KEY, ScoresContract, packed, sampling_cases
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.torch.torch_scores import TorchScores
 
 
 class TestTorchScores(ScoresContract):

@@ -18,8 +18,8 @@ from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
 from opensled.net.probes import Probes
 from opensled_testbed.processes import Process
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
-from verify_server.config import ServeConfig
-from verify_server.start_ports import scraping
+from verify_server.options.serve_config import ServeConfig
+from verify_server.start.start_ports import scraping
 
 EXAMPLE = Metric("example", "An example.", lambda: 7)
 KEY = "operators-key-1"

@@ -16,10 +16,10 @@ from opensled.core.files import read_secret
 from opensled.core.messages import Open
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
-from verify_server import service
-from verify_server.command import serve
-from verify_server.config import ServeConfig
-from verify_server.security import Tenants, read_tenants, read_tls, require_safe_listen
+from verify_server.access.security import Tenants, read_tenants, read_tls, require_safe_listen
+from verify_server.front import service
+from verify_server.options.serve_config import ServeConfig
+from verify_server.start.command import serve
 
 
 def test_a_valid_token_admits_and_nothing_else_does(tmp_path):

@@ -9,7 +9,7 @@ from opensled.core.messages import DraftBlock, DraftToken
 from opensled.core.protocol import EndRules
 from scheduler.plan import Slice
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.sequence import Sequence
+from verify_server.round.sequence import Sequence
 
 PROMPT = list(range(1, 10))  # two full blocks of four, and one token
 ENDS = EndRules(frozenset({0}), frozenset(), 30)

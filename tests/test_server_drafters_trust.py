@@ -18,11 +18,11 @@ from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.system import ask, running
 from verify_server.drafting import cacheback
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
-from verify_server.served_model import ServedModel
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 
 PROMPTS = [[id, 2, 3] for id in range(1, 5)]
 EXPECTED = [tuple(continuation(prompt, 40)) for prompt in PROMPTS]

@@ -19,8 +19,8 @@ from opensled.service import unit_text
 from opensled.service.config import SERVICES
 from opensled.service.service_flags import checked
 from opensled.service.unit_text import UNITS, Facts, drop_ins, facts_of, quoted, unit
-from verify_server.config import ServeConfig
-from verify_server.draining import longest_end
+from verify_server.front.draining import longest_end
+from verify_server.options.serve_config import ServeConfig
 
 needs_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,

@@ -10,9 +10,9 @@ from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
 from tests.sessions import made
 from tests.system import read_now
-from verify_server.acceptance.base import AcceptanceResult
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.step import run_step
+from verify_server.round.step import run_step
+from verify_server.rules.base import AcceptanceResult
 
 PROMPT = [3, 1, 4, 1, 5]
 

@@ -16,8 +16,8 @@ from opensled.models.store import model_path
 from opensled_testbed.reference import Sampling
 from tests.system import ask, running
 from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.riders.guide import GuideMasks
-from verify_server.session_manager import SessionLimits
 from verify_server.text.guide import GuideCompiler
 from verify_server.text.hf_text import HFText
 

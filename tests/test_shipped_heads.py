@@ -18,11 +18,11 @@ from opensled_training.heads.smaller import shrink
 from opensled_training.heldout import read_heldout
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
-from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.heads import head_file
-from verify_server.heads.head_file import ABOUT, WEIGHTS
-from verify_server.served_model import ServedModel, load
+from verify_server.drafting.heads import head_file
+from verify_server.drafting.heads.head_file import ABOUT, WEIGHTS
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel, load
 
 MEGABYTE = 1e6
 HEADS = sorted(path.parent for path in (bundled_folder() / "_heads").glob("*/" + ABOUT))

@@ -38,15 +38,15 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests.emulated import cost
 from tests.made_traces import made
-from verify_server.acceptance.base import decided
-from verify_server.acceptance.match import Match
-from verify_server.drafting.base import Ask
 from verify_server.drafting.model import READ
-from verify_server.offers.offer import DraftLimits
-from verify_server.offers.server import ServerDrafts
-from verify_server.offers.sources import DraftSources
-from verify_server.session import Session
-from verify_server.terms import Terms
+from verify_server.round.drafter import Ask
+from verify_server.round.offer import DraftLimits
+from verify_server.round.server_source import ServerDrafts
+from verify_server.round.session import Session
+from verify_server.round.sources import DraftSources
+from verify_server.round.terms import Terms
+from verify_server.rules.base import decided
+from verify_server.rules.match import Match
 
 # Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
 LAW = StepLaw(cost(1.0, 4), cost(0.1, 4))

@@ -31,9 +31,9 @@ from opensled_testbed.simulated.compare import throughput
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet, write_traces
 from tests.made_traces import made
-from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask
-from verify_server.drafting.stage import DraftStage
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.drafter import Ask
 
 SHORT = Load(warmup=2.0, duration=10.0)
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from opensled_testbed.processes import Process
-from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo
-from verify_server.startup import described, next_command
+from verify_server.options.serve_config import ServeConfig
+from verify_server.start.startup import described, next_command
 
 
 @pytest.mark.parametrize(

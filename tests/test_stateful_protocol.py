@@ -22,9 +22,9 @@ from tests.by_hand import HandLoop, Server, Wire
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.hypothesis_profiles import bounded
 from tests.rounds import looping
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.session_stream import serve_stream
+from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.front.session_stream import serve_stream
+from verify_server.round.loaded_model import ServedModel
 
 PROMPTS, LENGTH = ((3, 1, 4), (2, 7, 1, 8, 2)), 30
 PATIENCE = RetryPolicy(silence=5.0, first_retry=0.1, slowest_retry=1.0, first_open=1e6, give_up=1e6)

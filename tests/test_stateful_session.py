@@ -26,11 +26,11 @@ from tests.sessions import made
 from tests.system import read_now
 from tests.tree_drafts import grown
 from verify_server.kv.blocks import BlockTable
-from verify_server.offers.offer import DraftLimits
-from verify_server.session import Session
-from verify_server.session_view import view_of
-from verify_server.step import run_step
-from verify_server.step_item import StepItem
+from verify_server.round.offer import DraftLimits
+from verify_server.round.session import Session
+from verify_server.round.session_view import view_of
+from verify_server.round.step import run_step
+from verify_server.round.step_item import StepItem
 
 BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
 CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits

@@ -22,9 +22,9 @@ from tests.system import ask, running
 from tests.test_stateful_protocol import DRAFT_WAIT, Protocol
 from tests.test_stateful_session import Sessions
 from tests.views import viewed
-from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
+from verify_server.options.serve_config import ServeConfig
 
 BUDGET = 20
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)

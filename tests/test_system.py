@@ -11,8 +11,8 @@ from opensled.core.errors import EngineError, NonFiniteLogits
 from opensled.core.messages import Draft, DraftBlock, Failure, Open, SamplingParams
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import FOREVER, ask, running
-from verify_server.session_manager import SessionLimits
-from verify_server.session_stream import serve_stream
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.front.session_stream import serve_stream
 
 PROMPT = [3, 1, 4, 1, 5]
 EXPECTED = tuple(continuation(PROMPT, 40))

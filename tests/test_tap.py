@@ -14,12 +14,12 @@ from torch import Tensor
 
 from opensled.core.errors import UnsupportedModel
 from tests.tiny_models import random_model
-from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment
-from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.selftest import attending_by
-from verify_server.engine.tap import HiddenTap
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
+from verify_server.engine.torch.selftest import attending_by
+from verify_server.engine.torch.tap import HiddenTap
+from verify_server.engine.torch.torch_engine import TorchEngine
 
 TEXT = tuple(7 * place % 89 + 3 for place in range(41))
 BLOCKS = (5, 2, 9)

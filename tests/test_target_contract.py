@@ -22,11 +22,11 @@ from tests.foreign_target import ForeignTarget
 from tests.policy_world import Habits, World
 from tests.sessions import made
 from verify_server.engine.vllm.target import VllmTarget
-from verify_server.offers.budget import DraftBudget, Quota
 from verify_server.round.block_target import BlockTarget
+from verify_server.round.budget import DraftBudget, Quota
 from verify_server.round.machine import StepMachine, Work
+from verify_server.round.session import Session
 from verify_server.round.target import Target
-from verify_server.session import Session
 
 PROFILE = HardwareProfile(16, Roofline(read_s=0.01, token_s=0.001, context_s=0, session_s=0, overhead_s=0))
 # With memory in plenty; short of it; and one that schedules very much by itself.

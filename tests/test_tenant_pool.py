@@ -13,8 +13,8 @@ from opensled.process.fork_server import STOP
 from tests.fakes import FakeText
 from tests.serving import GREEDY, serving
 from tests.system import until
-from verify_server import tenant_pool
-from verify_server.tenant_pool import TenantPool
+from verify_server.access import tenant_pool
+from verify_server.access.tenant_pool import TenantPool
 
 TEXT = Open("some text", GREEDY)
 

@@ -12,10 +12,10 @@ from opensled.core.messages import ChatMessage, Open, Prefill, SamplingParams
 from tests.fakes import FakeEngine, FakeText
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
-from verify_server.command import _tenants
-from verify_server.config import ServeConfig
-from verify_server.security import TenantLimits, Tenants, read_tenants
-from verify_server.session_manager import SessionLimits
+from verify_server.access.security import TenantLimits, Tenants, read_tenants
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.options.serve_config import ServeConfig
+from verify_server.start.command import _tenants
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 SHORT = SamplingParams(temperature=0, max_tokens=5)

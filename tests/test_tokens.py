@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from opensled.core.errors import Unauthorized
-from verify_server.signing import UNBEGUN, GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.access.signing import UNBEGUN, GatewayCredentials, GatewayTenants, TokenSigner, derived
 
 KEY = b"the cluster's key"
 

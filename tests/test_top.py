@@ -20,7 +20,7 @@ from opensled.metrics.top_view import bar, frame, sparkline
 from opensled_testbed.processes import Process
 from tests.serving import finish, linked, serving
 from tests.terminal import Screen
-from verify_server.server_metrics import metrics as server_metrics
+from verify_server.front.server_metrics import metrics as server_metrics
 
 SERVE = ("serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
 

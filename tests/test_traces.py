@@ -29,7 +29,7 @@ from opensled_testbed.traces import (
     rounds,
     write_traces,
 )
-from verify_server.served_model import ServedModel
+from verify_server.round.loaded_model import ServedModel
 
 DRAFTERS = ("llamacpp", "lookup")
 RECORDER = "opensled_testbed.emulation.recorder"

@@ -24,7 +24,7 @@ from opensled_training.pivots.rollouts import TokenFacts
 from opensled_training.pivots.sigma import choose, measure, sweep, wilson
 from opensled_training.pivots.trainer import train
 from opensled_training.pivots.walk import Labeller, Mismatch, Walked
-from verify_server.acceptance.pivots import PivotClassifier, load
+from verify_server.rules.pivots import PivotClassifier, load
 
 SIZE = 8
 

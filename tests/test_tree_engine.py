@@ -26,17 +26,17 @@ from tests.sessions import made
 from tests.test_lossless import Case, cases
 from tests.tiny_models import VOCABULARY, random_model
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
-from verify_server.engine import geometry
 from verify_server.engine.base import MAX_TREE, Segment
-from verify_server.engine.packing import Geometry
-from verify_server.engine.sdpa_groups import GATHER_TOKENS
-from verify_server.engine.torch_engine import TorchEngine, load
+from verify_server.engine.torch import geometry
+from verify_server.engine.torch.packing import Geometry
+from verify_server.engine.torch.sdpa_groups import GATHER_TOKENS
+from verify_server.engine.torch.torch_engine import TorchEngine, load
+from verify_server.engine.trees import depth_first, without_twins
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.offers.offer import DraftLimits
 from verify_server.riders.guide import GuideMasks
-from verify_server.step import run_step
+from verify_server.round.offer import DraftLimits
+from verify_server.round.step import run_step
 from verify_server.text.guide import GuideCompiler
-from verify_server.trees import depth_first, without_twins
 
 # Windows shorter than the prompts, soft caps, experts: see tests/tiny_models.py.
 FAMILIES = ("llama", "qwen3", "mistral", "gemma2", "gemma3_text")

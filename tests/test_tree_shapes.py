@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opensled.core.messages import DraftBlock
 from tests.hypothesis_profiles import tried
 from tests.tree_drafts import paths, shapes
-from verify_server.trees import (
+from verify_server.engine.trees import (
     depth,
     depth_first,
     depths,

@@ -22,13 +22,13 @@ from tests.sessions import changed
 from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from tests.views import viewed
-from verify_server.acceptance.ratio import Ratio
+from verify_server.engine.trees import depth_first, without_twins
 from verify_server.kv.blocks import BlockTable, OutOfBlocks
-from verify_server.kv.preemption import KVPreemptor
-from verify_server.offers.budget import Quota
 from verify_server.riders.answer_logprobs import AnswerLogprobs
-from verify_server.step import run_step
-from verify_server.trees import depth_first, without_twins
+from verify_server.round.budget import Quota
+from verify_server.round.preemption import KVPreemptor
+from verify_server.round.step import run_step
+from verify_server.rules.ratio import Ratio
 
 BOOL = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 

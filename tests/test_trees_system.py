@@ -26,12 +26,12 @@ from tests.fakes import (
     next_token,
 )
 from tests.system import CALM, FOREVER, Answer, ask, running
-from verify_server.command import session_limits
-from verify_server.config import ServeConfig
+from verify_server.access.security import Tenants
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import EngineInfo, Segment
-from verify_server.security import Tenants
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start.command import session_limits
 
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.2, seed=5)
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9], [3, 1, 4, 1, 5, 9]]

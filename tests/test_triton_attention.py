@@ -25,7 +25,7 @@ from benchmarks.gpu.kernel_bits import (  # noqa: E402
     same_as_chains,
     same_in_any_company,
 )
-from verify_server.engine.attention import backend_of  # noqa: E402
+from verify_server.engine.torch.attention import backend_of  # noqa: E402
 
 SHORT = st.builds(random_step, st.integers(0, 2**32), st.just(90), st.just(20), st.just(2))
 

@@ -20,10 +20,11 @@ from tests.rounds import end
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
 from tests.test_prefix import Silent
-from verify_server.acceptance.decide import step_failed
-from verify_server.engine import llamacpp, torch_engine
-from verify_server.session import Session
-from verify_server.step import run_step
+from verify_server.engine.llamacpp import llama_engine as llamacpp
+from verify_server.engine.torch import torch_engine
+from verify_server.round.session import Session
+from verify_server.round.step import run_step
+from verify_server.rules.decide import step_failed
 
 PROMPT = [1 + number % 40 for number in range(30)]  # 7 full blocks of 4, and two tokens
 FEW = SamplingParams(temperature=0.0, max_tokens=6)

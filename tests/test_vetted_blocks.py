@@ -9,7 +9,7 @@ from relay.survival import Survival
 from relay.uplink import VettedBlocks
 from relay.vetting import Vetting
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.sequence import Sequence
+from verify_server.round.sequence import Sequence
 
 ENDS = EndRules(frozenset(), frozenset(), 100)
 

@@ -17,9 +17,9 @@ from tests.system import running
 from tests.test_head_drafters import FOUR
 from tests.vision_models import PLACEHOLDER, ROWS, picture
 from tests.vision_world import WORDS, answered, expected, fixtures, image, knowing, question
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.written_kv import WrittenKV
 from verify_server.kv.blocks import BlockTable
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 folder, engine, text, reference = fixtures()
 

@@ -17,7 +17,7 @@ from opensled_training.vision.recipe import Plan, VisionRecipe
 from opensled_training.vision.rows import RowMaker
 from opensled_training.vision.start import fresh
 from opensled_training.vision.tokens import IMAGE, IMAGE_ID, vision_tokenizer
-from verify_server.exits.exit_file import load
+from verify_server.drafting.exits.exit_file import load
 from verify_server.text.hf_text import HFText
 
 MICRO = VisionRecipe(

@@ -11,8 +11,8 @@ import torch
 
 from opensled.core.errors import EngineError, SelfTestFailed, UnsupportedModel
 from tests.vision_models import picture, vision_model
-from verify_server.engine import torch_engine
-from verify_server.engine.image_encoder import FAMILIES, ImageEncoder, require_family
+from verify_server.engine.torch import torch_engine
+from verify_server.engine.torch.image_encoder import FAMILIES, ImageEncoder, require_family
 from verify_server.vision.decoding import pixels_of
 
 

@@ -24,9 +24,9 @@ from tests.vision_world import WORDS, answered, expected, fixtures, image, quest
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
-from verify_server.engine import torch_engine
 from verify_server.engine.base import ImageRows, Segment
-from verify_server.served_model import ServedModel
+from verify_server.engine.torch import torch_engine
+from verify_server.round.loaded_model import ServedModel
 from verify_server.vision.decoding import pixels_of
 
 folder, engine, text, reference = fixtures()

@@ -12,15 +12,15 @@ from opensled.core.messages import Limits, Open, SamplingParams
 from tests.fake_vllm import FakeCore
 from tests.fakes import FakeEngine, FakeText
 from tests.test_target_contract import over_vllm
-from verify_server.command import session_limits
-from verify_server.config import ServeConfig
+from verify_server.access.security import TenantLimits, Tenants
+from verify_server.admission.input_processor import InputProcessor
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.drafting.base import Ask
 from verify_server.engine.vllm import served
 from verify_server.engine.vllm.proposals import VllmProposals
-from verify_server.input_processor import InputProcessor
-from verify_server.security import TenantLimits, Tenants
-from verify_server.served_model import ServedModel, load_llamacpp, load_torch
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.drafter import Ask
+from verify_server.round.loaded_model import ServedModel, load_llamacpp, load_torch
+from verify_server.start.command import session_limits
 
 
 @pytest.mark.parametrize(

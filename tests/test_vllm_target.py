@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.fakes import continuation
 from tests.test_target_contract import PROMPTS, Room, drafts_on, over_vllm, submit
-from verify_server.session import Session
+from verify_server.round.session import Session
 
 LONG, SHORT = list(range(1, 14)), [4, 5, 6]
 

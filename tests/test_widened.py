@@ -15,11 +15,12 @@ from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel
 from opensled.models.store import cache_folder, model_path
 from opensled_training.export_gguf import write_gguf
-from verify_server import served_model
-from verify_server.config import ServeConfig
-from verify_server.engine import agreement, derived, widened
-from verify_server.engine.agreement import Agreement
-from verify_server.engine.gguf_model import _values
+from verify_server.engine import derived
+from verify_server.engine.llamacpp import agreement, widened
+from verify_server.engine.llamacpp.agreement import Agreement
+from verify_server.engine.torch.gguf_model import _values
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round import loaded_model as served_model
 
 F16, Q8_0 = 1, 8  # ggml's numbers
 

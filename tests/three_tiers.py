@@ -14,8 +14,8 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from tests.rounds import looping
 from tests.system import FOREVER, running
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits
+from verify_server.admission.session_manager import SessionLimits
+from verify_server.round.loaded_model import ServedModel
 
 IMPATIENT = RetryPolicy(silence=0.3, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
 

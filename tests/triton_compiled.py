@@ -30,9 +30,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from verify_server.engine import triton_attention
-from verify_server.engine.packing import Attend
-from verify_server.engine.triton_kernels import attend_split, join_splits
+from verify_server.engine.torch import triton_attention
+from verify_server.engine.torch.packing import Attend
+from verify_server.engine.torch.triton_kernels import attend_split, join_splits
 
 SUMS = {torch.float64: "*fp64"}
 TABLES = ("tiles", "row_table", "contexts", "blocks", "near", "near_depths")

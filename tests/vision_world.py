@@ -11,7 +11,7 @@ from opensled_testbed.vision_reference import VisionReference
 from tests.fakes import OracleDrafter
 from tests.system import ask
 from tests.vision_models import picture, vision_model
-from verify_server.engine import torch_engine
+from verify_server.engine.torch import torch_engine
 from verify_server.text.hf_text import HFText
 
 WORDS = 24

@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import IO, Any
 
 # What a server imports, none of which starts a thread or reads one of our variables.
-HEAVY = ("verify_server.engine.torch_engine", "verify_server.command", "verify_server.text.hf_text")
+HEAVY = (
+    "verify_server.engine.torch.torch_engine",
+    "verify_server.start.command",
+    "verify_server.text.hf_text",
+)
 MOST_BYTES = 1 << 20  # of a request: arguments and environment
 
 

@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.gpu.answer_texts import Question
 from opensled.core.noise import gumbel
-from verify_server.engine.backend_check import TOLERANCE
-from verify_server.engine.loading import find_weights, load_network
-from verify_server.engine.selftest import attending_by
+from verify_server.engine.torch.backend_check import TOLERANCE
+from verify_server.engine.torch.loading import find_weights, load_network
+from verify_server.engine.torch.selftest import attending_by
 from verify_server.gpu_check.equality import SPREADS
 
 

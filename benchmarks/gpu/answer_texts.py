@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch.torch_engine import TorchEngine
 
 TOGETHER = 16  # texts in a step, at most
 CHUNK = 48  # rows of a prompt in a step, at most

@@ -17,7 +17,7 @@ from benchmarks.gpu.checks import Check, run_checks
 from benchmarks.gpu.stage import Stage
 from opensled.models.store import model_path
 from verify_server.engine.base import MAX_TREE
-from verify_server.engine.torch_engine import load
+from verify_server.engine.torch.torch_engine import load
 
 MODEL = "tiny"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from verify_server.engine.attention import backend_of
 from verify_server.engine.base import MAX_TREE, Segment
-from verify_server.engine.kv_memory import KVMemory
-from verify_server.engine.packing import Attend, AttentionBackend, Geometry, pack
+from verify_server.engine.torch.attention import backend_of
+from verify_server.engine.torch.kv_memory import KVMemory
+from verify_server.engine.torch.packing import Attend, AttentionBackend, Geometry, pack
 
 CPU = torch.device("cpu")
 PAGE = 16

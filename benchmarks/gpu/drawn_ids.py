@@ -14,9 +14,9 @@ import torch
 
 from opensled.core import noise
 from opensled.core.messages import SamplingParams
-from verify_server.engine import torch_noise
 from verify_server.engine.base import SampleRequest
-from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.torch import torch_noise
+from verify_server.engine.torch.torch_scores import TorchScores
 
 # What users ask for, and a nucleus that is wider than the best 1,024 ids of a flat row.
 PARAMS = (

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.attention_cases import PAGE, Shape, Step
-from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
-from verify_server.engine.triton_attention import SPLIT
+from verify_server.engine.torch.attention import backend_of
+from verify_server.engine.torch.triton_attention import SPLIT
 
 LAST = 30  # rows at a text's end that are computed
 OWN = 71  # KV blocks, over which a text is scattered

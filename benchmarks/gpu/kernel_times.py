@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.attention_cases import PAGE, Shape
-from verify_server.engine.attention import backend_of
 from verify_server.engine.base import Segment
-from verify_server.engine.packing import Geometry
-from verify_server.engine.triton_attention import attend
+from verify_server.engine.torch.attention import backend_of
+from verify_server.engine.torch.packing import Geometry
+from verify_server.engine.torch.triton_attention import attend
 from verify_server.gpu_check.step_times import settle, timed
 
 DTYPE = torch.bfloat16

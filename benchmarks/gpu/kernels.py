@@ -15,7 +15,7 @@ from benchmarks.gpu import drawn_ids
 from benchmarks.gpu.attention_cases import TOLERANCE, Shape, Step, error, full_tree, long_step, random_step
 from benchmarks.gpu.checks import LEAST_S, Check, found_by, run_checks
 from benchmarks.gpu.stage import Stage
-from verify_server.engine.attention import backend_of
+from verify_server.engine.torch.attention import backend_of
 
 # Heads as of real models, and odd ones that no kernel is made for
 LLAMA = Shape(kv_heads=8, folded=4, size=128, value_size=128)  # of Llama 3.1 8B, and of Qwen 3 8B

@@ -19,12 +19,12 @@ from transformers.initialization import no_init_weights
 
 from benchmarks.gpu.shapes import config_of
 from opensled.process.load_thread import in_thread_that_ends
-from verify_server.config import ServeConfig
-from verify_server.engine import loading, torch_engine
-from verify_server.engine.attention import NAME
-from verify_server.engine.kv_memory import BLOCK_SIZE
-from verify_server.engine.torch_engine import TorchEngine
-from verify_server.served_model import ServedModel
+from verify_server.engine.torch import loading, torch_engine
+from verify_server.engine.torch.attention import NAME
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE
+from verify_server.engine.torch.torch_engine import TorchEngine
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 from verify_server.text.hf_text import HFText
 
 USUAL, SMALL = 1.0, 1e-3  # spread of the logits: as of a model, and so small that noise of spread 1.3 decides

@@ -20,10 +20,10 @@ from edge_client.round.drafting import JobDrafting
 from opensled.core.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.traces import WHOLE, ItemTrace, Proposal
-from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask, ServerDrafter
-from verify_server.drafting.base import Proposal as ServerProposal
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.drafter import Ask, ServerDrafter
+from verify_server.round.drafter import Proposal as ServerProposal
+from verify_server.round.loaded_model import ServedModel
 
 TEXTS = "OPENSLED_REPLAYED_TEXTS"  # environment variable: the file of `write_texts`
 FIRST_ID = 3  # of a user's prompt: the ids below it have a meaning

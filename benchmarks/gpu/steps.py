@@ -16,8 +16,8 @@ from benchmarks.gpu.random_target import engine_of, random_network
 from benchmarks.gpu.stage import Stage
 from opensled.core.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
-from verify_server.engine.tiles import untile
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch.tiles import untile
+from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.gpu_check.step_times import copy_bandwidth, timed, weight_bytes
 
 SAMPLED, KEY = SamplingParams(temperature=0.8), bytes(16)

@@ -29,8 +29,8 @@ VERBS = {
         "verify the drafts of many devices with one target model",
         "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt \\\n"
         "      --tls-cert cert.pem --tls-key key.pem",
-        "verify_server.config:ServeConfig",
-        "verify_server.command:serve",
+        "verify_server.options.serve_config:ServeConfig",
+        "verify_server.start.command:serve",
     ),
     "pair": Verb(
         "hand a device this home's certificate and a token",

@@ -3,7 +3,7 @@
 Device and server draw the token at position t as `argmax_v(z_v / T + G(key, t, v))` with the same Gumbel
 noise G, so their samples often agree and agreement can be checked by `==`; no probability crosses the wire.
 Position-keyed Gumbel-max coupling: arXiv 2408.07978. The integer part is bit-equal here and in
-`verify_server/engine/torch_noise.py` (torch); the last bit of `log` may differ, which costs acceptance only.
+`verify_server/engine/torch/torch_noise.py` (torch); the last bit of `log` may differ, which costs acceptance only.
 """
 
 import hashlib

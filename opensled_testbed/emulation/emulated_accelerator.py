@@ -20,10 +20,10 @@ from hw_profiles.step_cost import StepCost
 from opensled.core.errors import NonFiniteLogits, UsageError
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Fleet, Server, part
-from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 # Environment variable: keys of `Server`, "dilation", and "drafts" where the server has a draft of its own, as JSON
 VARIABLE = "OPENSLED_EMULATION"

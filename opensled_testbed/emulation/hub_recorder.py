@@ -31,7 +31,7 @@ from opensled_testbed.tiers import Aside, HubTrace, HubTraces, agreement, joined
 from opensled_testbed.traces import PACKAGED, ItemTrace, TraceSet, read_traces
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.served_model import ServedModel
+from verify_server.round.loaded_model import ServedModel
 
 
 def main(words: list[str] | None = None) -> int:

@@ -23,10 +23,10 @@ from opensled_testbed.emulation.recorded_head import RecordedHead
 from opensled_testbed.emulation.recorded_texts import RecordedTexts
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.traces import ItemTrace, read_traces
-from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.model import NEAR, READ
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 
 
 def load(config: ServeConfig, target: ServedModel) -> ServerDrafter:

@@ -14,7 +14,7 @@ from opensled.core.messages import DraftBlock, DraftToken
 from opensled_testbed.emulation.recorded_texts import RecordedTexts
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.traces import ItemTrace
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 
 class RecordedHead(ServerDrafter):

@@ -13,10 +13,10 @@ import numpy as np
 from opensled_testbed.recordings import PAIRS, recording
 from opensled_testbed.target_text import text_of
 from opensled_testbed.traces import ItemTrace, eos_ids, read_traces
-from verify_server.config import ServeConfig
 from verify_server.engine.base import MAX_TREE, EngineInfo, SampleRequest, Scores, Segment, TargetEngine
-from verify_server.served_model import ServedModel
-from verify_server.trees import path_to
+from verify_server.engine.trees import path_to
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 ENGINE = "opensled_testbed.emulation.recorded_target:load"
 ANY = 0  # the id after a place that was not recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opensled_testbed.traces import ItemTrace
-from verify_server.drafting.base import Ask
+from verify_server.round.drafter import Ask
 
 
 class RecordedTexts:

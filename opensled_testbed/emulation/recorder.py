@@ -30,7 +30,7 @@ from opensled_testbed.load.load import Item
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import PAIRS
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, read_traces, rounds, write_traces
-from verify_server.served_model import ServedModel
+from verify_server.round.loaded_model import ServedModel
 
 LONGEST = 8  # tokens proposed at each place: blocks can be replayed up to this length
 DIGITS = 4  # of a confidence

@@ -5,11 +5,11 @@ from opensled.core.noise import noise_key
 from opensled.core.protocol import EndRules, cut
 from opensled_testbed.load.load import Item
 from opensled_testbed.traces import ItemTrace
-from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.loaded_model import ServedModel
 
 
 def load_target(model: str = "tiny") -> ServedModel:

@@ -14,8 +14,8 @@ from edge_client.device.config import DeviceConfig
 from edge_client.device.device import Device, connect
 from opensled_testbed.processes import QUIET, Process
 from opensled_testbed.quality.config import QualityConfig
-from verify_server.acceptance import RULES
-from verify_server.config import ServeConfig
+from verify_server.options.serve_config import ServeConfig
+from verify_server.rules import RULES
 
 
 def serve_words(config: QualityConfig) -> list[str]:

@@ -23,7 +23,7 @@ from opensled_testbed.simulated.links import (
 )
 from opensled_testbed.simulated.sequences import Script
 from opensled_testbed.simulated.server import Reader
-from verify_server.session import Session
+from verify_server.round.session import Session
 
 
 class Answers(Protocol):

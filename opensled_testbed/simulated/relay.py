@@ -26,10 +26,10 @@ from relay.survival import Survival
 from relay.uplink import AHEAD, VettedBlocks
 from relay.vetting import Vetting
 from scheduler.plan import SchedulingPolicy
-from verify_server.acceptance.decide import StepResult
 from verify_server.kv.memory import SequenceMemory
-from verify_server.observer import Observer
-from verify_server.session import Session
+from verify_server.round.observer import Observer
+from verify_server.round.session import Session
+from verify_server.rules.decide import StepResult
 
 
 class VettedSequence(Decides):

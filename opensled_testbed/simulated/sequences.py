@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from opensled.core.protocol import EndRules, common_prefix
 from opensled_testbed.traces import ItemTrace, TraceSet, eos_ids
-from verify_server.acceptance.base import AcceptanceResult, SessionScores
-from verify_server.acceptance.decide import Outcome
 from verify_server.engine.base import Scores
 from verify_server.kv.memory import SequenceMemory
-from verify_server.sequence import Sequence
-from verify_server.step_item import StepItem
+from verify_server.round.sequence import Sequence
+from verify_server.round.step_item import StepItem
+from verify_server.rules.base import AcceptanceResult, SessionScores
+from verify_server.rules.decide import Outcome
 
 
 class Script:

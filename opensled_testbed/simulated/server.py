@@ -20,23 +20,23 @@ from opensled_testbed.simulated.sequences import Decides, RecordedSequence, Scri
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
-from verify_server.acceptance.decide import Outcome
-from verify_server.acceptance.match import Match
-from verify_server.drafting.base import Ask
-from verify_server.drafting.stage import DraftStage, OwnDrafts
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import EngineInfo
 from verify_server.kv.memory import ENDLESS, TargetMemory
-from verify_server.offers.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
-from verify_server.offers.device import DeviceDrafts
-from verify_server.offers.offer import DraftLimits
-from verify_server.offers.sources import DraftSources
+from verify_server.round.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords
+from verify_server.round.device_source import DeviceDrafts
+from verify_server.round.draft_stage import DraftStage, OwnDrafts
+from verify_server.round.drafter import Ask
 from verify_server.round.machine import StepMachine, Work
+from verify_server.round.offer import DraftLimits
+from verify_server.round.session import Session
+from verify_server.round.session_timing import SessionTiming
+from verify_server.round.sources import DraftSources
+from verify_server.round.step_item import StepItem
 from verify_server.round.target import Target
-from verify_server.session import Session
-from verify_server.session_manager import SessionLimits
-from verify_server.session_timing import SessionTiming
-from verify_server.step_item import StepItem
-from verify_server.terms import Terms
+from verify_server.round.terms import Terms
+from verify_server.rules.decide import Outcome
+from verify_server.rules.match import Match
 
 MAX_DRAFT = SessionLimits.max_draft
 

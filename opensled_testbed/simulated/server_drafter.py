@@ -8,8 +8,8 @@ from opensled_testbed.emulation.recorded_drafter import drafter_of
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import ItemTrace
 from scheduler.estimates import DeviceBook
-from verify_server.drafting.stage import DraftStage
-from verify_server.offers.server import ServerDrafts
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.server_source import ServerDrafts
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from verify_server.engine import gguf_config, gguf_model
-from verify_server.engine.loading import has_fast_bfloat16
+from verify_server.engine.torch import gguf_config, gguf_model
+from verify_server.engine.torch.loading import has_fast_bfloat16
 
 
 def load_target(path: Path) -> LlamaForCausalLM:

@@ -23,8 +23,8 @@ from opensled_training.distil.self_prompts import Script
 from opensled_training.distil.self_text import GIVEN, SelfTextWriter, Text
 from opensled_training.distil.target_model import load_target, working_dtype
 from opensled_training.heads.windows import TOP, Shard, Window, save_shard, shards, written
-from verify_server.heads.context import WINDOW
-from verify_server.heads.specformer import default_taps
+from verify_server.drafting.heads.context import WINDOW
+from verify_server.drafting.heads.specformer import default_taps
 from verify_server.text.gguf_text import GgufText
 
 SHARD_ROWS = 16_384  # 75 MB of four taps of 576

@@ -19,7 +19,7 @@ from opensled_training.heads.pupil import Pupil, new_pupil
 from opensled_training.heads.scripts import LENGTH, Asker
 from opensled_training.heads.trainer import Plan, Trainer
 from opensled_training.heads.windows import Window
-from verify_server.heads.head_file import HeadFile, config_digest, load, save
+from verify_server.drafting.heads.head_file import HeadFile, config_digest, load, save
 
 SEED = 29
 TEXTS, HELDOUT = "texts", "heldout"  # folders of shards

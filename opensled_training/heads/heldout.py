@@ -16,7 +16,7 @@ from torch import Tensor
 from opensled_training.heads.batches import Batch
 from opensled_training.heads.pupil import Pupil
 from opensled_training.heads.windows import Window
-from verify_server.heads.collapse import ROOT, Trie
+from verify_server.drafting.heads.collapse import ROOT, Trie
 
 
 @dataclass

@@ -15,14 +15,14 @@ from opensled_training.heads.draft_vocabulary import places_of
 from opensled_training.heads.losses import LOSSES
 from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
-from verify_server.heads import HEADS
-from verify_server.heads.base import DraftHead, HeadShape
-from verify_server.heads.beam import CANDIDATES, WIDTH, likeliest_tree
-from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
-from verify_server.heads.ctc import BLANK_KIND
-from verify_server.heads.markov import greedy_chain
-from verify_server.heads.specformer import default_taps
-from verify_server.heads.target_parts import TargetParts
+from verify_server.drafting.heads import HEADS
+from verify_server.drafting.heads.base import DraftHead, HeadShape
+from verify_server.drafting.heads.beam import CANDIDATES, WIDTH, likeliest_tree
+from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
+from verify_server.drafting.heads.ctc import BLANK_KIND
+from verify_server.drafting.heads.markov import greedy_chain
+from verify_server.drafting.heads.specformer import default_taps
+from verify_server.drafting.heads.target_parts import TargetParts
 
 NODES = 16  # of a tree
 

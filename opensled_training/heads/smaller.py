@@ -19,7 +19,7 @@ from opensled_training.heads.command import HELDOUT, heldout_windows, write_text
 from opensled_training.heads.config import TrainHeadConfig
 from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.pupil import Pupil, new_pupil
-from verify_server.heads.head_file import HeadFile, load, save
+from verify_server.drafting.heads.head_file import HeadFile, load, save
 
 BITS = 4
 

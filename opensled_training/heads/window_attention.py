@@ -1,4 +1,4 @@
-"""Attention of drafts over whole windows of text, as `Attention` of verify_server/heads/base.py, for training."""
+"""Attention of drafts over whole windows of text, as `Attention` of verify_server/drafting/heads/base.py, for training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from verify_server.heads.base import Context
+from verify_server.drafting.heads.base import Context
 
 
 class WindowAttention:

@@ -16,8 +16,8 @@ from opensled_training.pivots.questions import Question, Questioner, tasks_of
 from opensled_training.pivots.rollouts import TargetWriter
 from opensled_training.pivots.trainer import train
 from opensled_training.pivots.walk import ALPHA, LEAST_SOLVED, Labeller, Walked
-from verify_server.acceptance.pad import FLOOR
-from verify_server.acceptance.pivots import PivotClassifier, save
+from verify_server.rules.pad import FLOOR
+from verify_server.rules.pivots import PivotClassifier, save
 
 SHARD_S = 60.0  # of work that a stopped run loses
 SEEDS = 1_000_000  # between the rollouts of two tasks

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from opensled_training.pivots.labels import Labels
-from verify_server.acceptance.pivots import FACTS, LEAST_PROB, SMALLEST, WEIGHT_NAMES
+from verify_server.rules.pivots import FACTS, LEAST_PROB, SMALLEST, WEIGHT_NAMES
 
 STATE_WIDTH, FACTS_WIDTH, INNER_WIDTH = 64, 16, 128  # PAD's
 RATE, DECAY = 1e-3, 0.05

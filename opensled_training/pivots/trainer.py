@@ -15,7 +15,7 @@ from opensled.core.errors import UsageError
 from opensled_training.pivots.labels import FOLDS, Labels
 from opensled_training.pivots.network import PivotNetwork, batch_of, fit
 from opensled_training.pivots.sigma import choose, measure, sweep
-from verify_server.acceptance.pivots import PivotClassifier
+from verify_server.rules.pivots import PivotClassifier
 
 SAME = 1e-5  # of the chances in torch and in numpy
 LEAST = 5  # pivots, and others, that each fold needs

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from opensled_training.pivots.questions import Question
 from opensled_training.pivots.rollouts import Continuations, TokenFacts, Writer
-from verify_server.acceptance.pad import FLOOR
+from verify_server.rules.pad import FLOOR
 
 ALPHA = 0.9  # a token is a pivot if answers behind it are right less often than this, times the target's own share
 LEAST_SOLVED = 0.3  # of the target's own answers: a task that it solves no more often says nothing

@@ -24,10 +24,10 @@ from transformers import (
 from opensled.models.shipped import write_recipe
 from opensled.models.shipped_gguf import first_number
 from opensled.models.shipped_safetensors import WeightsFile
-from verify_server.engine.image_encoder import decoder_of
-from verify_server.exits.exit_file import ALONE, WEIGHTS, ExitFile
-from verify_server.exits.exit_file import load as load_exit
-from verify_server.heads.head_file import config_digest
+from verify_server.drafting.exits.exit_file import ALONE, WEIGHTS, ExitFile
+from verify_server.drafting.exits.exit_file import load as load_exit
+from verify_server.drafting.heads.head_file import config_digest
+from verify_server.engine.torch.image_encoder import decoder_of
 from verify_server.text.hf_text import HFText
 
 from ..eight_bits import NUMBERS

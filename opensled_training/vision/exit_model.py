@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from opensled.core.errors import UnsupportedModel, UsageError
-from verify_server.engine.tap import places_of
+from verify_server.engine.torch.tap import places_of
 
 
 def exit_model(target: PreTrainedModel, layers: int) -> LlamaForCausalLM:

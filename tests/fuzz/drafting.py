@@ -14,9 +14,9 @@ from tests.fakes import continuation
 from tests.fuzz import messages
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Room
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
-from verify_server.trees import confidences as confidences_of
-from verify_server.trees import likeliest_first, path_to, tried, without_twins
+from verify_server.engine.trees import confidences as confidences_of
+from verify_server.engine.trees import likeliest_first, path_to, tried, without_twins
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 OPEN = messages.plain_open().SerializeToString()
 TEXT = continuation((1, 2, 3), 12)

@@ -12,9 +12,9 @@ from relay.opening import Relay
 from relay.uplink import Upstream
 from tests.by_hand import Wire
 from tests.fuzz.rooms import LINGER, Room
+from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.round.loaded_model import ServedModel
 from verify_server.round.loop import VerifyLoop
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits, SessionManager
 
 PATIENCE = RetryPolicy(silence=5.0, first_open=20.0, give_up=20.0)
 

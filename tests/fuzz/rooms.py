@@ -21,14 +21,14 @@ from tests.fake_backend import FakeBackend
 from tests.fakes import VOCAB, FakeEngine, FakeText
 from tests.rounds import looping
 from tests.small_tokenizer import small_tokenizer
-from verify_server.acceptance.served import ServedRules
-from verify_server.drafting.base import ServerDrafter
-from verify_server.drafting.stage import DraftStage
-from verify_server.http_front.fleet import FleetView
+from verify_server.admission.session_manager import SessionLimits, SessionManager
+from verify_server.front.fleet import FleetView
+from verify_server.front.session_stream import serve_stream
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.drafter import ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 from verify_server.round.loop import VerifyLoop
-from verify_server.served_model import ServedModel
-from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.session_stream import serve_stream
+from verify_server.rules.served import ServedRules
 
 BLOCKS, LINGER = 30, 20.0
 

@@ -47,8 +47,8 @@ from tests.fuzz.streams import OPEN, RATIO
 from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
 from tests.vision_models import picture
-from verify_server.config import ServeConfig
-from verify_server.security import read_tenants
+from verify_server.access.security import read_tenants
+from verify_server.options.serve_config import ServeConfig
 from verify_server.text.guide import GrammarRebuilt, GuideCompiler
 from verify_server.vision.decoding import pixels_of
 

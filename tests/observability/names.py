@@ -14,7 +14,7 @@ from tests.replicas import cluster
 from tests.serving import serving
 from tests.three_tiers import tiers
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.server_metrics import metrics as server_metrics
+from verify_server.front.server_metrics import metrics as server_metrics
 
 FOLDER = ROOT / "deploy/prometheus"
 RULES = [

@@ -20,17 +20,17 @@ from opensled.core.messages import DraftToken, Guide, SamplingParams, TokenLogpr
 from opensled.core.noise import noise_key
 from opensled.core.penalties import TokenCounts
 from opensled.core.protocol import EndRules, cut
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
-from verify_server.acceptance.decide import Question, decide
-from verify_server.acceptance.match import Match
-from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment
+from verify_server.engine.torch import torch_engine
 from verify_server.engine.vllm import versions
 from verify_server.engine.vllm.arguments import FIXED
 from verify_server.engine.vllm.core import VllmCore, start
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.engine.vllm.drafters import speculative_config
 from verify_server.riders.answer_logprobs import LogprobsReading
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided
+from verify_server.rules.decide import Question, decide
+from verify_server.rules.match import Match
 from verify_server.text.guide import GuideCompiler
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

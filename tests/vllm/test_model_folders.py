@@ -9,8 +9,8 @@ import torch
 
 from opensled.models.store import FETCHABLE, fetched_folder, model_file
 from tests.vllm.stock import ask, load
-from verify_server.engine import loading
-from verify_server.engine.loading import Weights
+from verify_server.engine.torch import loading
+from verify_server.engine.torch.loading import Weights
 from verify_server.engine.vllm.model_folder import folder_of
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).

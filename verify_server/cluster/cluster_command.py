@@ -24,9 +24,13 @@ from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import POLL
 from scheduler.cluster.head_watch import ray_lost
 from scheduler.cluster.supervisor import ClusterSpec
+from verify_server.access.security import Tenants, Tls
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.command import (
+from verify_server.front.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
+from verify_server.options.serve_config import ServeConfig
+from verify_server.pairing.upkeep import home_kept
+from verify_server.start.command import (
     RENEW,
     announcing,
     arriving_signals,
@@ -35,15 +39,11 @@ from verify_server.command import (
     clients,
     run,
 )
-from verify_server.config import ServeConfig
-from verify_server.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
-from verify_server.pairing.upkeep import home_kept
-from verify_server.security import Tenants, Tls
-from verify_server.start_ports import Ports, taken_ports, while_loading
+from verify_server.start.start_ports import Ports, taken_ports, while_loading
 
 if TYPE_CHECKING:
     from scheduler.cluster.ray_runtime import Cluster
-    from verify_server.http_front.front import HttpFront
+    from verify_server.front.http_front import HttpFront
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ async def _http(ports: Ports, served: gateway.Gateway) -> AsyncIterator[None]:
         yield
         return
     from verify_server.cluster.gateway_sequences import GatewaySequences
-    from verify_server.http_front.fleet import GatewayView
+    from verify_server.front.fleet import GatewayView
 
     async with GatewaySequences(served).learning() as sequences:
         ports.http.open(sequences, ports.metrics, GatewayView(ports.metrics))

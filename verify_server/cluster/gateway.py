@@ -25,19 +25,19 @@ from opensled.net.old_connection import over_old_connection
 from opensled.net.probes import DRAINING
 from opensled.wire import codec
 from scheduler.cluster.placement import Directory, Heartbeat
-from verify_server import service
-from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
-from verify_server.client_limits import ClientLimits
-from verify_server.clients import Client, Clients
+from verify_server.access.byte_stream import ByteStream, admit_call, client_of, run_stream
+from verify_server.access.client_limits import ClientLimits
+from verify_server.access.clients import Client, Clients
+from verify_server.access.security import Tenants, Tls
+from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derived
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
 from verify_server.cluster.replica_router import ReplicaRouter
-from verify_server.command import client_limits
-from verify_server.config import ServeConfig
+from verify_server.front import service
+from verify_server.front.session_stream import failure_of
 from verify_server.handout.config import HandOutConfig
 from verify_server.handout.hand_out import SILENT_S, hand_out_of
-from verify_server.security import Tenants, Tls
-from verify_server.session_stream import failure_of
-from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derived
+from verify_server.options.serve_config import ServeConfig
+from verify_server.start.command import client_limits
 
 log = logging.getLogger(__name__)
 

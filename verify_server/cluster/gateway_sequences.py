@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from opensled.core.errors import Unreachable
 from opensled.text.tokenizer import TargetTokenizer
 from opensled.wire import codec
-from verify_server.byte_stream import ByteStream
+from verify_server.access.byte_stream import ByteStream
 from verify_server.cluster.gateway import CONSTANT_CALLS, LINGER, Gateway
-from verify_server.http_front.sequences import ServedModel
+from verify_server.front.sequences import ServedModel
 
 NO_MODEL = "no replica has served yet; try again"
 LOOK_SECONDS = 0.2  # between two looks for a replica that tells of its target; chosen

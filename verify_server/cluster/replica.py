@@ -16,15 +16,21 @@ from opensled.metrics.answer_counts import AnswerCounts
 from opensled.net.address import host_port, joined
 from opensled.process import logs
 from scheduler.cluster.placement import Heartbeat
-from verify_server import service
-from verify_server.client_limits import ClientLimits
-from verify_server.command import client_limits, clients, describe, make_manager, run
-from verify_server.config import ServeConfig, model_names
-from verify_server.draining import LAST_MESSAGES_SECONDS
+from verify_server.access.client_limits import ClientLimits
+from verify_server.access.security import Tenants, Tls
+from verify_server.access.signing import (
+    TOKEN_SECONDS,
+    GatewayCredentials,
+    GatewayTenants,
+    TokenSigner,
+    derived,
+)
+from verify_server.admission.session_manager import SessionManager
 from verify_server.engine import ENGINES
-from verify_server.security import Tenants, Tls
-from verify_server.session_manager import SessionManager
-from verify_server.signing import TOKEN_SECONDS, GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.front import service
+from verify_server.front.draining import LAST_MESSAGES_SECONDS
+from verify_server.options.serve_config import ServeConfig, model_names
+from verify_server.start.command import client_limits, clients, describe, make_manager, run
 
 HAND_OVER_SECONDS = 10.0  # time for readers to leave a draining replica; chosen
 BEAT_SECONDS = 30.0  # time for the event loop to answer; then it counts as broken; chosen

@@ -13,8 +13,8 @@ from opensled.core.errors import Unreachable
 from opensled.wire import codec
 from opensled.wire.padding import METADATA
 from scheduler.cluster.placement import Directory, Heartbeat
-from verify_server.signing import GatewayCredentials
-from verify_server.stream_record import FRONTED
+from verify_server.access.signing import GatewayCredentials
+from verify_server.front.stream_record import FRONTED
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from itertools import islice
 from opensled.core.errors import Overloaded
 from opensled.core.messages import ChatMessage, Open, is_chat
 from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose
-from verify_server.input_processor import CHARACTERS, length_of
+from verify_server.access.signing import TokenSigner
+from verify_server.admission.input_processor import CHARACTERS, length_of
 from verify_server.kv.prefix import prefix_keys
-from verify_server.signing import TokenSigner
 
 # All chosen.
 RETRY_AFTER = 1.0  # seconds, in which a replica may come back or a sequence end

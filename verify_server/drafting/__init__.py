@@ -12,9 +12,9 @@ SERVER_DRAFTERS = Registry(
         "lookup": "verify_server.drafting.lookup:ServerLookup",
         "cacheback": "verify_server.drafting.cacheback:ServerTables",
         "model": "verify_server.drafting.model:load",
-        "ctc": "verify_server.heads.attach:ctc",
-        "specformer": "verify_server.heads.attach:specformer",
-        "exit": "verify_server.exits.exit_attach:early_exit",
+        "ctc": "verify_server.drafting.heads.attach:ctc",
+        "specformer": "verify_server.drafting.heads.attach:specformer",
+        "exit": "verify_server.drafting.exits.exit_attach:early_exit",
         "vllm": "verify_server.engine.vllm.proposals:drafter",
     },
 )

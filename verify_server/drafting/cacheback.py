@@ -13,7 +13,7 @@ from typing import Any
 from opensled.drafting.followers import Followers
 from opensled.drafting.growth import Calibration
 from opensled.drafting.tables import LruTable, TableShape
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 # Tenants with tables, and leaders in all tables together: 16 full tables of 35 MB. Those of the tenant that drafted
 # longest ago go first. Chosen.

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from opensled.core.errors import UsageError
 from opensled.process.logs import tell
-from verify_server.config import AUTO_DRAFTER, ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.none import NoDrafter
-from verify_server.drafting.stage import DraftStage
-from verify_server.served_model import LoadedModel
+from verify_server.options.serve_config import AUTO_DRAFTER, ServeConfig
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.loaded_model import LoadedModel
 
 WEIGHING = "goodput"  # the policy that drafts only where it pays; others draft a fixed length, or nothing
 

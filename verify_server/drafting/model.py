@@ -15,12 +15,12 @@ from opensled.core.errors import NonFiniteLogits, UsageError, VocabularyMismatch
 from opensled.core.messages import DraftBlock, DraftToken
 from opensled.models.model_pairs import pair_of
 from opensled.models.store import is_here
-from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.written_kv import WrittenKV
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
-from verify_server.served_model import ServedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import ServedModel
 
 # Tokens of long texts that it reads in one step, for all sessions together, and how many are read at once in any case:
 # a long prompt must not delay the tokens of all others (chosen).

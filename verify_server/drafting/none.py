@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opensled.core.messages import DraftBlock
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 
 class NoDrafter(ServerDrafter):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from opensled.core.protocol import common_prefix
-from verify_server.drafting.base import Ask
+from verify_server.round.drafter import Ask
 
 
 class Written(NamedTuple):

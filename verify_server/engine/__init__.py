@@ -1,4 +1,4 @@
-"""Target engines by name: each entry loads a `verify_server.served_model.LoadedModel` as `opensled serve` wants it."""
+"""Target engines by name: each entry loads a `verify_server.round.loaded_model.LoadedModel` as `opensled serve` wants it."""
 
 from opensled.core.registry import Registry
 
@@ -10,9 +10,9 @@ GRAPHS = ("auto", "off")
 ENGINES = Registry(
     "engine",
     {
-        "auto": "verify_server.served_model:load",
-        "torch": "verify_server.served_model:load_torch",
-        "llamacpp": "verify_server.served_model:load_llamacpp",
+        "auto": "verify_server.round.loaded_model:load",
+        "torch": "verify_server.round.loaded_model:load_torch",
+        "llamacpp": "verify_server.round.loaded_model:load_llamacpp",
         "vllm": "verify_server.engine.vllm.served:load",
     },
 )

@@ -12,7 +12,7 @@ from opensled.core.files import write_whole
 from opensled.models.hub_names import parse
 from opensled.models.store import model_path
 from opensled.process.work_progress import WorkProgress
-from verify_server.engine import loading
+from verify_server.engine.torch import loading
 from verify_server.gpu_check import report
 from verify_server.gpu_check.config import SelftestConfig
 from verify_server.gpu_check.measurement import Measurement, Way

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from verify_server.engine.backend_check import TOLERANCE
 from verify_server.engine.base import Segment
-from verify_server.engine.selftest import attending_by
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch.backend_check import TOLERANCE
+from verify_server.engine.torch.selftest import attending_by
+from verify_server.engine.torch.torch_engine import TorchEngine
 
 TOKENS = 32  # of an answer
 TOGETHER = 16  # answers in a step

@@ -11,8 +11,8 @@ import torch
 
 from opensled.core.errors import OpenSledError
 from opensled.process.work_progress import Part, WorkProgress
-from verify_server.engine import loading, torch_engine
-from verify_server.engine.torch_engine import TorchEngine
+from verify_server.engine.torch import loading, torch_engine
+from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.gpu_check import equality
 from verify_server.gpu_check.config import SelftestConfig, numbers
 from verify_server.gpu_check.step_times import step_times

@@ -13,7 +13,7 @@ from opensled.core.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
 
 if TYPE_CHECKING:  # it loads transformers
-    from verify_server.engine.torch_engine import TorchEngine
+    from verify_server.engine.torch.torch_engine import TorchEngine
 
 COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}  # bytes
 SAMPLED = SamplingParams(temperature=0.8)

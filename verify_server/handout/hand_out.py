@@ -17,13 +17,13 @@ from typing import TypeVar
 from opensled.core.errors import InvalidRequest, NotFound, OpenSledError, Overloaded
 from opensled.handout import draft_codec
 from opensled.wire import codec
-from verify_server.byte_stream import ByteStream
-from verify_server.client_limits import Rate
-from verify_server.clients import Client
+from verify_server.access.byte_stream import ByteStream
+from verify_server.access.client_limits import Rate
+from verify_server.access.clients import Client
+from verify_server.access.token_bucket import TokenBucket
+from verify_server.front.session_stream import failure_of
 from verify_server.handout.config import HandOutConfig
 from verify_server.handout.draft_store import DraftStore, Published
-from verify_server.session_stream import failure_of
-from verify_server.token_bucket import TokenBucket
 
 MOST_TRANSFERS = 64  # at the same time, of all clients; chosen: 4 MiB of memory
 MOST_OF_CLIENT = 4  # of a tenant, a connection, an address

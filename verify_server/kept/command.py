@@ -9,10 +9,10 @@ from pathlib import Path
 
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.printable import visible_line
-from verify_server.config import ServeConfig
 from verify_server.kept.config import KeptDeleteConfig, KeptListConfig
 from verify_server.kept.keeper import TextKeeper
 from verify_server.kept.kept_store import HeldTexts, KeptStore
+from verify_server.options.serve_config import ServeConfig
 
 MB = 1_000_000
 DAY = 86_400.0

@@ -17,7 +17,7 @@ from opensled.pairing.code import new_code
 from verify_server.pairing.config import PairConfig, PairListConfig, PairRevokeConfig
 
 if TYPE_CHECKING:
-    from verify_server.config import ServeConfig
+    from verify_server.options.serve_config import ServeConfig
     from verify_server.pairing.desk import Paired, PairingDesk
     from verify_server.pairing.home import Home
 

@@ -10,7 +10,7 @@ from opensled.core.errors import UsageError
 from opensled.net.address import host_port
 from opensled.pairing import PAIRING_PORT
 from opensled.process.logs import LEVELS
-from verify_server.access_config import FOLDER_HELP
+from verify_server.options.access_config import FOLDER_HELP
 
 
 def public_key(key: str) -> None:

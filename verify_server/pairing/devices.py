@@ -13,8 +13,8 @@ from typing import NamedTuple
 from opensled.core.errors import NotFound
 from opensled.core.files import read_secret_text, write_whole
 from opensled.pairing.handover import safe_name
+from verify_server.access.security import LOCAL_TENANT
 from verify_server.pairing.home import Home
-from verify_server.security import LOCAL_TENANT
 
 TOKEN_BYTES = 32
 _PAIRED = re.compile(r"# paired (\S+) from (\S+)")

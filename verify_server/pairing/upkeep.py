@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from opensled.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from verify_server.config import ServeConfig
+    from verify_server.options.serve_config import ServeConfig
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opensled.core.messages import TokenLogprobs, Verdict
-from verify_server.acceptance.base import Reading, StepRows
-from verify_server.acceptance.decide import StepResult
-from verify_server.riders.base import Message, Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.rider import Message, Rider
+from verify_server.rules.base import Reading, StepRows
+from verify_server.rules.decide import StepResult
 
 
 @dataclass(frozen=True)

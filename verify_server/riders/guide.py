@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from opensled.core.messages import Opened
-from verify_server.acceptance.base import DraftCheck
-from verify_server.acceptance.decide import StepResult
-from verify_server.riders.base import DecideAgain, Message, Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.rider import DecideAgain, Message, Rider
+from verify_server.rules.base import DraftCheck
+from verify_server.rules.decide import StepResult
 from verify_server.text.guide import Constraint, GrammarRebuilt
 
 

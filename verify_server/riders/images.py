@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from verify_server.engine.base import ImageRows, Segment
-from verify_server.riders.base import Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.rider import Rider
 from verify_server.vision.image_store import PlacedRows, content_of
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from opensled.core.messages import TokenLogprobs
-from verify_server.acceptance.base import Reading, StepRows
-from verify_server.acceptance.decide import StepResult
 from verify_server.kept.kept_text import TOP, KeptText
-from verify_server.riders.base import Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.rider import Rider
+from verify_server.rules.base import Reading, StepRows
+from verify_server.rules.decide import StepResult
 
 MOST_TOKENS = 4096  # of one text; what follows is not kept
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from opensled.core.messages import Verdict
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.decide import StepResult
-from verify_server.counters import LoopStats
-from verify_server.riders.base import Message, Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.counters import LoopStats
+from verify_server.round.rider import Message, Rider
+from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.decide import StepResult
 
 
 class LooseMarks(Rider):

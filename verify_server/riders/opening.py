@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from opensled.core.messages import Open
-from verify_server.acceptance.base import AcceptanceRule
-from verify_server.counters import LoopStats
+from verify_server.round.counters import LoopStats
+from verify_server.rules.base import AcceptanceRule
 
 if TYPE_CHECKING:  # a target that decides in another process loads riders without all that
-    from verify_server.input_processor import InputProcessor
+    from verify_server.access.tenant_pool import Spent
+    from verify_server.admission.input_processor import InputProcessor
     from verify_server.kept.keeper import TextKeeper
-    from verify_server.tenant_pool import Spent
 
 
 class Opening(NamedTuple):

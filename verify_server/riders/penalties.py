@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opensled.core.penalties import TokenCounts
-from verify_server.acceptance.base import DraftCheck
-from verify_server.acceptance.decide import StepResult
-from verify_server.drafting.base import Ask
-from verify_server.riders.base import Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.drafter import Ask
+from verify_server.round.rider import Rider
+from verify_server.rules.base import DraftCheck
+from verify_server.rules.decide import StepResult
 
 
 class PenaltyCounts(Rider):

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from opensled.core.messages import Prefill, PromptToken
 from scheduler.plan import Slice
-from verify_server.acceptance.base import Reading, StepRows
-from verify_server.acceptance.decide import StepResult
 from verify_server.engine.base import Segment
-from verify_server.riders.base import Message, Rider
 from verify_server.riders.opening import Opening
+from verify_server.round.rider import Message, Rider
+from verify_server.rules.base import Reading, StepRows
+from verify_server.rules.decide import StepResult
 
 # Logits of one chunk at most: 128 MiB in float32. A step never has more rows than --max-step-tokens.
 CHUNK_LOGITS = 1 << 25

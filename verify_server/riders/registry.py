@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from verify_server.riders.answer_logprobs import AnswerLogprobs
-from verify_server.riders.base import Rider
 from verify_server.riders.guide import GuideMasks
 from verify_server.riders.images import PromptImages
 from verify_server.riders.kept_text import TextTrace
@@ -13,6 +12,7 @@ from verify_server.riders.loose_marks import LooseMarks
 from verify_server.riders.opening import Opening
 from verify_server.riders.penalties import PenaltyCounts
 from verify_server.riders.prompt_logprobs import PromptLogprobs
+from verify_server.round.rider import Rider
 
 # Each makes the rider of a new sequence; None: it does not ask for that
 RIDERS: tuple[Callable[[Opening], Awaitable[Rider | None]], ...] = (

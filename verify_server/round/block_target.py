@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.plan import Slice
-from verify_server.acceptance.decide import Outcome
-from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import Segment, TargetEngine
+from verify_server.engine.trees import runs
 from verify_server.kv.block_memory import BlockMemory
 from verify_server.kv.blocks import BlockPool
-from verify_server.kv.preemption import KVPreemptor
-from verify_server.kv.twins import adopts
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.preemption import KVPreemptor
+from verify_server.round.session import Session
+from verify_server.round.step import run_step
+from verify_server.round.step_item import StepItem
 from verify_server.round.target import FittedStep, Progress, Target
-from verify_server.session import Session
-from verify_server.step import run_step
-from verify_server.step_item import StepItem
-from verify_server.trees import runs
+from verify_server.round.twins import adopts
+from verify_server.rules.decide import Outcome
 
 
 class BlockTarget(Target):

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from opensled.core.errors import EngineLost
 from opensled.core.messages import Draft
-from verify_server.outbox import Outbox
 from verify_server.round.engine_thread import EngineThread
 from verify_server.round.machine import Sleep, StepMachine, Work
-from verify_server.session import Session
+from verify_server.round.outbox import Outbox
+from verify_server.round.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.core.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
-from verify_server.acceptance.decide import Outcome, step_failed
-from verify_server.counters import LoopStats
-from verify_server.drafting.base import Ask
-from verify_server.drafting.stage import OwnDrafts, asked_of
+from verify_server.round.counters import LoopStats
+from verify_server.round.draft_stage import OwnDrafts, asked_of
+from verify_server.round.drafter import Ask
+from verify_server.round.session import Session
+from verify_server.round.step_item import StepItem
 from verify_server.round.target import Progress, Target
-from verify_server.session import Session
-from verify_server.step_item import StepItem
+from verify_server.rules.decide import Outcome, step_failed
 
 log = logging.getLogger(__name__)
 

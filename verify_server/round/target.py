@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from opensled.core.errors import Unsupported
 from scheduler.plan import Slice
-from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.decide import Outcome
-from verify_server.drafting.base import Ask
-from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.kv.memory import TargetMemory
-from verify_server.session import Session
-from verify_server.step_item import StepItem
+from verify_server.round.draft_stage import DraftStage, OwnDrafts
+from verify_server.round.drafter import Ask
+from verify_server.round.session import Session
+from verify_server.round.step_item import StepItem
+from verify_server.rules.base import AcceptanceResult
+from verify_server.rules.decide import Outcome
 
 
 class FittedStep(NamedTuple):

@@ -41,7 +41,7 @@ PROBES = (
 
 
 class GgufText:
-    """See `verify_server.served_model.TextCodec`."""
+    """See `verify_server.round.loaded_model.TextCodec`."""
 
     def __init__(self, path: Path) -> None:
         """Raises NotFound and UnsupportedModel."""

@@ -14,7 +14,7 @@ from verify_server.text.chat_template import Chats, valid_text
 
 
 class HFText:
-    """See `verify_server.served_model.TextCodec`; uses the tokenizer in the model's folder."""
+    """See `verify_server.round.loaded_model.TextCodec`; uses the tokenizer in the model's folder."""
 
     def __init__(self, folder: Path) -> None:
         """Raises UnsupportedModel for a tokenizer that cannot be read, or a chat template that takes too much."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from opensled.core.errors import InvalidRequest, MissingImage, Overloaded
 from opensled.core.images import Image, content_ids, digest_of
-from verify_server.tenant_pool import Spent, TenantPool
+from verify_server.access.tenant_pool import Spent, TenantPool
 
 # Bytes of rows: beside those of sessions, and in all. Chosen: 50 pictures of a large target (576 rows of 4,096
 # dimensions in 16 bits), and 200.

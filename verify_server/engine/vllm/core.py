@@ -23,10 +23,10 @@ from vllm.v1.engine.core import EngineCore
 
 from opensled.core.errors import EngineLost, InvalidRequest, OpenSledError
 from opensled.core.protocol import EndRules
-from verify_server.acceptance.decide import step_failed
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.engine.vllm.scheduler import FleetScheduler
+from verify_server.rules.decide import step_failed
 
 log = logging.getLogger(__name__)
 

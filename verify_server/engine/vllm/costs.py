@@ -10,9 +10,9 @@ from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import Roofline, StepCost
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.protocol import EndRules
-from verify_server.acceptance.base import DraftCheck
-from verify_server.costs import MEASURE_S, MEASURED
+from verify_server.engine.costs import MEASURE_S, MEASURED
 from verify_server.engine.vllm.decoding import Decode
+from verify_server.rules.base import DraftCheck
 
 if TYPE_CHECKING:
     from verify_server.engine.vllm.core import VllmCore

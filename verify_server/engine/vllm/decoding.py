@@ -7,9 +7,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from opensled.core.errors import OpenSledError
-from verify_server.acceptance.base import DraftCheck
-from verify_server.acceptance.decide import Outcome, Question
-from verify_server.acceptance.match import Match
+from verify_server.rules.base import DraftCheck
+from verify_server.rules.decide import Outcome, Question
+from verify_server.rules.match import Match
 
 # What a sequence asks of its rows; its error; or None: nothing can be decided now
 Asked = Question | OpenSledError | None

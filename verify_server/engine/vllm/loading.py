@@ -19,7 +19,7 @@ from verify_server.engine.vllm.arguments import KV_CONTEXTS
 
 if TYPE_CHECKING:
     from verify_server.engine.vllm.core import VllmCore
-    from verify_server.served_model import TextCodec
+    from verify_server.round.loaded_model import TextCodec
 
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"  # chooses kernels of which no row depends on the batch
 NUMERICS = ("auto", "exact", "fast")

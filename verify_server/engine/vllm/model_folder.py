@@ -20,10 +20,10 @@ from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.hub_listing import MORE_TEMPLATES
 from opensled.models.store import is_hub_id, model_path
 from opensled.process.logs import announce, told_long
-from verify_server.engine import loading
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
-from verify_server.engine.loading import Weights
+from verify_server.engine.torch import loading
+from verify_server.engine.torch.loading import Weights
 from verify_server.text import template_files
 from verify_server.text.gguf_text import GgufText
 

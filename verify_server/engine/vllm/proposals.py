@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from opensled.core.errors import UsageError
-from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.engine.vllm.served import VllmModel
 from verify_server.engine.vllm.target import name_of
-from verify_server.served_model import LoadedModel
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.loaded_model import LoadedModel
 
 
 class Proposing(Protocol):

@@ -15,10 +15,10 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from verify_server.acceptance.base import DraftCheck
-from verify_server.acceptance.decide import Outcome, Question
 from verify_server.engine.vllm.decoding import Decode
 from verify_server.engine.vllm.drafters import IN_ONE_PASS
+from verify_server.rules.base import DraftCheck
+from verify_server.rules.decide import Outcome, Question
 
 
 class FleetScheduler(Scheduler):

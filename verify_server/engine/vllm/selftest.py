@@ -16,12 +16,12 @@ from opensled.core.errors import EngineError, SelfTestFailed
 from opensled.core.messages import DraftToken, SamplingParams, TokenLogprobs
 from opensled.core.noise import gumbel, noise_key
 from opensled.core.protocol import EndRules
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck, decided
-from verify_server.acceptance.decide import Question
-from verify_server.acceptance.match import Match
 from verify_server.engine.vllm.core import VllmCore
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.riders.answer_logprobs import LogprobsReading
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided
+from verify_server.rules.decide import Question
+from verify_server.rules.match import Match
 
 TEMPERATURES = (0.0, 0.8)
 TOKENS, DRAFT = 16, 4  # of each answer and of each draft

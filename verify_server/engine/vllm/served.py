@@ -11,14 +11,14 @@ from hw_profiles.step_cost import StepCost
 from opensled.core.errors import UsageError
 from opensled.process.load_thread import in_thread_that_ends
 from opensled.process.logs import tell, told_long
-from verify_server.acceptance.served import ServedRules
-from verify_server.config import ServeConfig
 from verify_server.drafting.choice import chosen
-from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import arguments, costs, loading, versions
 from verify_server.engine.vllm.target import VllmTarget
-from verify_server.served_model import LoadedModel, TextCodec, model_id_of
+from verify_server.options.serve_config import ServeConfig
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.loaded_model import LoadedModel, TextCodec, model_id_of
+from verify_server.rules.served import ServedRules
 from verify_server.text.hf_text import HFText
 
 if TYPE_CHECKING:

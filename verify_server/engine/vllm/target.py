@@ -17,18 +17,18 @@ from typing import Protocol
 from opensled.core.errors import OpenSledError, Unsupported
 from opensled.core.protocol import EndRules
 from scheduler.plan import Slice
-from verify_server.acceptance.base import AcceptanceResult, DraftCheck
-from verify_server.acceptance.decide import Outcome
-from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import decoding
 from verify_server.engine.vllm.decoding import Asked, Decode
 from verify_server.kv.memory import SequenceMemory, TargetMemory
-from verify_server.kv.preemption import ROUND_SECONDS
+from verify_server.round.draft_stage import DraftStage
+from verify_server.round.preemption import ROUND_SECONDS
+from verify_server.round.session import Session
+from verify_server.round.step import question_of
+from verify_server.round.step_item import StepItem
 from verify_server.round.target import FittedStep, Progress, Target, whole
-from verify_server.session import Session
-from verify_server.step import question_of
-from verify_server.step_item import StepItem
+from verify_server.rules.base import AcceptanceResult, DraftCheck
+from verify_server.rules.decide import Outcome
 
 
 class Core(Protocol):

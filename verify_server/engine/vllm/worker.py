@@ -13,12 +13,12 @@ from vllm.platforms import current_platform
 from vllm.v1.outputs import ModelRunnerOutput, SamplerOutput
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from verify_server.acceptance.base import AcceptanceResult, decided
-from verify_server.acceptance.decide import Outcome, Question, decide
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import MEMORY_SHARE
-from verify_server.engine.torch_scores import TorchScores
+from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.engine.vllm.arguments import KV_CONTEXTS
+from verify_server.rules.base import AcceptanceResult, decided
+from verify_server.rules.decide import Outcome, Question, decide
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker

@@ -1,0 +1,1 @@
+"""Who may connect, as which tenant, and within which limits."""

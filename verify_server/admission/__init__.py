@@ -1,0 +1,1 @@
+"""Opens sequences: checks what is asked, finds room, makes sessions."""

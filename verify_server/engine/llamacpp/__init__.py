@@ -1,0 +1,1 @@
+"""Engine llamacpp: GGUF files with llama.cpp."""

@@ -1,0 +1,1 @@
+"""Engine torch: decoders of Hugging Face, batched over paged KV memory."""

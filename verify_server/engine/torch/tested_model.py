@@ -1,0 +1,147 @@
+"""Which backend of attention, which geometry and which level a loaded target is served with: the first that passes its
+tests on this machine.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from hw_profiles.detect import usable_cores
+from opensled.core.errors import OpenSledError, SelfTestFailed
+from opensled.models import step_threads
+from opensled.models.step_threads import StepThreads
+from verify_server.engine.base import Segment
+from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
+from verify_server.engine.torch import geometry, known_geometry, selftest
+from verify_server.engine.torch.attention import backend_of
+from verify_server.engine.torch.fixed_steps import Capture, FixedSteps, GraphCapture, check_fixed, uncaptured
+from verify_server.engine.torch.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.torch.packed_model import PackedModel
+from verify_server.engine.torch.packing import Geometry
+from verify_server.engine.torch.paged_table import PagedBackend
+from verify_server.engine.torch.tiles import tile, untile
+
+log = logging.getLogger(__name__)
+
+# Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
+# fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
+FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
+
+
+def backends_of(attention: str, device: torch.device) -> list[str]:
+    """Those to try, the fastest first. Raises UsageError for one that is asked for and cannot be had."""
+    if attention == "auto":
+        return ["triton", "sdpa"] if device.type == "cuda" else ["sdpa"]
+    backend_of(attention)
+    return [attention]
+
+
+def first_that_works(
+    network: PreTrainedModel,
+    backends: Sequence[str],
+    numerics: str,
+    most_rows: int,
+    weights: Path | None,
+) -> tuple[PackedModel, str]:
+    """See `_tested`; of the last one the error is raised."""
+    *others, last = backends
+    for name in others:
+        try:
+            return _tested(network, name, numerics, most_rows, weights)
+        except OpenSledError as error:
+            log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
+            untile(network)
+    return _tested(network, last, numerics, most_rows, weights)
+
+
+def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
+    """How steps in fixed shapes run; None = there are none. Fails closed: a GPU without them only is slower."""
+    is_paged = isinstance(backend_of(tested.backend), PagedBackend)
+    if graphs == "shapes" and is_paged:
+        return uncaptured
+    if graphs != "auto" or not is_paged or tested.network.device.type != "cuda":
+        return None
+    if geometry.has_experts(tested.network):
+        log.info("no CUDA graphs: which experts a row goes to is asked in the middle of a step")
+        return None
+    capture = GraphCapture(GRAPH_BUDGET["cuda"])
+    try:
+        check_fixed(tested, FixedSteps(tested, GraphCapture(GRAPH_BUDGET["cuda"])), level == "exact")
+    except OpenSledError as error:
+        log.warning("CUDA graphs do not work here (%s); each step launches its kernels", error)
+        return None
+    return capture
+
+
+def _tested(
+    network: PreTrainedModel,
+    attention: str,
+    numerics: str,
+    most_rows: int,
+    weights: Path | None,
+) -> tuple[PackedModel, str]:
+    """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
+    if numerics != "fast":
+        before = known_geometry.memory_of(network, weights, attention, most_rows)
+        exact = _exact_as_before(network, attention, most_rows, before)
+        if exact or (exact := _exact(network, attention, most_rows, before)):
+            return exact, "exact"
+    if numerics == "exact":
+        raise SelfTestFailed(
+            "a row's bits depend on its batch for this model here; use --numerics fast or auto"
+        )
+    fast = _on_small_memory(network, FAST[network.device.type], attention)
+    selftest.agree(fast)
+    return fast, "fast"
+
+
+def _exact(
+    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+) -> PackedModel | None:
+    """The self-tested model in a geometry that keeps its bits; None = there is none here."""
+    found = geometry.find(network, attention, most_rows)
+    if found is None:
+        return None
+    tile(network, found)
+    exact = _on_small_memory(network, found, attention)
+    layers = selftest.agree(exact)
+    if selftest.keeps_bits(exact, layers):
+        before.keep(known_geometry.Known(found, layers))
+        return exact
+    untile(network)
+    return None
+
+
+def _exact_as_before(
+    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+) -> PackedModel | None:
+    """The model in the geometry of an earlier start; None = there was none, or it does not hold now."""
+    known = before.recall()
+    if known is None or not geometry.still_holds(network, attention, most_rows, known.geometry):
+        return None
+    tile(network, known.geometry)
+    exact = _on_small_memory(network, known.geometry, attention)
+    if selftest.as_before(exact, known.layers):
+        return exact
+    untile(network)
+    return None
+
+
+def threads_of(network: PreTrainedModel, weights: Path | None) -> StepThreads:
+    """Threads of all steps on a processor, timed or as an earlier start has timed them."""
+    model = _on_small_memory(network, FAST["cpu"], "sdpa")
+    blocks = tuple(range(-(-max(step_threads.ROWS) // BLOCK_SIZE)))
+
+    def step(rows: int, threads: int) -> None:
+        torch.set_num_threads(threads)
+        model.run([Segment(tuple(range(rows)), 0, blocks, 1)])
+
+    facts = ("torch", torch.__version__, network.dtype)
+    return step_threads.find(step, weights, facts, usable_cores(), step_threads.chosen_for_all)
+
+
+def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:
+    return PackedModel(network, KVMemory(selftest.NUM_BLOCKS), shapes, attention)

@@ -1,0 +1,115 @@
+"""Answers the requests of the HTTP API by sequences of this process: plain decoding, as for a device without drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
+
+from starlette.types import Scope
+
+from http_api.backend import Answer
+from opensled.core.answer import Chunk, Task
+from opensled.core.errors import Overloaded, Unreachable
+from opensled.core.messages import MATCH, ModelInfo, Open, is_chat
+from opensled.core.penalties import require_served
+from opensled.drafting.status import DraftStatus
+from opensled.text.answer_text import AnswerText
+from opensled.text.thinking import reader_of
+from opensled.text.tokenizer import TargetTokenizer
+from verify_server.front.client_guard import CALLER, Caller
+from verify_server.front.local_answer import LocalAnswer
+from verify_server.front.local_call import LocalCall, local_call
+from verify_server.front.sequences import SequenceService
+
+RETRY_SECONDS = 0.1  # before a lost sequence is opened again; chosen
+# There is no device, so there are no drafts.
+STATUS = DraftStatus(False, "not drafting: this API is the server's own, and has no draft model")
+
+
+class ServerBackend:
+    """What the HTTP API asks (`http_api.backend.Backend`); the client is known by the request's scope."""
+
+    server_away = writes_alone = False  # the target is in this process
+    refusal = ""
+    status = STATUS
+
+    def __init__(self, sequences: SequenceService) -> None:
+        self._sequences = sequences
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._sequences.model().info
+
+    @property
+    def tokenizer(self) -> TargetTokenizer:
+        return self._sequences.model().tokenizer
+
+    @property
+    def rule(self) -> str:
+        """Without drafts all rules write the same."""
+        info = self.info
+        return MATCH if info.serves(MATCH) else info.rule_names[0]
+
+    @property
+    def unready(self) -> str:
+        return self._sequences.unready
+
+    def answering(self, scope: Scope) -> Answer:
+        """How the client of a request is answered."""
+        caller: Caller = scope[CALLER]
+
+        def answer(task: Task) -> AsyncGenerator[Chunk, None]:
+            return self._answer(caller, task)
+
+        return answer
+
+    async def _answer(self, caller: Caller, task: Task) -> AsyncGenerator[Chunk, None]:
+        model = self._sequences.model()
+        text = AnswerText(model.tokenizer, task.stop)
+        tags = model.info.thoughts if is_chat(task.prompt) else None
+        reads = partial(reader_of, tags, model.tokenizer)
+        answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads)
+        committed, heard_at = 0, time.monotonic()
+        while True:
+            try:
+                async with self._call(caller, answer) as call, aclosing(answer.chunks(call)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            except (Unreachable, Overloaded):
+                if answer.committed > committed:
+                    committed, heard_at = answer.committed, time.monotonic()
+                if not committed or time.monotonic() - heard_at >= self._sequences.patience:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _call(self, caller: Caller, answer: LocalAnswer) -> AbstractAsyncContextManager[LocalCall]:
+        sequences = self._sequences
+        return local_call(
+            sequences.clients,
+            caller.client,
+            answer.opening,
+            sequences.linger,
+            sequences.serve,
+            paid=not caller.pays(),
+        )
+
+    def _open(self, task: Task, info: ModelInfo) -> Open:
+        require_served(task.params, info)
+        return Open(
+            prompt=task.prompt,
+            images=task.images,
+            params=task.params,
+            rule=self.rule,
+            model_id=info.model_id,
+            fingerprint=info.fingerprint,
+            top_logprobs=task.top_logprobs,
+            prompt_logprobs=task.prompt_logprobs,
+            guide=task.guide,
+            pace=task.pace or 0.0,
+            background=bool(task.background),
+            template_variables=task.template_variables,
+        )

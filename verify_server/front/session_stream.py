@@ -1,0 +1,234 @@
+"""One stream of messages, independent of the transport: open a session, pass it drafts, send its verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError
+from opensled.core.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
+from verify_server.admission.session_manager import SessionManager
+from verify_server.round.loop import VerifyLoop
+from verify_server.round.outbox import MAX_UNREAD, Outbox
+from verify_server.round.session import Session
+
+log = logging.getLogger(__name__)
+
+# Seconds for which a stream stays open after its last message, unless the peer ends it first. Without them gRPC fails
+# the draft that a peer is sending, and drops the last verdict unread. Chosen: longer than a slow link's round trip.
+CLOSE_SECONDS = 1.0
+
+# A client gives up before its deadline as the server computes it: gRPC rounds deadlines up on their way. At most so
+# many seconds, and this share of the time.
+EARLY, EARLY_SHARE = 0.05, 0.02
+
+
+class Ending(Enum):
+    """How a peer's side of a stream ends."""
+
+    GONE = auto()
+    CANCELLED = auto()  # in so many words
+    HALF_CLOSED = auto()  # it sends nothing more, and reads on
+
+
+Receive = Callable[[], Awaitable[ClientMessage | Ending | None]]  # None = the peer is gone
+Send = Callable[[ServerMessage], Awaitable[None]]
+
+
+class Account(Protocol):
+    """What a stream is charged for."""
+
+    async def idle(self) -> None:
+        """A message gained nothing: wait, if its client sends too many of them."""
+
+    def spent(self, seconds: float) -> None:
+        """So many seconds of processor time went into reading what arrived."""
+
+
+class Unlimited:
+    """An account without limits: its client may send what it likes."""
+
+    async def idle(self) -> None: ...
+
+    def spent(self, seconds: float) -> None: ...
+
+
+UNLIMITED = Unlimited()
+
+
+class Deadline:
+    """When a stream's client stops waiting for it."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """`seconds` from now; None = never."""
+        self._clock, self._early = asyncio.get_running_loop().time, EARLY + EARLY_SHARE * (seconds or 0.0)
+        self.at = None if seconds is None else self._clock() + seconds
+
+    @property
+    def passed(self) -> bool:
+        """Whether the client has given up."""
+        return self.at is not None and self._clock() >= self.at - self._early
+
+
+async def serve_stream(
+    manager: SessionManager,
+    tenant: str,
+    receive: Receive,
+    send: Send,
+    seconds: float | None = None,
+    account: Account = UNLIMITED,
+    may_return: bool = True,
+) -> None:
+    """Serve one stream to its end, or for `seconds` if it has a deadline; then forget its session.
+
+    `may_return`: a reader who leaves without a word may come back for the session.
+    Errors go to this peer as a `Failure`; raises only TimeoutError, at the deadline.
+    """
+    deadline = Deadline(seconds)
+    async with asyncio.timeout_at(deadline.at):
+        await _serve(manager, tenant, receive, send, deadline, account, may_return)
+
+
+async def _serve(
+    manager: SessionManager,
+    tenant: str,
+    receive: Receive,
+    send: Send,
+    deadline: Deadline,
+    account: Account,
+    may_return: bool,
+) -> None:
+    clock = asyncio.get_running_loop().time
+    arrived: float | None = None
+    try:
+        first = await receive()
+        arrived = clock()
+        if first is None or isinstance(first, Ending):
+            return
+        if not isinstance(first, Open):
+            raise ProtocolError("the first message of a stream must be Open")
+        if not first.params.max_tokens and first.prompt_logprobs is None:
+            await _count(manager, tenant, send, first, account)
+            return
+        session, opened = await manager.open(first, tenant, account.spent)
+    except Exception as error:
+        if manager.hands_over:
+            await send(Moved())
+            return
+        failure = failure_of(error)
+        manager.stats.refused[failure.code] += 1  # before its peer hears of it
+        await send(failure)
+        if arrived is not None:  # else the message could not be read
+            manager.stats.refusals.add(clock() - arrived)
+        return
+    outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
+    cancelled = False
+    try:
+        await send(opened)
+        cancelled = await _converse(
+            _read(manager.loop, session, receive, first, account),
+            _write(manager.loop, outbox, send),
+            session,
+        )
+    finally:
+        if session.outbox is outbox:  # else a newer stream has taken the session over
+            if cancelled or session.failed or session.reader.leaving or deadline.passed or not may_return:
+                manager.forget(session)
+            else:
+                manager.leave(session)
+
+
+async def _count(manager: SessionManager, tenant: str, send: Send, first: Open, account: Account) -> None:
+    """The whole stream of an answer of no tokens."""
+    opened = await manager.count(first, tenant, account.spent)
+    await send(opened)
+    await send(Verdict(len(opened.prompt_ids), (), finish_reason="length"))
+
+
+async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session) -> bool:
+    """Read and write until the sequence or the peer ends; returns True if the peer cancelled it.
+
+    Only the writer sends: two sends must not overlap. After an error the session has failed, whether or not its peer
+    stays to read of it.
+    """
+    outbox, failures = session.outbox, session.stats.failures
+    reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(write)
+    try:
+        await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+        error = reading.exception() if reading.done() else None
+        if isinstance(error, Exception):
+            failure = failure_of(error)
+            failures[failure.code] += 1
+            outbox.put(failure)
+            if session.outbox is outbox:  # else a newer stream has taken it over
+                session.failed = True
+                session.detach()
+            await writing
+            return False
+        if _ended(reading, Ending.HALF_CLOSED):
+            await asyncio.wait({writing})
+        if writing.done() and writing.result():
+            await asyncio.wait({reading}, timeout=CLOSE_SECONDS)
+        return _ended(reading, Ending.CANCELLED)
+    finally:
+        reading.cancel()
+        writing.cancel()
+        await asyncio.gather(reading, writing, return_exceptions=True)
+
+
+def _ended(reading: asyncio.Future[Ending], how: Ending) -> bool:
+    return reading.done() and reading.exception() is None and reading.result() is how
+
+
+def failure_of(error: Exception) -> Failure:
+    """What the peer learns of an error; the log has the rest."""
+    if not isinstance(error, OpenSledError):
+        log.error("a stream failed", exc_info=error)
+    failure = Failure.of(error)
+    log.info("a stream ends by an error", extra={"code": failure.code})
+    return failure
+
+
+async def _read(
+    loop: VerifyLoop, session: Session, receive: Receive, first: Open, account: Account = UNLIMITED
+) -> Ending:
+    """Pass drafts to the session until the peer ends its side.
+
+    Reading pauses while the peer reads too slowly, and while it sends too much that gains nothing.
+    """
+    outbox = session.outbox
+    while True:
+        if outbox.full:
+            await outbox.has_space()
+        message = await receive()
+        if isinstance(message, Draft):
+            if not loop.submit(session, message):
+                await account.idle()
+        elif message is None:
+            return Ending.GONE
+        elif isinstance(message, Ending):
+            loop.listen(session)
+            return message
+        elif isinstance(message, Cancel):
+            return Ending.CANCELLED
+        elif message == first:  # a repeated frame
+            await account.idle()
+        else:
+            raise InvalidRequest("the sequence is already open; a stream carries one", "open")
+
+
+async def _write(loop: VerifyLoop, outbox: Outbox, send: Send) -> bool:
+    """Send until the sequence ends here (True), or a newer stream takes the session over (False)."""
+    while True:
+        message = await outbox.get()
+        if len(outbox) == MAX_UNREAD - 1:  # until now it was full, and its session paused
+            loop.wake()
+        if message is None:
+            return False
+        await send(message)
+        if isinstance(message, Failure | Moved) or (isinstance(message, Verdict) and message.finish_reason):
+            outbox.close()
+            return True

@@ -1,0 +1,1 @@
+"""The options of `opensled serve`, and the names of what they choose."""

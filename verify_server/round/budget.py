@@ -1,0 +1,181 @@
+"""How much of a device's drafts the target verifies: its tenant's quota, a floor under which drafts are ignored, the
+operator's switch, and a grammar that takes no drafts any more.
+
+A session whose drafts are not verified is decoded token by token, like one without a device; its answer goes on.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Protocol
+
+from hw_profiles.fading import kept
+from opensled.metrics.registry import DraftCounts
+from verify_server.access.security import Tenants
+
+# All chosen: a device is judged after a few seconds of drafts, and gets a new chance about once an answer.
+BURST = 2.0  # seconds of a quota that can be saved up
+RESUMED = 0.5  # seconds of a quota that an exhausted one needs before it is good again
+EVIDENCE = 16  # verified drafts before a device is judged
+HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
+MOST_DEVICES = 4096  # whose record is kept
+KEEP = kept(1, HALF_LIFE)  # of that weight with each draft
+RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
+MIN_ACCEPTANCE = 0.05  # share of a device's drafts with an accepted token, below which they are ignored
+PROBE = 64  # tokens after which one more draft of a device below the floor is verified
+
+
+class Quota:
+    """A token bucket of draft tokens that are verified for one tenant, accepted or not."""
+
+    def __init__(self, per_second: float, now: float) -> None:
+        self.per_second, self._since = per_second, now
+        self._left = self._most = max(1.0, BURST * per_second)
+        self._good_again = min(self._most, max(1.0, RESUMED * per_second))
+        self._exhausted = False
+
+    def left(self, now: float) -> int:
+        """Tokens that may be verified now."""
+        self._refill(now)
+        return 0 if self._exhausted else ceil(self._left)
+
+    def take(self, tokens: int, now: float) -> None:
+        """Verify `tokens` more."""
+        self._refill(now)
+        self._left -= tokens
+        self._exhausted = self._exhausted or self._left <= 0
+
+    def wait(self, now: float) -> float:
+        """Seconds until an exhausted quota is good again; 0 while it is good."""
+        self._refill(now)
+        return (self._good_again - self._left) / self.per_second if self._exhausted else 0.0
+
+    def _refill(self, now: float) -> None:
+        self._left = min(self._most, self._left + (now - self._since) * self.per_second)
+        self._since = now
+        if self._left >= self._good_again:
+            self._exhausted = False
+
+
+class Quotas:
+    """The quota of each tenant that has one, from its first session on."""
+
+    def __init__(self, tenants: Tenants, clock: Callable[[], float]) -> None:
+        self._tenants, self._clock = tenants, clock
+        self._quotas: dict[str, Quota] = {}
+
+    def of(self, tenant: str) -> Quota | None:
+        per_second = self._tenants.limits_of(tenant).positions_per_s
+        known = self._quotas.get(tenant)
+        if (known.per_second if known else 0) != per_second:  # the token file may have been changed
+            self._quotas.pop(tenant, None)
+            if per_second:
+                self._quotas[tenant] = Quota(per_second, self._clock())
+        return self._quotas.get(tenant)
+
+    def wait(self, tenant: str) -> float:
+        """Seconds until drafts of a tenant are verified again; 0 = now."""
+        quota = self.of(tenant)
+        return quota.wait(self._clock()) if quota else 0.0
+
+
+@dataclass
+class DraftRecord:
+    """How many of a device's drafts gained a token, older ones count less; and what an operator is told of it."""
+
+    verified: float = 0.0  # drafts
+    gained: float = 0.0  # of them, drafts with an accepted token
+    counts: DraftCounts = field(default_factory=DraftCounts)  # of all that were verified
+    tokens: int = 0  # committed for it, with a draft or without
+    opened_at: float = 0.0  # when a sequence of it was last opened, on the server's clock
+    drafting: bool = True  # an operator has not switched its drafts off
+
+    def add(self, tokens: int, accepted: int) -> None:
+        """The target verified one more draft, and accepted this many of its `tokens`."""
+        self.verified = self.verified * KEEP + 1
+        self.gained = self.gained * KEEP + (accepted > 0)
+        self.counts.add(tokens, accepted)
+
+    def is_below(self, floor: float) -> bool:
+        return self.verified >= EVIDENCE and self.gained < floor * self.verified
+
+
+class DraftRecords:
+    """By the name that a device gives itself; a tenant's devices without a name share one record."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._records: OrderedDict[tuple[str, str], DraftRecord] = OrderedDict()
+
+    def of(self, tenant: str, device: str) -> DraftRecord:
+        """The record for a new sequence."""
+        found = self._records.setdefault((tenant, device), DraftRecord())
+        found.opened_at = self._clock()
+        self._records.move_to_end((tenant, device))
+        if len(self._records) > MOST_DEVICES:
+            self._records.popitem(last=False)
+        return found
+
+    def latest(self) -> list[tuple[str, str, DraftRecord]]:
+        """All that are kept, with tenant and name; those of which a sequence was opened last come first."""
+        return [(tenant, device, record) for (tenant, device), record in reversed(self._records.items())]
+
+    def known(self, tenant: str, device: str) -> DraftRecord | None:
+        return self._records.get((tenant, device))
+
+
+class TakesDrafts(Protocol):
+    """What of a `Rider` decides about drafts."""
+
+    @property
+    def takes_drafts(self) -> bool: ...
+
+
+@dataclass
+class DraftBudget:
+    """How much of the drafts of one source is verified in a session, under every policy."""
+
+    quota: Quota | None = None  # of its tenant; None = no limit
+    record: DraftRecord = field(default_factory=DraftRecord)  # of its device
+    floor: float = 0.0  # share of drafts that gain a token, below which its device's are ignored
+    verified_at: int = 0  # tokens of the session when a draft of it was last verified
+    resting: bool = False  # the last hint to its device was 0, for lack of budget
+    riders: Sequence[TakesDrafts] = ()  # of the session
+
+    def longest(self, wanted: int, length: int, now: float) -> int:
+        """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
+        if not self.record.drafting or (self.riders and not self._are_of_use):
+            return 0
+        if length < self.verified_at + PROBE and self.record.is_below(self.floor):
+            return 0
+        return wanted if self.quota is None else min(wanted, self.quota.left(now))
+
+    def take(self, tokens: int, length: int, now: float) -> None:
+        """Verify this many draft tokens of a session of `length` tokens."""
+        if tokens:
+            self.verified_at = length
+            if self.quota is not None:
+                self.quota.take(tokens, now)
+
+    def give_back(self, tokens: int, now: float) -> None:
+        """So many were planned, and not verified."""
+        if self.quota is not None:
+            self.quota.take(-tokens, now)
+
+    def judged(self, tokens: int, accepted: int, committed: int) -> None:
+        """The target accepted this many of the `tokens` that were verified; `committed`: in all."""
+        self.record.tokens += committed
+        if tokens:
+            self.record.add(tokens, accepted)
+
+    def hint(self, advice: int | None, longest: int) -> int | None:
+        """The hint to the device: a policy's advice, if drafts of `longest` tokens are verified."""
+        rested, self.resting = self.resting, not longest
+        if advice is None:
+            return min(RETURN, longest) if rested or self.resting else None
+        return min(advice, longest)
+
+    @property
+    def _are_of_use(self) -> bool:
+        return all(rider.takes_drafts for rider in self.riders)

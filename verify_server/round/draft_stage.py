@@ -1,0 +1,169 @@
+"""The drafter beside the target in a step: after the rules have decided, it drafts for the sessions that ask.
+
+What it proposes is trusted as little as a device's drafts: a draft that is no chain or tree of known ids is cut, a
+confidence that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no
+answer. `asked_of` says what a session asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.step_cost import DraftingCost, StepCost
+from opensled.core.messages import DraftBlock, DraftToken
+from scheduler.estimates import DraftEstimate, Forecast
+from verify_server.round.budget import DraftBudget
+from verify_server.round.drafter import Ask, Proposal, ServerDrafter
+from verify_server.round.server_source import ServerDrafts
+from verify_server.round.step_item import StepItem
+
+log = logging.getLogger(__name__)
+
+# Tokens of a tree for each of a chain: a policy plans with the depth of drafts, and leaves out later what of a tree is
+# not worth its row.
+WAYS = 4
+# Of a step of the target that a pass of a draft model, of a head, or of an early exit is assumed to take (chosen).
+GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
+READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
+
+
+def asked_of(item: StepItem) -> Ask | None:
+    """What one session asks for after its step is committed; None = nothing, as where it has ended."""
+    session, sequence, terms = item.session, item.session.sequence, item.session.terms
+    limits = session.sources.limits
+    most = min(item.ask, sequence.useful)
+    if most <= 0 or sequence.finish_reason or session.closed or session.failed:
+        return None
+    ask = Ask(
+        session.id,
+        session.tenant,
+        sequence.tokens,
+        most,
+        terms.params,
+        terms.key,
+        item.blocks,
+        content=sequence.memory.content,
+        most_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
+    )
+    for rider in session.riders:
+        ask = rider.ask(ask)
+    return ask
+
+
+class OwnDrafts(NamedTuple):
+    """What the drafter has made in one step."""
+
+    proposals: Mapping[int, tuple[Proposal, int]]  # by session, each with the tokens that were asked for
+    seconds: float
+
+    def teach(self, costs: DraftingCostModel) -> None:
+        """What they cost."""
+        lengths = [len(proposal.block.tokens) for proposal, _ in self.proposals.values()]
+        read = sum([proposal.read for proposal, _ in self.proposals.values()])
+        if lengths:
+            costs.observe(max(lengths), sum(lengths), read, self.seconds)
+
+
+class DraftStage:
+    """Runs the drafter of a server in the engine's thread."""
+
+    def __init__(
+        self,
+        drafter: ServerDrafter,
+        vocab_size: int,
+        name: str = "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`vocab_size`: ids that a draft may hold; `name`: of the drafter, for the metrics."""
+        self.name = name
+        self._drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
+        self._over: deque[int] = deque()  # sessions that are over
+
+    @property
+    def needs_kv(self) -> bool:
+        """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
+        return self._drafter.needs_kv
+
+    @property
+    def guess(self) -> Forecast:
+        """See `ServerDrafter`."""
+        return self._drafter.guess
+
+    def source(self, estimate: DraftEstimate, budget: DraftBudget | None = None) -> ServerDrafts:
+        """What it drafts for one session."""
+        return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget)
+
+    def first_cost(self, target: StepCost) -> DraftingCost:
+        """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
+        step_s = target.verify_s(1, 0, 1)
+        if self.needs_kv and self._drafter.reads_blocks:
+            return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
+        if self._drafter.reads_blocks:
+            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
+        return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()
+
+    def forget(self, session: int) -> None:
+        """The session is over. Called from any thread."""
+        self._over.append(session)
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        """See `ServerDrafter`."""
+        try:
+            self._drafter.freed(blocks)
+        except Exception:
+            log.exception("the server's drafter failed when %d KV blocks were given back", len(blocks))
+
+    def run(self, asks: Sequence[Ask]) -> OwnDrafts:
+        """Drafts for `asks`; none after an error."""
+        began = self._clock()
+        try:
+            proposals = self._proposals(asks)
+        except Exception:
+            log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
+            proposals = {}
+        self._forget()  # last: one that asked may be over by now
+        return OwnDrafts(proposals, self._clock() - began if asks else 0.0)
+
+    def _forget(self) -> None:
+        """What the drafter keeps of sessions that are over."""
+        while self._over:
+            try:
+                self._drafter.forget(self._over.popleft())
+            except Exception:
+                log.exception("the server's drafter failed when a sequence was over")
+
+    def _proposals(self, asks: Sequence[Ask]) -> dict[int, tuple[Proposal, int]]:
+        """See `OwnDrafts`. Raises whatever the drafter raises, also while its proposals are read."""
+        proposals = self._drafter.propose(asks) if asks else []
+        return {ask.session: (self._usable(ask, made), ask.most) for ask, made in zip(asks, proposals)}
+
+    def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
+        """The draft up to the first id that the target does not know, no longer than asked, and counts that can be
+        true."""
+        block = proposal.block
+        follows = block.base == ask.length and (not block.parents or _is_tree(block))
+        most = ask.most_of_tree if block.parents else ask.most
+        tokens = map(_token, block.tokens[:most] if follows else ())
+        known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, tokens))
+        read, unread = (min(ask.length, max(0, operator.index(count))) for count in proposal[1:])
+        return Proposal(DraftBlock(ask.length, known, tuple(block.parents[: len(known)])), read, unread)
+
+
+def _is_tree(block: DraftBlock) -> bool:
+    """Whether a parent stands before each token; raises TypeError where a parent is no whole number."""
+    parents = map(operator.index, block.parents)
+    is_before = all(-1 <= parent < index for index, parent in enumerate(parents))
+    return is_before and len(block.parents) == len(block.tokens)
+
+
+def _token(token: DraftToken) -> DraftToken:
+    """With an int and a probability; raises TypeError where the id is no whole number."""
+    confidence = min(1.0, max(0.0, float(token.confidence)))  # in this order NaN becomes 0
+    return DraftToken(operator.index(token.id), confidence)

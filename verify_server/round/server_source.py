@@ -1,0 +1,89 @@
+"""What the drafter beside the target drafts for one session."""
+
+from __future__ import annotations
+
+from hw_profiles.fading import FadingRatio
+from hw_profiles.speculation import tokens_beside
+from opensled.core.messages import DraftBlock
+from scheduler.estimates import DraftEstimate, Forecast
+from scheduler.plan import NO_OFFER, OfferView
+from verify_server.engine.trees import depth
+from verify_server.kv.memory import SequenceMemory
+from verify_server.round.budget import DraftBudget
+from verify_server.round.drafter import Proposal
+from verify_server.round.offer import DraftLimits
+from verify_server.round.source import DraftSource
+
+# Drafts after which half of what their lengths show is forgotten, and tokens that are assumed beforehand. Chosen.
+SHARE, PRIOR = 32.0, 8.0
+
+
+class ServerDrafts(DraftSource):
+    """See `DraftSource`."""
+
+    def __init__(
+        self,
+        estimate: DraftEstimate,
+        needs_kv: bool = False,
+        reads_blocks: bool = False,
+        budget: DraftBudget | None = None,
+    ) -> None:
+        """`needs_kv`, `reads_blocks`: see `ServerDrafter`."""
+        super().__init__(estimate, budget)
+        self.needs_kv, self.reads_blocks = needs_kv, reads_blocks
+        self.read = 0  # tokens of the text that the drafter has read
+        # Of the tokens that the drafter was asked for, those that it proposed: for a new session as for the others
+        self._usual = estimate.device.offered
+        self.share = FadingRatio(SHARE, PRIOR * self._usual.ratio, PRIOR)
+
+    def ask(self, most: int, limits: DraftLimits, length: int, now: float) -> int:
+        """Tokens that the drafter is to draft after the step, where the plan has `most`."""
+        return self.budget.longest(min(most, limits.max_draft), length, now) if most else 0
+
+    def blocks(self, length: int, memory: SequenceMemory) -> tuple[int, ...]:
+        """The session's KV blocks for the drafter; where that computes in them, they cover `length` positions, as far
+        as there is free memory."""
+        if self.needs_kv:
+            memory.grow(min(memory.reach(), length))
+        return tuple(memory.blocks) if self.needs_kv or self.reads_blocks else ()
+
+    def take(self, proposal: Proposal, asked: int, length: int) -> None:
+        """The drafter was asked for `asked` tokens of a chain after a text of `length`, and this came of it."""
+        self.read = length - proposal.unread
+        block = self.arrange(proposal.block)
+        self.offer, count = None, len(block.tokens)
+        if count:
+            self.hold(block, 0.0)
+        if not proposal.unread:
+            self.share.add(min(count, asked), asked)
+            self._usual.add(min(count, asked), asked)
+        if count:
+            self.estimate.arrived(0.0, count, 0.0)
+
+    def compare(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
+        """A step verified `verified` beside a chain of the device, of which `forecast` tells: `more` tokens of it stand
+        than of that."""
+        if verified.tokens and device.tokens:
+            own = depth(verified.tokens, verified.parents)
+            independent = tokens_beside(self.estimate.forecast[:2], forecast[:2], own, len(device.tokens))
+            self.estimate.beside(max(0, more), float(independent))
+
+    def view(self, limits: DraftLimits, length: int, now: float) -> OfferView:
+        """What a policy sees; by position, for many are made for each step."""
+        longest = self.budget.longest(limits.max_draft, length, now)
+        if not longest:
+            return NO_OFFER
+        offer = self.offer
+        block = offer.block if offer else None
+        return OfferView(
+            len(block.tokens) if block else None,
+            self.estimate.forecast,
+            longest,
+            depth(block.tokens, block.parents) if block and block.parents else 0,
+            offer.reach if offer else (),
+            0,
+            None,
+            0.0,
+            self.share.ratio,
+            length - self.read if self.needs_kv and not self.reads_blocks else 0,
+        )

@@ -1,0 +1,89 @@
+"""All that drafts for one session. The rest of the session asks nobody else for drafts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from opensled.core.messages import DraftBlock
+from opensled.core.protocol import agreed
+from scheduler.plan import Slice
+from verify_server.engine.trees import together
+from verify_server.round.device_source import DeviceDrafts
+from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
+from verify_server.round.sequence import Sequence
+from verify_server.round.server_source import ServerDrafts
+
+
+class StepDrafts(NamedTuple):
+    """The drafts that a step takes, with what of them it verifies."""
+
+    device: Offer = NOTHING
+    server: Offer = NOTHING
+    block: DraftBlock = NO_DRAFT  # what is verified of both as one draft, a chain or a tree
+
+
+NO_DRAFTS = StepDrafts()
+
+
+class DraftSources:
+    """A device, and the drafter beside the target where there is one."""
+
+    def __init__(
+        self, limits: DraftLimits, device: DeviceDrafts | None = None, server: ServerDrafts | None = None
+    ) -> None:
+        """`limits`: of its drafts, whoever makes them; `server`: None = no drafter of the server drafts for it."""
+        self.limits, self.device, self.server = limits, device or DeviceDrafts(), server
+
+    def cut(self, piece: Slice, text: Text, now: float) -> StepDrafts:
+        """The waiting drafts, with what of them a slice verifies. Changes nothing."""
+        device = server = NOTHING
+        if self.device.offer is not None:
+            device = self.device.cut(self.limits, text, piece.draft, now)
+        if self.server is not None and self.server.offer is not None:
+            server = self.server.cut(self.limits, text, piece.own, now, device.verified)
+        if device is server:
+            return NO_DRAFTS
+        return StepDrafts(device, server, together(device.verified, server.verified))
+
+    def spend(self, drafts: StepDrafts, advice: int | None, length: int, now: float) -> int | None:
+        """A step takes these drafts, behind a text of `length` tokens. Returns the hint that goes with its verdict, by
+        the policy's `advice`."""
+        hint = self.device.hint(advice, self.limits, length, now)
+        self.device.spend(drafts.device, length, now)
+        if self.server is not None:
+            self.server.spend(drafts.server, length, now)
+        return hint
+
+    def ask(self, most: int, text: Sequence, drafted: int, now: float) -> tuple[int, tuple[int, ...]]:
+        """Tokens that the server's drafter is to draft after a step that verifies `drafted` tokens, where the plan has
+        `most`; and the KV blocks that it may need for that."""
+        server = self.server
+        wanted = server.ask(most, self.limits, len(text), now) if server is not None else 0
+        if server is None or not wanted:
+            return 0, ()
+        return wanted, server.blocks(len(text) + drafted + wanted, text.memory)
+
+    def postpone(self, drafts: StepDrafts, now: float) -> None:
+        """The step verified nothing: its drafts wait again."""
+        self.device.postpone(drafts.device, now)
+        if self.server is not None:
+            self.server.postpone(drafts.server, now)
+
+    def judge(self, drafts: StepDrafts, ids: tuple[int, ...], known: int, committed: int) -> int:
+        """See `DraftSource.judge`; `known`: of the device's draft. Returns how many tokens of the server's stand."""
+        stands = 0
+        if self.server is not None:
+            stands = self.server.judge(drafts.server, ids)
+            if drafts.server.verified.tokens:
+                self._compare(self.server, drafts, ids, stands)
+        self.device.judge(drafts.device, ids, known, committed)
+        return stands
+
+    def _compare(self, server: ServerDrafts, drafts: StepDrafts, ids: tuple[int, ...], stands: int) -> None:
+        """A step verified a draft of the server, of which so much `stands`: alone, or beside one of the device."""
+        device, verified = self.device, drafts.device.verified
+        server.compare(
+            drafts.server.verified, stands - len(agreed(verified, ids)), verified, device.estimate.forecast
+        )
+        if device.turn.hint == 0:
+            device.estimate.follow(server.estimate)

@@ -1,0 +1,37 @@
+"""Which sequences may run under a rule that changes what users read: the operator, the tenant and the user agree."""
+
+import logging
+
+from opensled.core.errors import Unsupported
+from opensled.core.messages import Guide
+from verify_server.access.security import TenantLimits
+from verify_server.rules.served import ServedRule
+
+log = logging.getLogger(__name__)
+
+
+def require_rule(served: ServedRule, guide: Guide | None, tenant: TenantLimits, max_draft: int) -> None:
+    """Raises Unsupported where this rule is not for this sequence. `max_draft`: tokens of the longest chain."""
+    label, rule = served
+    if not rule.lossless and tenant.strict:
+        raise Unsupported(
+            "this tenant's answers are the target's own: its operator has barred loose rules; ask for match",
+            "rule",
+        )
+    if guide is not None and guide.masks and not rule.guided:
+        raise Unsupported(
+            f"rule {label} changes the text, and this answer has to have a structure; ask for match, or for "
+            "the rule with its option guided=yes, if wrong values in a right structure do no harm",
+            "rule",
+        )
+    if rule.least_draft > max_draft:
+        raise Unsupported(
+            f"rule {label} needs drafts of {rule.least_draft} tokens, and this server takes {max_draft}; ask "
+            f"for a smaller window, or start the server with --max-draft {rule.least_draft}",
+            "rule",
+        )
+    if not rule.lossless:
+        log.info(
+            "a sequence begins under a loose rule: its text may differ from the target's",
+            extra={"rule": label},
+        )
