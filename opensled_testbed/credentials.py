@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from verify_server.pairing import authority
+from home.desk import authority
 
 LIFETIME = datetime.timedelta(days=1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from adapt.handout.hand_out import store_of
 from edge_client.link.link import Endpoint, Link, endpoint_at
 from edge_client.link.loading_server import described
 from edge_client.offline.modes import Offline, retry_policy
@@ -18,7 +19,6 @@ from relay.uplink import Upstream
 from verify_server.access.security import Tenants, Tls
 from verify_server.admission.session_manager import SessionManager
 from verify_server.engine import ENGINES
-from verify_server.handout.hand_out import store_of
 from verify_server.round.loaded_model import LoadedModel
 from verify_server.start.command import (
     Served,

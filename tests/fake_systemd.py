@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from opensled.service import manager, service_plan, unit_text
+from home.service import manager, service_plan, unit_text
 
 SCRIPT = """#!/bin/sh
 case "$(basename "$0") $*" in

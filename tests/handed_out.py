@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
+from adapt.handout.draft_store import DraftStore
+from adapt.handout.hand_out import DraftHandOut
+from adapt.shelf.signature import Signed, Signer, SigningKey
 from opensled.core.errors import NotFound
-from opensled.handout.draft_codec import PART_BYTES, Reply
-from opensled.handout.manifest import DraftManifest, HandedFigure, HandedFile
-from opensled.handout.signature import Signed, Signer, SigningKey
+from opensled.wire.draft_codec import PART_BYTES, Reply
+from opensled.wire.draft_manifest import DraftManifest, HandedFigure, HandedFile
 from tests.tiny_drafts import TINY_DRAFT, tiny_info
-from verify_server.handout.draft_store import DraftStore
-from verify_server.handout.hand_out import DraftHandOut
 
 KEY, STRANGER = SigningKey.new(), SigningKey.new()
 KITCHEN = Signer("kitchen", KEY.public)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
-from edge_client.pairing import pair
+from home.desk.desk import PairingDesk
+from home.desk.devices import paired_devices
+from home.desk.home import Home
+from home.pairing.channel import DeviceEnd
+from home.pairing.code import read_code
+from home.pairing.frames import PairFrame, framed, read_frame
+from home.pairing.pair_device import pair
 from opensled.net.address import host_port
-from opensled.pairing.channel import DeviceEnd
-from opensled.pairing.code import read_code
-from opensled.pairing.frames import PairFrame, framed, read_frame
-from verify_server.pairing.desk import PairingDesk
-from verify_server.pairing.devices import paired_devices
-from verify_server.pairing.home import Home
 
 CODE, WRONG = "4821-0937", "1111-1111"
 HERE = "127.0.0.1"

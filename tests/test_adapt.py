@@ -15,6 +15,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from adapt.kept.kept_store import KeptStore
+from adapt.kept.kept_text import KeptText
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
@@ -31,8 +33,6 @@ from opensled_training.distil.self_text import ANSWER, GIVEN, ends
 from opensled_training.distil.shard_batches import ShardText
 from opensled_training.distil.target_model import load_target
 from opensled_training.item import split_of
-from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.kept_text import KeptText
 
 VOCABULARY = 60
 

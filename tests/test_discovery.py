@@ -14,10 +14,10 @@ import pytest
 
 from edge_client.link.link_config import LinkConfig
 from edge_client.link.located import located
-from opensled import discovery
+from home import discovery
+from home.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
 from opensled.cli import paired
 from opensled.core.errors import NotFound, UsageError
-from opensled.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
 from tests.certificates import AUTHORITY, HERE, STRANGER, written
 
 NEAR = "192.168.1.7"

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.adapted import draft_fetch, shelf
-from edge_client.adapted.command import pull_draft, pulled
-from edge_client.adapted.config import DraftPullConfig
-from edge_client.adapted.shelf import DraftShelf
+from adapt.shelf import draft_fetch, shelf
+from adapt.shelf.command import pull_draft, pulled
+from adapt.shelf.config import DraftPullConfig
+from adapt.shelf.shelf import DraftShelf
 from opensled.cli import paired
 from opensled.core.errors import (
     DraftRefused,
@@ -236,7 +236,7 @@ def test_no_signer_is_trusted_that_nobody_gave():
 
 
 def test_a_signer_comes_with_the_pairing_and_for_that_server_alone():
-    from edge_client.adapted.command import _signer
+    from adapt.shelf.command import _signer
 
     paired.keep("hub:7411", "authority", "ab" * 32, str(KITCHEN))
     assert _signer(DraftPullConfig(server="hub:7411")) == KITCHEN == _signer(DraftPullConfig(server="mdns"))
@@ -251,7 +251,7 @@ def test_a_signer_comes_with_the_pairing_and_for_that_server_alone():
 
 
 def test_the_signer_of_the_current_draft_is_remembered():
-    from edge_client.adapted.command import _signer
+    from adapt.shelf.command import _signer
 
     fetch()
     assert _signer(DraftPullConfig()) == KITCHEN

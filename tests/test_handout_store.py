@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from adapt.handout.draft_store import KEPT, DraftStore
+from adapt.handout.publisher import rolled_back
+from adapt.shelf.signature import Signed, read_signer
 from opensled.cli import main as cli
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.handout.signature import Signed, read_signer
 from tests.handed_out import GGUF, KEY, KITCHEN, WEIGHTS, adapted, manifest, store_with
-from verify_server.handout.draft_store import KEPT, DraftStore
-from verify_server.handout.publisher import rolled_back
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.command import serve
 

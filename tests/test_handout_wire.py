@@ -15,8 +15,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edge_client.adapted import draft_fetch
-from edge_client.adapted.command import pulled
+from adapt.handout import hand_out as module
+from adapt.shelf import draft_fetch
+from adapt.shelf.command import pulled
+from adapt.shelf.signature import Signer
 from opensled.core.errors import (
     InvalidRequest,
     NotFound,
@@ -25,10 +27,9 @@ from opensled.core.errors import (
     Unauthorized,
     Unsupported,
 )
-from opensled.handout.draft_codec import draft_request
-from opensled.handout.signature import Signer
 from opensled.models import store
 from opensled.wire.codec import SERVICE_NAME
+from opensled.wire.draft_codec import draft_request
 from tests.fakes import continuation
 from tests.handed_out import KEY, KITCHEN, WEIGHTS, hand_out, handed, manifest, store_with
 from tests.replicas import Cluster
@@ -37,7 +38,6 @@ from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.access.security import Tenants
 from verify_server.front import service
-from verify_server.handout import hand_out as module
 from verify_server.options.serve_config import ServeConfig
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))

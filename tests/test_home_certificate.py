@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from cryptography import x509
 
+from home.desk import home as home_module
+from home.desk.home import Home
+from home.desk.upkeep import home_kept
 from verify_server.options.serve_config import ServeConfig
-from verify_server.pairing import home as home_module
-from verify_server.pairing.home import Home
-from verify_server.pairing.upkeep import home_kept
 
 
 def validity(file):

@@ -8,10 +8,10 @@ import shlex
 import pytest
 
 import opensled
+from home.service.config import known_service
+from home.service.service_flags import checked
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, VERBS, parse_flags
-from opensled.service.config import known_service
-from opensled.service.service_flags import checked
 from tests.home_check import NOT_HERE, PLACES, Walk
 from tests.home_page import MOST_WORDS, PAGE, PageCommand, commands, inline
 

@@ -32,7 +32,7 @@ MINI = {
     "opensled/base.py": "class Shared:\n    both: int = option(1, '')\n    parent: int = option(1, '')\n",
     "opensled/shared.py": "from opensled.base import Shared as Shared\n",
     "opensled/wire/codec.py": "",
-    "opensled/handout/draft_codec.py": "",
+    "opensled/wire/draft_codec.py": "",
     "verify_server/options/serve_config.py": OPTIONS,
     "verify_server/kv/__init__.py": "",
     "verify_server/kv/pool.py": "class Pool:\n    size: int\nclass _Private: ...\n",

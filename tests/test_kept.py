@@ -14,6 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapt.kept.command import keeper_of, require_keepable
+from adapt.kept.keeper import TextKeeper
+from adapt.kept.kept_store import KeptStore
+from adapt.kept.kept_text import TOP, KeptText
+from adapt.kept.text_trace import MOST_TOKENS, LikeliestReading, TextTrace
 from edge_client.lengths.fixed import FixedLength
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Guide, SamplingParams, TreeNode
@@ -26,12 +31,7 @@ from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.engine import ENGINES
 from verify_server.front.server_metrics import metrics
-from verify_server.kept.command import keeper_of, require_keepable
-from verify_server.kept.keeper import TextKeeper
-from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.kept_text import TOP, KeptText
 from verify_server.options.serve_config import ServeConfig
-from verify_server.riders.kept_text import MOST_TOKENS, LikeliestReading, TextTrace
 from verify_server.rules.base import AcceptanceResult
 from verify_server.start.command import _tenants
 
@@ -250,7 +250,7 @@ class StuckStore(KeptStore):
 
 
 def test_a_slow_disk_loses_texts_and_delays_nobody(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("verify_server.kept.keeper.WAITING", 4)
+    monkeypatch.setattr("adapt.kept.keeper.WAITING", 4)
     store = StuckStore(tmp_path)
     keeper = TextKeeper(store, WORDS)
     began = time.monotonic()
@@ -269,7 +269,7 @@ def test_a_full_disk_ends_neither_the_thread_nor_a_sequence(tmp_path: Path, monk
     def full(path: Path, content: bytes, private: bool = False) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("verify_server.kept.kept_store.write_whole", full)
+    monkeypatch.setattr("adapt.kept.kept_store.write_whole", full)
     keeper = TextKeeper(store, WORDS)
     keeper.offer(text())
     keeper.offer(text())

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapt.kept.kept_store import KeptStore
+from adapt.kept.kept_text import KeptText
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled_training.adapting.material import read_kept
-from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.kept_text import KeptText
 
 WORDS, IDS = "words", 2048
 

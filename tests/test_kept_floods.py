@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from adapt.kept.keeper import WAITING, TextKeeper
+from adapt.kept.kept_store import ROOM, KeptStore
 from opensled.core.messages import Open, Opened
 from opensled_training.distil.shard_batches import read_shard
 from tests.fakes import continuation
@@ -21,8 +23,6 @@ from tests.system import until
 from tests.test_kept import AGREED, StuckStore, keeping
 from tests.test_kept_store import text
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.kept.keeper import WAITING, TextKeeper
-from verify_server.kept.kept_store import ROOM, KeptStore
 
 QUOTA = 12_000  # bytes; a text of these answers has about 800
 FLOODING = 8  # streams at the same time
@@ -95,7 +95,7 @@ def test_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch) -> None:
             raise OSError(28, "No space left on device")
         path.write_bytes(content)
 
-    monkeypatch.setattr("verify_server.kept.kept_store.write_whole", some)
+    monkeypatch.setattr("adapt.kept.kept_store.write_whole", some)
     flooded = Flooded(KeptStore(tmp_path / "kept", QUOTA))
     asyncio.run(flooded.run())
     assert flooded.counts["failed"] > 40 and flooded.read > 5
@@ -172,7 +172,7 @@ def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
 
 def test_very_many_small_texts_cost_the_writer_little(tmp_path: Path, monkeypatch) -> None:
     """A tenant asks for one token at a time: a look at all its texts must not come with each of them."""
-    monkeypatch.setattr("verify_server.kept.kept_store.MOST_TEXTS", 640)
+    monkeypatch.setattr("adapt.kept.kept_store.MOST_TEXTS", 640)
     store, looks = KeptStore(tmp_path / "kept", QUOTA * 1000), []
     trim = store._trim
     monkeypatch.setattr(store, "_trim", lambda folder: looks.append(folder) or trim(folder))
@@ -199,7 +199,7 @@ def test_a_flood_costs_its_own_tenant_its_texts(tmp_path: Path, monkeypatch) -> 
 
 
 def test_old_text_of_others_goes_although_one_tenant_writes_on(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("verify_server.kept.keeper.EXPIRE_S", 0.2)
+    monkeypatch.setattr("adapt.kept.keeper.EXPIRE_S", 0.2)
     store = KeptStore(tmp_path / "kept", seconds=0.3)
     store.write(text("b"), "words")
     keeper, deadline = TextKeeper(store, "words"), time.monotonic() + PATIENCE

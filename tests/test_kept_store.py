@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapt.kept import kept_store as module
+from adapt.kept.kept_store import KeptStore
+from adapt.kept.kept_text import TOP, KeptText
 from opensled.cli import main as cli
 from opensled.core.errors import NotFound, UsageError
-from verify_server.kept import kept_store as module
-from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.kept_text import TOP, KeptText
 
 WORDS = "vocabulary"
 

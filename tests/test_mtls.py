@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from edge_client.device.device import connect
 from edge_client.device.prompt_config import GenerateConfig
+from home.desk.authority import _builder
 from opensled.core.errors import Unauthorized, Unreachable, UsageError
 from opensled.core.files import Identity, read_identity
 from opensled.core.messages import Open
@@ -25,7 +26,6 @@ from tests.fakes import FakeEngine, continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server.access.security import Tenants, Tls, read_tenants, read_tls
 from verify_server.options.serve_config import ServeConfig
-from verify_server.pairing.authority import _builder
 from verify_server.start.command import serve
 
 LONG_AGO = {"not_before": datetime(2020, 1, 1), "not_after": datetime(2020, 2, 1)}

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import opensled.pairing
+import home.pairing
 from edge_client.device.config import CalibrateConfig, DoctorConfig, EdgeConfig
 from edge_client.device.prompt_config import ChatConfig, GenerateConfig
 from edge_client.device.request_defaults import own_name
 from edge_client.doctor.model_files import check_pairing, with_edge_section
 from edge_client.link.located import located
-from edge_client.pairing import _place, paired_first
-from opensled import discovery
+from home import discovery
+from home.pairing.pair_device import _place, paired_first
 from opensled.cli import config, config_command, paired
 from opensled.cli.main import main, parse_flags
 from opensled.core.errors import UsageError
@@ -232,10 +232,10 @@ def test_the_doctor_says_with_whom_the_device_is_paired(kept):
 
 
 def test_a_missing_library_is_named_before_the_code_is_used(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "opensled.pairing.channel", raising=False)
-    monkeypatch.delattr(opensled.pairing, "channel", raising=False)
+    monkeypatch.delitem(sys.modules, "home.pairing.channel", raising=False)
+    monkeypatch.delattr(home.pairing, "channel", raising=False)
     monkeypatch.setitem(sys.modules, "spake2", None)
-    monkeypatch.setattr("edge_client.pairing.pair", lambda *_: pytest.fail("it connects"))
+    monkeypatch.setattr("home.pairing.pair_device.pair", lambda *_: pytest.fail("it connects"))
     assert main(["edge", "--pair", "4821-0937", "127.0.0.1"]) == 1
     assert "spake2" in capsys.readouterr().err
 

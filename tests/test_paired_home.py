@@ -15,6 +15,11 @@ from pathlib import Path
 import pytest
 
 from edge_client.link.link import Endpoint, Link
+from home.desk import home as home_module
+from home.desk.authority import names_in, read_certificate
+from home.desk.command import with_home
+from home.desk.devices import add_device, paired_devices, revoke_device
+from home.desk.home import Home
 from opensled.core.errors import NotFound, Unauthorized, Unreachable, UsageError
 from opensled.core.files import write_whole
 from opensled.core.messages import Open
@@ -24,11 +29,6 @@ from tests.serving import GREEDY, PROMPT, first_reply, linked, serving
 from verify_server.access import security
 from verify_server.access.security import TenantLimits, read_tls, watched_tenants
 from verify_server.options.serve_config import ServeConfig
-from verify_server.pairing import home as home_module
-from verify_server.pairing.authority import names_in, read_certificate
-from verify_server.pairing.command import with_home
-from verify_server.pairing.devices import add_device, paired_devices, revoke_device
-from verify_server.pairing.home import Home
 from verify_server.round.budget import Quotas
 
 

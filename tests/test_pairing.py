@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from opensled.cli import paired
-from opensled.core.errors import ProtocolError, Unauthorized, Unreachable, UsageError
-from opensled.pairing import frames
-from opensled.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
-from opensled.pairing.code import DIGITS, new_code, read_code
-from opensled.pairing.frames import PairFrame, framed
-from opensled.pairing.handover import Grant
-from tests.pairing_world import CODE, HERE, WRONG, Middle, desk, device, guess, line, names
-from verify_server.pairing.desk import (
+from home.desk.desk import (
     MOST_GUESSES,
     MOST_OF_ADDRESS,
     PairingFailed,
 )
-from verify_server.pairing.home import Home
+from home.desk.home import Home
+from home.pairing import frames
+from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
+from home.pairing.code import DIGITS, new_code, read_code
+from home.pairing.frames import PairFrame, framed
+from home.pairing.handover import Grant
+from opensled.cli import paired
+from opensled.core.errors import ProtocolError, Unauthorized, Unreachable, UsageError
+from tests.pairing_world import CODE, HERE, WRONG, Middle, desk, device, guess, line, names
 
 
 @pytest.fixture(autouse=True)

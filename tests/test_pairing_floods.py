@@ -11,18 +11,18 @@ from collections import Counter
 
 import pytest
 
-from opensled.cli import paired
-from opensled.core.errors import OpenSledError, Unauthorized
-from opensled.pairing.channel import HELLO_BYTES, DeviceEnd
-from opensled.pairing.frames import PairFrame, framed
-from tests.pairing_world import HERE, desk, device, guess, names
-from verify_server.pairing.desk import (
+from home.desk.desk import (
     MOST_CONNECTIONS,
     MOST_GUESSES,
     MOST_OF_ADDRESS,
     MOST_RUNS,
     PairingFailed,
 )
+from home.pairing.channel import HELLO_BYTES, DeviceEnd
+from home.pairing.frames import PairFrame, framed
+from opensled.cli import paired
+from opensled.core.errors import OpenSledError, Unauthorized
+from tests.pairing_world import HERE, desk, device, guess, names
 
 ATTACKERS = 3  # addresses
 EACH = 40  # connections of one that are opened again and again

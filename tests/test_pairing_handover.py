@@ -9,10 +9,10 @@ import json
 
 import pytest
 
+from home.desk.home import Home
+from home.pairing.frames import MOST, PairFrame, framed
+from home.pairing.handover import PairRequest, is_host, read_grant, read_request, safe_name
 from opensled.core.errors import ProtocolError
-from opensled.pairing.frames import MOST, PairFrame, framed
-from opensled.pairing.handover import PairRequest, is_host, read_grant, read_request, safe_name
-from verify_server.pairing.home import Home
 
 
 def test_a_name_is_made_safe_and_unique():

@@ -10,17 +10,17 @@ import time
 
 import pytest
 
-from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
-from opensled.pairing import frames
-from opensled.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd
-from opensled.pairing.frames import PairFrame, framed
-from tests.pairing_world import HERE, desk, device, line, names
-from verify_server.pairing.desk import (
+from home.desk.desk import (
     MOST_CONNECTIONS,
     MOST_OF_ADDRESS,
     MOST_RUNS,
     PairingFailed,
 )
+from home.pairing import frames
+from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd
+from home.pairing.frames import PairFrame, framed
+from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
+from tests.pairing_world import HERE, desk, device, line, names
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adapt.kept.text_trace import LikeliestReading, TextTrace
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Guide, Prefill, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
@@ -26,7 +27,6 @@ from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.riders.answer_logprobs import AnswerLogprobs, LogprobsReading
 from verify_server.riders.guide import GuideMasks
-from verify_server.riders.kept_text import LikeliestReading, TextTrace
 from verify_server.riders.prompt_logprobs import PromptLogprobs, PromptReading
 from verify_server.round.rider import DecideAgain, Rider
 from verify_server.round.session import Session

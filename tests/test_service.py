@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from home.service import manager, unit_files, unit_text
+from home.service.unit_text import facts_of
 from opensled.cli import main as cli
 from opensled.cli.paired import keep
-from opensled.service import manager, unit_files, unit_text
-from opensled.service.unit_text import facts_of
 from tests.fake_systemd import FakeSystemd
 
 
@@ -264,8 +264,8 @@ def test_a_service_of_the_system_gets_what_pairing_left_from_systemd(systemd, mo
 
 
 def test_a_server_of_the_system_never_sees_the_authoritys_key(systemd, capsys):
-    from verify_server.pairing.devices import add_device
-    from verify_server.pairing.home import Home, home_folder
+    from home.desk.devices import add_device
+    from home.desk.home import Home, home_folder
 
     systemd.becomes_the_systems()
     assert run("install", "serve", "--", "--paired") == 3

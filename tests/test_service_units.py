@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
+from home.service import unit_text
+from home.service.config import SERVICES
+from home.service.service_flags import checked
+from home.service.unit_text import UNITS, Facts, drop_ins, facts_of, quoted, unit
 from http_api.server import CLOSING, GRACE
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, _parser
 from opensled.core.errors import UsageError
-from opensled.service import unit_text
-from opensled.service.config import SERVICES
-from opensled.service.service_flags import checked
-from opensled.service.unit_text import UNITS, Facts, drop_ins, facts_of, quoted, unit
 from verify_server.front.draining import longest_end
 from verify_server.options.serve_config import ServeConfig
 

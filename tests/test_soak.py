@@ -19,6 +19,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from adapt.kept.kept_store import KeptStore
+from adapt.kept.kept_text import KeptText
 from hw_profiles import catalog
 from opensled.core.errors import OpenSledError, Overloaded
 from opensled_testbed.link_relay import Relay
@@ -40,8 +42,6 @@ from opensled_testbed.soak.target import FLEET, Place, private_file
 from opensled_testbed.soak.targets import target_of
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
 from tests.test_process_guard import left_of
-from verify_server.kept.kept_store import KeptStore
-from verify_server.kept.kept_text import KeptText
 
 TRUTH = (5, 6, 7, 8, 9, 10)
 

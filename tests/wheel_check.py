@@ -50,7 +50,7 @@ MODELS = {
 ALONE = ("--drafter", "none", "--listen", "127.0.0.1:0")  # a server whose devices draft
 PIECES = (".recipe.json", ".head", ".int8")
 PAGE = "http_api/page/page.html"
-UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("opensled/service/units/*.conf")}
+UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("home/service/units/*.conf")}
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from edge_client.device.device_metrics import metrics
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.link import remote
 from edge_client.link.located import located
-from edge_client.pairing import paired_first
 from edge_client.terminal.printed_answer import PrintedAnswer
+from home.pairing.pair_device import paired_first
 from opensled.cli.colour import require_text, use_utf8
 from opensled.core.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
 from opensled.core.errors import Unauthorized, UsageError

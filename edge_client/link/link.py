@@ -20,10 +20,10 @@ from opensled.core.distribution import UPDATE_SERVER
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.core.files import Identity, read_authorities, read_identity
 from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
-from opensled.handout.draft_codec import Reply, decode_draft_reply, draft_request
 from opensled.process.watched_file import Watched
 from opensled.v1 import verify_pb2_grpc
 from opensled.wire import codec
+from opensled.wire.draft_codec import Reply, decode_draft_reply, draft_request
 from opensled.wire.padding import METADATA, Padding, is_padded
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.

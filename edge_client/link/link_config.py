@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from home.discovery import MDNS
 from opensled.cli.config import option
-from opensled.discovery import MDNS
 from opensled.net.address import host_port
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_client.link.link_config import LinkConfig
-from opensled import discovery
+from home import discovery
 from opensled.cli import paired
 from opensled.core.errors import UsageError
 from opensled.core.files import read_authorities, read_identity

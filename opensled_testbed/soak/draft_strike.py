@@ -7,15 +7,15 @@ import hashlib
 import time
 from contextlib import aclosing, suppress
 
-from edge_client.adapted.draft_fetch import fetch_manifest
+from adapt.handout.draft_store import DraftStore
+from adapt.handout.publisher import rolled_back
+from adapt.shelf.draft_fetch import fetch_manifest
+from adapt.shelf.signature import Signed, Signer, SigningKey
 from edge_client.link.link import Endpoint, Link
 from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unreachable
 from opensled.core.files import write_whole
-from opensled.handout.manifest import DraftManifest, HandedFile, read_manifest
-from opensled.handout.signature import Signed, Signer, SigningKey
+from opensled.wire.draft_manifest import DraftManifest, HandedFile, read_manifest
 from opensled_testbed.soak.target import SoakTarget
-from verify_server.handout.draft_store import DraftStore
-from verify_server.handout.publisher import rolled_back
 
 GUEST = "guest"  # the tenant that means harm
 GREEDY = 8  # loops that fetch at the same time

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from adapt.kept.command import MB
+from adapt.kept.kept_store import KeptStore
 from opensled.core.errors import NotFound, OpenSledError
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.questions import Course
 from opensled_testbed.soak.target import FLEET, KEPT_MB, SoakTarget
-from verify_server.kept.command import MB
-from verify_server.kept.kept_store import KeptStore
 
 HOLD_S = 4.0  # after a deletion, in which no older text may come
 

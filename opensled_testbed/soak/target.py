@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapt.handout.draft_store import DraftStore
 from opensled.core.errors import OpenSledError
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S
 from opensled_testbed.soak.clocks import StepClock
 from opensled_testbed.soak.kinds import TargetKind
-from verify_server.handout.draft_store import DraftStore
 
 ANY_PORT = "127.0.0.1:0"
 EDGE = "edge"

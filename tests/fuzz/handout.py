@@ -6,12 +6,11 @@ import contextlib
 import json
 from pathlib import Path
 
+from adapt.shelf.signature import Signed
 from opensled.core.errors import DraftRefused, OpenSledError
-from opensled.handout import draft_codec
-from opensled.handout.manifest import MOST_BYTES, MOST_FILES, read_manifest
-from opensled.handout.signature import Signed
 from opensled.v1 import verify_pb2 as pb
-from opensled.wire import codec
+from opensled.wire import codec, draft_codec
+from opensled.wire.draft_manifest import MOST_BYTES, MOST_FILES, read_manifest
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
 from tests.handed_out import KITCHEN, manifest, signed

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from adapt.kept.kept_store import MARK, NAME, KeptStore
+from adapt.kept.kept_text import TOP, KeptText
 from opensled.core.errors import OpenSledError
 from opensled_training.adapting.material import read_kept
 from opensled_training.distil.shard_batches import batch_of
 from tests.fuzz.choices import NUMBERS, Choices
-from verify_server.kept.kept_store import MARK, NAME, KeptStore
-from verify_server.kept.kept_text import TOP, KeptText
 
 WORDS, IDS, QUOTA = "words", 60, 4_000
 STRANGE = (

@@ -11,17 +11,17 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from edge_client.pairing import _exchange
+from home.desk.desk import MOST_GUESSES, PairingDesk
+from home.desk.devices import paired_devices, revoke_device
+from home.desk.home import Home
+from home.discovery import MOST_ADDRESSES, SERVING, checked
+from home.pairing.channel import DeviceEnd, ServerEnd, fingerprint
+from home.pairing.frames import MOST, STORED, PairFrame
+from home.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request
+from home.pairing.pair_device import _exchange
 from opensled.core.errors import OpenSledError
-from opensled.discovery import MOST_ADDRESSES, SERVING, checked
-from opensled.pairing.channel import DeviceEnd, ServerEnd, fingerprint
-from opensled.pairing.frames import MOST, STORED, PairFrame
-from opensled.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
-from verify_server.pairing.desk import MOST_GUESSES, PairingDesk
-from verify_server.pairing.devices import paired_devices, revoke_device
-from verify_server.pairing.home import Home
 
 DIGITS = "48210937"
 HOSTS = ("hub", "hub.local", "192.0.2.7", "fd00::1", "", "a b", "x" * 300, "*.example", "fe80::1%eth0", "ä")

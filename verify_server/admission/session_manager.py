@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from adapt.kept.keeper import TextKeeper
 from opensled.core.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.core.messages import Limits, Open, Opened, is_chat
 from opensled.core.noise import KEY_BYTES, noise_key
@@ -23,7 +24,6 @@ from verify_server.access.tenant_pool import Spent
 from verify_server.admission.admission_controller import AdmissionController
 from verify_server.admission.input_processor import InputProcessor
 from verify_server.engine.base import MAX_TREE, EngineInfo
-from verify_server.kept.keeper import TextKeeper
 from verify_server.riders.opening import Opening
 from verify_server.riders.registry import riders_of
 from verify_server.round.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from home.desk.upkeep import home_kept
 from hw_profiles.detect import allowed_cpus
 from opensled.core.errors import EngineError, OpenSledError, UsageError
 from opensled.models.store import known_models
@@ -29,7 +30,6 @@ from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
 from verify_server.front.draining import LAST_MESSAGES_SECONDS, last_bytes, longest_end, until_first
 from verify_server.options.serve_config import ServeConfig
-from verify_server.pairing.upkeep import home_kept
 from verify_server.start.command import (
     RENEW,
     announcing,

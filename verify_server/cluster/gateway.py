@@ -18,6 +18,8 @@ from typing import Any
 
 import grpc
 
+from adapt.handout.config import HandOutConfig
+from adapt.handout.hand_out import SILENT_S, hand_out_of
 from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import Moved, Open
 from opensled.metrics.answer_counts import AnswerCounts
@@ -34,8 +36,6 @@ from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_ca
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.front import service
 from verify_server.front.session_stream import failure_of
-from verify_server.handout.config import HandOutConfig
-from verify_server.handout.hand_out import SILENT_S, hand_out_of
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.command import client_limits
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from adapt.handout.hand_out import SILENT_S, DraftHandOut
 from opensled.core.bounds import MAX_POSITIONS
 from opensled.core.errors import InvalidRequest, Loading, OpenSledError
 from opensled.core.files import Identity
@@ -25,7 +26,6 @@ from verify_server.access.security import Tenants, Tls
 from verify_server.admission.session_manager import SessionManager
 from verify_server.front.session_stream import Ending, serve_stream
 from verify_server.front.stream_record import StreamRecord, is_fronted
-from verify_server.handout.hand_out import SILENT_S, DraftHandOut
 from verify_server.round.loaded_model import TextCodec
 
 log = logging.getLogger(__name__)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from adapt.handout.config import HandOutConfig
+from adapt.kept.config import KeepConfig
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, web_address, web_origins
@@ -12,8 +14,6 @@ from verify_server.access.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.engine import ENGINES
 from verify_server.engine.base import MAX_TREE
-from verify_server.handout.config import HandOutConfig
-from verify_server.kept.config import KeepConfig
 from verify_server.options.access_config import AccessConfig
 from verify_server.options.gpu_config import GpuConfig
 

@@ -9,9 +9,9 @@ from verify_server.round.counters import LoopStats
 from verify_server.rules.base import AcceptanceRule
 
 if TYPE_CHECKING:  # a target that decides in another process loads riders without all that
+    from adapt.kept.keeper import TextKeeper
     from verify_server.access.tenant_pool import Spent
     from verify_server.admission.input_processor import InputProcessor
-    from verify_server.kept.keeper import TextKeeper
 
 
 class Opening(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from adapt.kept.text_trace import TextTrace
 from verify_server.riders.answer_logprobs import AnswerLogprobs
 from verify_server.riders.guide import GuideMasks
 from verify_server.riders.images import PromptImages
-from verify_server.riders.kept_text import TextTrace
 from verify_server.riders.loose_marks import LooseMarks
 from verify_server.riders.opening import Opening
 from verify_server.riders.penalties import PenaltyCounts

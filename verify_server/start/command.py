@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import opensled
+from adapt.handout.hand_out import hand_out_of, store_of
+from adapt.kept.command import keeper_of, require_keepable
+from home import discovery
+from home.desk.command import with_home
+from home.desk.upkeep import home_kept
 from hw_profiles.step_cost import HardwareProfile
-from opensled import discovery
 from opensled.core.errors import UsageError
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics.registry import Metric
@@ -48,11 +52,7 @@ from verify_server.front import service
 from verify_server.front.draining import EXIT_SECONDS, drain, longest_end
 from verify_server.front.grpc_port import GrpcPort
 from verify_server.front.server_metrics import metrics
-from verify_server.handout.hand_out import hand_out_of, store_of
-from verify_server.kept.command import keeper_of, require_keepable
 from verify_server.options.serve_config import ServeConfig, model_names
-from verify_server.pairing.command import with_home
-from verify_server.pairing.upkeep import home_kept
 from verify_server.round.loaded_model import LoadedModel
 from verify_server.round.loop import VerifyLoop
 from verify_server.round.machine import StepMachine

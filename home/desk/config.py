@@ -1,0 +1,72 @@
+"""Options of `opensled pair` and its companions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from home.pairing import PAIRING_PORT
+from opensled.cli.config import option
+from opensled.core.errors import UsageError
+from opensled.net.address import host_port
+from opensled.process.logs import LEVELS
+from verify_server.options.access_config import FOLDER_HELP
+
+
+def public_key(key: str) -> None:
+    """Raises UsageError for what is no key."""
+    if key and not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise UsageError("a public key has 64 hex digits; opensled drafts keygen prints it")
+
+
+@dataclass(frozen=True)
+class PairListConfig:
+    """Whose devices to list."""
+
+    folder: str = option("", FOLDER_HELP, metavar="FOLDER")
+    json: bool = option(False, "print them as JSON")
+
+
+@dataclass(frozen=True)
+class PairRevokeConfig:
+    """Which device to withdraw."""
+
+    name: str = option(
+        "", "name of the device, as opensled pair list shows it", positional=True, metavar="NAME"
+    )
+    folder: str = option("", FOLDER_HELP, metavar="FOLDER")
+    json: bool = option(False, "print what was withdrawn as JSON")
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """Pairing one device."""
+
+    folder: str = option("", FOLDER_HELP, metavar="FOLDER")
+    listen: str = option(
+        f"0.0.0.0:{PAIRING_PORT}",
+        "address that the device connects to for pairing; port 0 takes a free one",
+        metavar="HOST:PORT",
+        check=host_port,
+        apart=True,
+    )
+    server_port: int = option(
+        7411, "port of opensled serve, for the device to remember", low=1, high=65535, metavar="PORT"
+    )
+    draft_key: str = option(
+        "",
+        "public key that signs drafts for devices (opensled drafts keygen prints it): this device gets it, and so do "
+        "all that are paired later; no configuration file can set it",
+        metavar="KEY",
+        check=public_key,
+        typed=True,
+    )
+    minutes: float = option(10.0, "time until the code expires", low=0.01, high=1440, metavar="MINUTES")
+    announce: bool = option(
+        False,
+        "announce the pairing port by multicast DNS, for opensled edge --pair CODE without a host",
+        apart=True,
+    )
+    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
+    log_json: bool = option(False, "log one JSON object per line")
+    json: bool = option(False, "print what happens as JSON, one object a line")

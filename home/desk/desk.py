@@ -1,0 +1,200 @@
+"""The pairing port: one code, one device, few guesses.
+
+Everything that arrives here comes from strangers until its proof is right; docs/security.md, "Pairing", says what they
+can do. All state is of one code and of one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections import Counter
+from dataclasses import dataclass
+
+from home.desk.devices import add_device, revoke_device
+from home.desk.home import Home
+from home.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
+from home.pairing.code import read_code
+from home.pairing.frames import DONE, STORED, PairFrame, Refusal, framed, read_frame, refusal_of
+from home.pairing.handover import Grant, PairRequest, read_request
+from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
+from opensled.net.address import joined
+
+log = logging.getLogger(__name__)
+
+MOST_GUESSES = 3  # wrong proofs, of all connections together
+# Runs of the key exchange for one code: what strangers can make us compute, and how often they can time it.
+MOST_RUNS = 32
+MOST_CONNECTIONS, MOST_OF_ADDRESS = 16, 4  # at the same time
+TOTAL_SECONDS = 30.0  # of one connection
+
+
+class PairingFailed(OpenSledError):
+    code = "pairing_failed"  # no device was paired, and the code does not count any more
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What came of it."""
+
+    name: str
+    address: str  # of the device
+    server: str  # as the device calls it
+    renewed: bool  # the server's certificate had to be written anew
+
+
+class PairingDesk:
+    """Serves one code until one device has used it, or it is withdrawn."""
+
+    def __init__(self, home: Home, code: str, server_port: int) -> None:
+        self._home, self._digits, self._server_port = home, read_code(code), server_port
+        self._runs = self._guesses = 0
+        self._taken = False  # a device has proved that it knows the code
+        self._by_address: Counter[str] = Counter()
+        self._waiting: dict[
+            asyncio.StreamWriter, None
+        ] = {}  # connections without a first message, oldest first
+        self._serving: set[asyncio.Task[None]] = set()
+        self.outcome: asyncio.Future[Paired] = asyncio.get_running_loop().create_future()
+
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to its end, and close it."""
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await asyncio.wait_for(self._run(reader, writer), TOTAL_SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):
+            log.info("a connection to the pairing port took longer than %g s", TOTAL_SECONDS)
+        finally:
+            writer.close()
+
+    async def _run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        if peer is None:  # gone again
+            return
+        address = _place(peer[0])
+        self._by_address[address] += 1
+        try:
+            self._admit(address, writer)
+            await self._pair(reader, writer, peer[0])
+        except (OpenSledError, OSError) as error:
+            log.info("a connection to the pairing port ended: %s", error)
+            self._refuse(writer, error)
+        finally:  # both together: else one address could have more silent connections than it may
+            self._waiting.pop(writer, None)
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def _admit(self, address: str, writer: asyncio.StreamWriter) -> None:
+        """Few connections of one address; of many addresses, the one that has been silent for longest gives way."""
+        if self._by_address[address] > MOST_OF_ADDRESS:
+            raise Overloaded("too many connections of this address")
+        self._waiting[writer] = None
+        if len(self._waiting) > MOST_CONNECTIONS:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+
+    async def _pair(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
+        hello = await read_frame(reader, PairFrame.HELLO)
+        self._waiting.pop(writer, None)
+        self._count_run()
+        end = ServerEnd(self._digits, fingerprint(self._home.authority.der), hello)
+        writer.write(framed(PairFrame.ANSWER, end.answer))
+        body = await read_frame(reader, PairFrame.REQUEST)
+        channel = self._proven(end, body[:PROOF_BYTES])
+        try:
+            await self._hand_over(channel, body[PROOF_BYTES:], reader, writer, address)
+        except (OpenSledError, OSError) as error:
+            self._fail(f"a device knew the code, but was not paired: {error}; run opensled pair again")
+            raise
+
+    def _count_run(self) -> None:
+        self._require_open()
+        self._runs += 1
+        if self._runs > MOST_RUNS:
+            self._fail(f"the code is withdrawn: {MOST_RUNS} connections began to pair and did not; run opensled pair "
+                       "again, on a network of your own")  # fmt: skip
+            self._require_open()
+
+    def _require_open(self) -> None:
+        if self._taken or self.outcome.done():
+            raise _Withdrawn("the code does not count any more")
+
+    def _proven(self, end: ServerEnd, proof: bytes) -> SealedChannel:
+        """The channel to a device that knows the code. Nothing is awaited in here: no two guesses overlap."""
+        self._require_open()
+        try:
+            channel = end.channel()
+            channel.require_proof(proof)
+        except (Unauthorized, ProtocolError):
+            self._guesses += 1
+            log.warning("a wrong pairing code, %d of %d", self._guesses, MOST_GUESSES)
+            if self._guesses >= MOST_GUESSES:
+                self._fail(
+                    f"the code is withdrawn after {MOST_GUESSES} wrong guesses; run opensled pair again"
+                )
+            raise
+        self._taken = True
+        return channel
+
+    async def _hand_over(
+        self,
+        channel: SealedChannel,
+        sealed: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: str,
+    ) -> None:
+        """Give the device its token. It counts once the device says that it has stored it."""
+        request = read_request(channel.unseal(sealed))
+        renewed = self._home.name_server([request.host])
+        name, token = add_device(self._home, request.name, address)
+        try:
+            grant = self._grant(request, name, token)
+            writer.write(framed(PairFrame.GRANT, channel.proof + channel.seal(grant.encoded())))
+            if channel.unseal(await read_frame(reader, PairFrame.STORED)) != STORED:
+                raise ProtocolError("the device did not say that it stored its token")
+        except BaseException:
+            revoke_device(self._home, name)
+            raise
+        writer.write(framed(PairFrame.DONE, channel.seal(DONE)))
+        await writer.drain()
+        self.outcome.set_result(Paired(name, address, grant.server, renewed))
+
+    def _grant(self, request: PairRequest, name: str, token: str) -> Grant:
+        server = joined(request.host, self._server_port)
+        return Grant(server, self._home.authority.der, token, name, self._home.signer)
+
+    def _fail(self, reason: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(PairingFailed(reason))
+
+    def _refuse(self, writer: asyncio.StreamWriter, error: BaseException) -> None:
+        reason = Refusal.WITHDRAWN if isinstance(error, _Withdrawn) else refusal_of(error)
+        if not writer.is_closing():
+            writer.write(framed(PairFrame.REFUSED, bytes((reason,))))
+
+
+class _Withdrawn(OpenSledError):
+    """The code does not count any more."""
+
+
+def _place(host: str) -> str:
+    """By what a connection is counted: its IPv4 address, or the network of its IPv6 address, which has many."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((address, 64), strict=False))

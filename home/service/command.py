@@ -1,0 +1,172 @@
+"""`opensled service install` and `opensled service remove`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from home.service import manager as systemd
+from home.service import unit_files
+from home.service.config import InstallConfig, RemoveConfig, known_service
+from home.service.manager import Manager
+from home.service.service_flags import checked
+from home.service.service_plan import ServicePlan, Step, installation, removal
+from opensled.core.errors import OpenSledError, UsageError
+from opensled.process.logs import announce
+
+RETRIED = "auto-restart"  # systemd's word for a service that ended with an error and is to be started again
+START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on after that
+
+
+def install(config: InstallConfig) -> int:
+    """Write a unit and start it at every boot, or change it; returns the exit code."""
+    known_service(config.service)
+    manager, flags = _manager(config), checked(config.service, config.flags)
+    plan = installation(manager, config.service, flags)
+    _warn_of_variables()
+    if config.dry_run:
+        for each in plan.hindrances:
+            announce(f"it would not be installed: {each}")
+        return _show(plan, config.json)
+    if plan.hindrances:
+        raise UsageError(plan.hindrances[0])
+    systemd.require()
+    _run(plan.before)
+    if not manager.system:
+        systemd.await_user_manager()
+    changed = [path for path, text in plan.files.items() if unit_files.write(path, text)]
+    unit_files.delete(plan.gone)
+    _tell_files(changed, plan)
+    _run(plan.after if changed or plan.gone else _unchanged(manager, config.service))
+    if manager.system and plan.facts.secrets:
+        announce(
+            f"systemd hands the service copies of these files at its start: {', '.join(plan.facts.secrets)}; "
+            f"after a change, also by opensled pair: systemctl restart {manager.unit(config.service).stem}"
+        )
+    return _started(manager, config, plan)
+
+
+def _manager(config: InstallConfig) -> Manager:
+    """Raises UsageError for --system where only root could install."""
+    manager = systemd.current()
+    if not config.system or manager.system:
+        return manager
+    if not config.dry_run:
+        raise UsageError(
+            "only root installs a service of the machine: run this with sudo, leave out --system, or add --dry-run"
+        )
+    return Manager(system=True)
+
+
+def _warn_of_variables() -> None:
+    """systemd starts a service without the variables of this shell."""
+    found = sorted(name for name in os.environ if name.startswith("OPENSLED_") and os.environ[name])
+    if found:
+        announce(f"{', '.join(found)} of this shell will not reach the service; give flags instead")
+
+
+def _tell_files(changed: list[Path], plan: ServicePlan) -> None:
+    for path in plan.files:
+        _say(f"{'wrote' if path in changed else 'unchanged:'} {path}")
+    for path in plan.gone:
+        _say(f"deleted {path}")
+
+
+def _unchanged(manager: Manager, service: str) -> list[Step]:
+    """An installation that is repeated does not stop answers that are under way."""
+    name = manager.unit(service).name
+    return [Step(tuple(manager.command(*words, name))) for words in (("enable",), ("start", "--no-block"))]
+
+
+def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
+    """Wait for the end of the start, and say how it went; returns the exit code."""
+    name, state = manager.unit(config.service).name, _settled(manager, config.service)
+    found = manager.last_error(config.service) if state in ("failed", RETRIED) else None
+    error = found.text if found else ""
+    if config.json:
+        outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
+        print(json.dumps({**plan.document(), **outcome}))
+    elif state != "failed":
+        print(
+            _told(name, state, error),
+            *([f"the page: {plan.facts.page}"] if plan.facts.page else []),
+            sep="\n",
+        )
+    if state == "failed":
+        raise OpenSledError(
+            f"{name} is installed and does not start: {error or 'its journal says nothing'}; correct the cause and "
+            f"install again, or: opensled service remove {config.service}"
+        )
+    return 0
+
+
+def _told(name: str, state: str, error: str) -> str:
+    if state == "active":
+        return f"{name} runs, and starts at every boot"
+    if state == RETRIED:
+        return f"{name} is installed, and cannot start yet: {error}. systemd tries again every 5 seconds"
+    return f"{name} is still starting; see: opensled service status"
+
+
+def _settled(manager: Manager, service: str) -> str:
+    """active, failed, RETRIED, or activating after START_SECONDS."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        shown = manager.show(service)
+        if shown.get("ActiveState") in ("active", "failed"):
+            return shown["ActiveState"]
+        if shown.get("SubState") == RETRIED:
+            return RETRIED
+        time.sleep(0.2)
+    return "activating"
+
+
+def remove(config: RemoveConfig) -> int:
+    """Stop a service and delete what its installation wrote; returns the exit code."""
+    known_service(config.service)
+    manager = systemd.current()
+    plan = removal(manager, config.service)
+    if config.dry_run:
+        return _show(plan, config.json)
+    systemd.require()
+    _run(plan.before)
+    unit_files.delete(plan.gone)
+    _run(plan.after)
+    kept = [path for path in plan.facts.secrets if Path(path).exists()]
+    if config.json:
+        print(json.dumps({**plan.document(), "kept": kept}))
+        return 0
+    print(*(f"deleted {path}" for path in plan.gone), sep="\n")
+    print(*(f"credentials stay: {path}" for path in kept), sep="\n" if kept else "", end="\n" if kept else "")
+    return 0
+
+
+def _show(plan: ServicePlan, as_json: bool) -> int:
+    """A dry run: what would be done, in its order."""
+    if as_json:
+        print(json.dumps(plan.document()))
+        return 0
+    print(*(f"+ {step}" for step in plan.before), sep="\n", end="\n" * bool(plan.before))
+    for path, text in plan.files.items():
+        print(f"# {path}\n{unit_files.sealed(text)}")
+    print(*(f"+ rm {path}" for path in plan.gone), sep="\n", end="\n" * bool(plan.gone))
+    print(*(f"+ {step}" for step in plan.after), sep="\n")
+    return 0
+
+
+def _run(steps: Iterable[Step]) -> None:
+    for step in steps:
+        _say(f"+ {step}")
+        try:
+            systemd.run(step.words, step.environment)
+        except OpenSledError as error:
+            if not step.may_fail:
+                raise OpenSledError("; ".join(filter(None, [str(error), step.remedy]))) from error
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
