@@ -13,7 +13,7 @@ VLLM_BIN := .venv-vllm/bin
 VLLM_PIP := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check
 VLLM_STAMP := .venv-vllm/.installed
 GUIDED := tests/test_guide.py tests/test_guide_limits.py tests/test_held_schema.py tests/test_tool_calls.py
-PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles opensled_training opensled_testbed benchmarks
+PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles home adapt lab
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
@@ -79,11 +79,11 @@ vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with it
 	@$(VLLM_BIN)/python -m pytest -m 'not long' -rs tests/vllm $(GUIDED)
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
-	@$(BIN)/python -m benchmarks.suite
-	@$(BIN)/python -m benchmarks.findings --write docs/planning.md
+	@$(BIN)/python -m lab.benchmarks.suite
+	@$(BIN)/python -m lab.benchmarks.findings --write docs/planning.md
 
 bench-quick: $(STAMP) ## a few ratios against the committed baseline, in minutes; fails where one is worse
-	@$(BIN)/python -m benchmarks.quick
+	@$(BIN)/python -m lab.benchmarks.quick
 
 lint: $(STAMP) ## ruff, mypy, and vermin for the Python 3.10 half
 	@$(BIN)/ruff check --quiet .
@@ -119,11 +119,11 @@ browser-test: $(STAMP) ## the page in a real Chromium, which must be installed: 
 	@$(BIN)/python -m pytest -p tests.browser.fixtures -o python_files='chromium_*.py' tests/browser
 
 soak: $(STAMP) ## an hour of faults of every kind on every kind of target, every answer checked (Linux; SEED, MINUTES, OUT)
-	@$(BIN)/python -m opensled_testbed.soak --minutes $(MINUTES) --seed $(SEED) --out $(OUT)
+	@$(BIN)/python -m lab.testbed.soak --minutes $(MINUTES) --seed $(SEED) --out $(OUT)
 
 netns-check: $(STAMP) ## as root: fleets in network namespaces, without and with a hub, asked, killed and restarted, checked (minutes)
-	@$(BIN)/python -m opensled_testbed.netns
-	@$(BIN)/python -m opensled_testbed.netns --hub
+	@$(BIN)/python -m lab.testbed.netns
+	@$(BIN)/python -m lab.testbed.netns --hub
 
 home-check: $(STAMP) ## as root: docs/home.md typed on a PC and two Pis in network namespaces, with the seconds of each step (minutes)
 	@$(BIN)/python -m tests.home_check

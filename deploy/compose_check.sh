@@ -225,7 +225,7 @@ edge_flags() { # DEVICE...: what fleet_check is to ask; a restart may change the
 }
 
 check() { # FLAG...: ask the fleet; the exit code is 0 only if every answer is the target's own
-    "$PYTHON" -m opensled_testbed.fleet_check "$@"
+    "$PYTHON" -m lab.testbed.fleet_check "$@"
 }
 
 ask() { # WHAT FLAG...

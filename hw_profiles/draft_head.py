@@ -16,7 +16,7 @@ from opensled.core.errors import UsageError
 
 WINDOW = 256  # newest positions of a text that a draft attends to (verify_server/drafting/heads/context.py)
 TAPS = 4  # hidden states that a SpecFormer reads (verify_server/drafting/heads/specformer.py); a CTC head reads one
-# Ids that can be drafted, where training is told nothing else (opensled_training/heads/config.py)
+# Ids that can be drafted, where training is told nothing else (lab/training/heads/config.py)
 VOCABULARY = 8192
 BITS = 16.0  # of a weight: a head computes in the working type of its target, however that is quantized
 
@@ -121,7 +121,7 @@ def _ctc(head: HeadProfile) -> HeadWeights:
 
 
 class HeadForm(NamedTuple):
-    """Of a kind of heads, as they are trained where nothing else is said (opensled_training/heads/config.py)."""
+    """Of a kind of heads, as they are trained where nothing else is said (lab/training/heads/config.py)."""
 
     weights: Callable[[HeadProfile], HeadWeights]
     length: int

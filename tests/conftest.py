@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.process import logs
-from opensled_testbed.processes import Process
 from tests import hypothesis_profiles as _profiles  # noqa: F401  (before any test is defined)
 from tests.warm import Parent
 

@@ -19,13 +19,13 @@ from edge_client.link.link import Endpoint, GrpcStream, Link
 from edge_client.link.remote import RemoteSession
 from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
+from lab.testbed.prompts import TARGET, messages_of, prompts_of
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage, ClientMessage, Open, SamplingParams
 from opensled.models.store import model_path
-from opensled_testbed.prompts import TARGET, messages_of, prompts_of
 
 if TYPE_CHECKING:
-    from opensled_testbed.reference import Reference
+    from lab.testbed.reference import Reference
 
 DRAFT = "tiny-draft"
 BLOCK = 4  # draft tokens
@@ -173,7 +173,7 @@ def _question(body: Mapping[str, Any]) -> Question:
 def judge(users: Sequence[User]) -> None:
     """Let plain transformers, in float64, say of every answer whether each token of it is what the target writes."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing by threads
-    from opensled_testbed.reference import Reference
+    from lab.testbed.reference import Reference
 
     reference = Reference(model_path(TARGET), dtype="float64")
     known: dict[tuple[Question, tuple[int, ...]], bool] = {}
@@ -186,7 +186,7 @@ def judge(users: Sequence[User]) -> None:
 
 def _is_right(reference: Reference, question: Question, told: Sequence[int]) -> bool:
     """By teacher forcing: one forward pass for the whole answer."""
-    from opensled_testbed.reference import Sampling, key_of_seed
+    from lab.testbed.reference import Sampling, key_of_seed
 
     params = question.params
     if len(told) != params.max_tokens:

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from lab.testbed.processes import exit_on_signals
 from opensled.core.errors import OpenSledError
 from opensled.models.store import fetched_folder, is_here
-from opensled_testbed.processes import exit_on_signals
 from tests.home_machines import READY, HomeMachine, machines
 from tests.home_page import PAGE, PageCommand, commands
 

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.testbed.namespaces import ip, namespace, require
 from opensled.core.errors import OpenSledError, UsageError
-from opensled_testbed.namespaces import ip, namespace, require
 
 ACCOUNT = pwd.getpwnam("nobody")
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"

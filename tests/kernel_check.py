@@ -18,7 +18,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from benchmarks.gpu.attention_cases import error, random_step
+from lab.benchmarks.gpu.attention_cases import error, random_step
 from verify_server.engine.torch.attention import backend_of
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -8,8 +8,8 @@ EVERYTHING = (
     "edge_client",
     "verify_server",
     "relay",
-    "opensled_testbed",
-    "opensled_training",
+    "lab.testbed",
+    "lab.training",
     "benchmarks",
 )
 WHEEL = EVERYTHING[:-1]  # `benchmarks` stays in the checkout, so only itself and the tests import it
@@ -22,8 +22,8 @@ ALLOWED = {
     "edge_client": ("opensled", "hw_profiles", "scheduler", "http_api"),
     "verify_server": ("opensled", "hw_profiles", "scheduler", "http_api"),
     "relay": ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server"),
-    "opensled_testbed": WHEEL,
-    "opensled_training": WHEEL,
+    "lab.testbed": WHEEL,
+    "lab.training": WHEEL,
     "benchmarks": EVERYTHING,
 }
 GRPC_HOMES = (
@@ -36,18 +36,18 @@ GRPC_HOMES = (
 )
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
-BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
-BARE_RAGGED, BARE_SAMPLING = "benchmarks/ragged.py", "benchmarks/sampling.py"
-ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
-BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
-ON_A_GPU = "benchmarks/gpu/"
-BARE_SERVING = "benchmarks/serving_plain.py"  # others' engines, as their users run them
+BARE_ROUNDS, BARE_LOOP = "lab/benchmarks/rounds.py", "lab/benchmarks/edge_loop.py"
+BARE_RAGGED, BARE_SAMPLING = "lab/benchmarks/ragged.py", "lab/benchmarks/sampling.py"
+ATTACKERS = "lab/benchmarks/attacks/messages.py"  # what no client of ours would say
+BARE_PAIR, BARE_STEPS = "lab/benchmarks/coupling.py", "lab/benchmarks/steps.py"
+ON_A_GPU = "lab/benchmarks/gpu/"
+BARE_SERVING = "lab/benchmarks/serving_plain.py"  # others' engines, as their users run them
 MODEL_HOMES = (
     "verify_server/engine/",
-    "opensled_training/",
-    "opensled_testbed/reference.py",
-    "opensled_testbed/gguf_reference.py",
-    "opensled_testbed/vision_reference.py",
+    "lab/training/",
+    "lab/testbed/reference.py",
+    "lab/testbed/gguf_reference.py",
+    "lab/testbed/vision_reference.py",
     *(BARE_RAGGED, BARE_PAIR, BARE_STEPS, ON_A_GPU),
 )
 HEADS, EXITS, GPU_CHECK = (
@@ -61,16 +61,16 @@ LLAMA_HOMES = (
     "edge_client/drafters/llamacpp.py",
     "verify_server/engine/llamacpp/llama_cache.py",
     BARE_PAIR,
-    "opensled_testbed/gguf_reference.py",
-    "opensled_testbed/plain_llama.py",
+    "lab/testbed/gguf_reference.py",
+    "lab/testbed/plain_llama.py",
 )
 PLOT_HOMES = (
-    "opensled_testbed/planner/picture",
-    "opensled_testbed/planner/tradeoff_picture.py",
-    "opensled_testbed/report/plots",
-    "benchmarks/picture.py",
-    "benchmarks/real_plot.py",
-    "benchmarks/quality_plot.py",
+    "lab/testbed/planner/picture",
+    "lab/testbed/planner/tradeoff_picture.py",
+    "lab/testbed/report/plots",
+    "lab/benchmarks/picture.py",
+    "lab/benchmarks/real_plot.py",
+    "lab/benchmarks/quality_plot.py",
 )
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
@@ -92,15 +92,15 @@ HOMES = {
     "triton": (
         "verify_server/engine/torch/triton_attention.py",
         "verify_server/engine/torch/triton_kernels.py",
-        "benchmarks/gpu/interpreter_probe.py",
+        "lab/benchmarks/gpu/interpreter_probe.py",
     ),
     "vllm": ("verify_server/engine/vllm/",),
     "huggingface_hub": ("verify_server/engine/torch/loading.py",),
     "starlette": ("http_api/", "verify_server/front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
-    "httpx": ("opensled_testbed/", "benchmarks/"),
+    "httpx": ("lab/testbed/", "benchmarks/"),
     "matplotlib": PLOT_HOMES,
-    "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
+    "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),
     "prometheus_client": (
         "opensled/metrics/exposition.py",
         "opensled/metrics/registry.py",
@@ -121,7 +121,7 @@ HOMES = {
     "jinja2": ("opensled/text/chat_sandbox.py",),
     "onnxruntime": (
         "edge_client/drafters/onnx.py",
-        "opensled_training/distil/agreement.py",
+        "lab/training/distil/agreement.py",
     ),
     "google.protobuf": ("opensled/wire/codec.py",),
     "opensled.v1.verify_pb2": (

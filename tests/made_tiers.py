@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from opensled_testbed.tiers import Aside, TieredTrace, tiered
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from lab.testbed.tiers import Aside, TieredTrace, tiered
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 from tests.made_traces import WRONG, made
 
 EOS = 2  # ends all texts that end by themselves, and stands nowhere else

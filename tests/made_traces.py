@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 
 PROPOSED = 8  # tokens proposed at each place, as in the recordings
 WRONG = 7  # an id that no text holds

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from opensled_testbed.credentials import Authority
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.credentials import Authority
+from lab.testbed.processes import Process, free_port
 
 FOLDER = Path(__file__).parents[1] / "deploy/kubernetes"
 ACCESS = "/etc/opensled"  # where the manifests mount the secret

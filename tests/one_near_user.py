@@ -7,16 +7,16 @@ from statistics import fmean
 
 from edge_client.lengths.hint import HintLength
 from hw_profiles import catalog
-from opensled_testbed.emulation.step_law import StepLaw
-from opensled_testbed.fleet import Server
-from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.device import SimulatedDevice
-from opensled_testbed.simulated.drafting import SimulatedDrafts
-from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.links import Beside, Ways
-from opensled_testbed.simulated.sequences import scripts
-from opensled_testbed.simulated.server import SimulatedServer
-from opensled_testbed.traces import WHOLE, ItemTrace, Proposal, TraceSet
+from lab.testbed.emulation.step_law import StepLaw
+from lab.testbed.fleet import Server
+from lab.testbed.load.records import RequestRecord
+from lab.testbed.simulated.device import SimulatedDevice
+from lab.testbed.simulated.drafting import SimulatedDrafts
+from lab.testbed.simulated.events import Events
+from lab.testbed.simulated.links import Beside, Ways
+from lab.testbed.simulated.sequences import scripts
+from lab.testbed.simulated.server import SimulatedServer
+from lab.testbed.traces import WHOLE, ItemTrace, Proposal, TraceSet
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 

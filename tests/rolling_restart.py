@@ -27,10 +27,10 @@ from typing import Any
 
 import httpx
 
+from lab.testbed.client import StreamedReply, stream_chat
+from lab.testbed.prompts import TARGET, prompts_of
 from opensled.core.errors import OpenSledError
 from opensled.models.store import model_path
-from opensled_testbed.client import StreamedReply, stream_chat
-from opensled_testbed.prompts import TARGET, prompts_of
 from tests.balancer import balancer
 from tests.crowd import Crowd, judge, questions
 from tests.manifests import TOKEN, Pod, container, manifest, pod_spec, write_access
@@ -232,8 +232,8 @@ async def roll_under_load(
 
 def _right(users: Sequence[HttpUser]) -> int:
     """Answers over HTTP that are whole and, token for token, what the target alone writes."""
-    from opensled_testbed.forcing import follow
-    from opensled_testbed.reference import Reference
+    from lab.testbed.forcing import follow
+    from lab.testbed.reference import Reference
 
     reference, known = Reference(model_path(TARGET), dtype="float64"), dict[str, bool]()
     count = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opensled_testbed.load.records import Arrival, RequestRecord, RunResult, ServerTotals
+from lab.testbed.load.records import Arrival, RequestRecord, RunResult, ServerTotals
 
 START, END = 10.0, 20.0  # the measured window
 

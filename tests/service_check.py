@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.testbed.processes import exit_on_signals
 from opensled.core.errors import OpenSledError, UsageError
-from opensled_testbed.processes import exit_on_signals
 
 ROOT = Path(__file__).parents[1]
 OPENSLED = "/opt/opensled/bin/opensled"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
+from lab.testbed.reference import Sampling, key_of_seed
 from opensled.core.messages import DraftToken, TreeNode
-from opensled_testbed.reference import Sampling, key_of_seed
 from tests.fakes import EOS, VOCAB, FakeEngine
 from verify_server.engine.base import Scores, Segment
 from verify_server.engine.numpy_scores import NumpyScores

@@ -17,22 +17,22 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import KeptText
+from lab.training.adapting import command, draft_folder, learner
+from lab.training.adapting.acceptance import Accepted, accepted, walked, write_texts
+from lab.training.adapting.config import AdaptConfig
+from lab.training.adapting.gate import gain
+from lab.training.adapting.learner import DraftLearner
+from lab.training.adapting.material import texts_of
+from lab.training.adapting.pair import Pair, load_pair, sha256
+from lab.training.adapting.shifted import prompts, restyled, shifted_tasks
+from lab.training.decoding import generate, greedy
+from lab.training.distil.self_text import ANSWER, GIVEN, ends
+from lab.training.distil.shard_batches import ShardText
+from lab.training.distil.target_model import load_target
+from lab.training.item import split_of
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
-from opensled_training.adapting import command, draft_folder, learner
-from opensled_training.adapting.acceptance import Accepted, accepted, walked, write_texts
-from opensled_training.adapting.config import AdaptConfig
-from opensled_training.adapting.gate import gain
-from opensled_training.adapting.learner import DraftLearner
-from opensled_training.adapting.material import texts_of
-from opensled_training.adapting.pair import Pair, load_pair, sha256
-from opensled_training.adapting.shifted import prompts, restyled, shifted_tasks
-from opensled_training.decoding import generate, greedy
-from opensled_training.distil.self_text import ANSWER, GIVEN, ends
-from opensled_training.distil.shard_batches import ShardText
-from opensled_training.distil.target_model import load_target
-from opensled_training.item import split_of
 
 VOCABULARY = 60
 
@@ -74,7 +74,7 @@ def test_a_target_that_drafts_for_itself_is_always_right_when_greedy(pair: Pair)
 def test_texts_do_not_depend_on_which_others_are_written_beside_them(pair: Pair, monkeypatch):
     network, many = pair.source.network, [list(pair.source.text.encode(f"x = {n}")) for n in range(5)]
     whole = write_texts(network, many, 6, ends(network))
-    monkeypatch.setattr("opensled_training.adapting.acceptance.AT_ONCE", 2)
+    monkeypatch.setattr("lab.training.adapting.acceptance.AT_ONCE", 2)
     assert [each.written for each in write_texts(network, many, 6, ends(network))] == [
         each.written for each in whole
     ]
@@ -299,11 +299,11 @@ def test_a_draft_of_another_vocabulary_is_refused(monkeypatch, pair: Pair):
     class Other:
         fingerprint = "other"
 
-    monkeypatch.setattr("opensled_training.adapting.pair.GgufText", lambda path: Other())
+    monkeypatch.setattr("lab.training.adapting.pair.GgufText", lambda path: Other())
     with pytest.raises(VocabularyMismatch, match="other vocabularies"):
         load_pair("tiny-draft", "tiny")
     monkeypatch.setattr(
-        "opensled_training.adapting.pair.read_metadata", lambda path: {"general.architecture": "gemma3"}
+        "lab.training.adapting.pair.read_metadata", lambda path: {"general.architecture": "gemma3"}
     )
     with pytest.raises(UnsupportedModel, match="tiny-draft is a gemma3"):
         load_pair("tiny-draft", "tiny")

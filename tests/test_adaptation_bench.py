@@ -1,4 +1,4 @@
-"""`python -m benchmarks.adaptation`: what it reckons, what is committed, and (long) that a draft does win back.
+"""`python -m lab.benchmarks.adaptation`: what it reckons, what is committed, and (long) that a draft does win back.
 
 Run: pytest tests/test_adaptation_bench.py
 """
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import adaptation
-from benchmarks.adaptation import ADAPTED, CASES, LOST, OWN, WANTED, recovered, section
-from benchmarks.program import FOLDER
+from lab.benchmarks import adaptation
+from lab.benchmarks.adaptation import ADAPTED, CASES, LOST, OWN, WANTED, recovered, section
+from lab.benchmarks.program import FOLDER
 
 
 def test_the_share_is_of_what_was_lost():

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port
 from tests.fake_backend import FakeBackend, call
 from tests.flood_bodies import CHAT, HELLO, hostile
 

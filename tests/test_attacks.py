@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.attacks import frames
-from benchmarks.attacks.__main__ import QUICK, main
-from benchmarks.attacks.connection import Connection, Lost, Peer
-from benchmarks.attacks.document import document, table
-from benchmarks.attacks.kinds import ATTACKS
-from benchmarks.attacks.measured import Outcome, Windows
-from benchmarks.attacks.victim import Arrival, Record
-from benchmarks.program import SPAWN
+from lab.benchmarks.attacks import frames
+from lab.benchmarks.attacks.__main__ import QUICK, main
+from lab.benchmarks.attacks.connection import Connection, Lost, Peer
+from lab.benchmarks.attacks.document import document, table
+from lab.benchmarks.attacks.kinds import ATTACKS
+from lab.benchmarks.attacks.measured import Outcome, Windows
+from lab.benchmarks.attacks.victim import Arrival, Record
+from lab.benchmarks.program import SPAWN
 from opensled.core.errors import UsageError
 from tests.serving import finish, linked, serving
 from verify_server.access.security import Tenants

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.core.messages import GUIDE, Failure, Guide, Open, SamplingParams
 from opensled.models.store import model_path
-from opensled_testbed.processes import Process
 from tests.absent import without
 from tests.serving import finish, first_reply, linked
 

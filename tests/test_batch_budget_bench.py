@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import batch_budget
-from benchmarks.batch_budget_run import LawTarget, Reader, Run, one_length, worth_most
-from benchmarks.grid_place import SERVERS
-from opensled_testbed.emulation.step_law import StepLaw
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from lab.benchmarks import batch_budget
+from lab.benchmarks.batch_budget_run import LawTarget, Reader, Run, one_length, worth_most
+from lab.benchmarks.grid_place import SERVERS
+from lab.testbed.emulation.step_law import StepLaw
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 
 RIGHT, WRONG = (1,) * 8, (1, 1, 2, 2, 2, 2, 2, 2)
 LAW = StepLaw.of(SERVERS["hub"])

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks import FIGURES, doctor_view, overload
-from benchmarks.__main__ import main
-from benchmarks.figure import Comparison, Figure, in_turns
-from benchmarks.peer import GGUF
-from benchmarks.tenants import TenantRequest
+from lab.benchmarks import FIGURES, doctor_view, overload
+from lab.benchmarks.__main__ import main
+from lab.benchmarks.figure import Comparison, Figure, in_turns
+from lab.benchmarks.peer import GGUF
+from lab.benchmarks.tenants import TenantRequest
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.models.store import model_file
 
@@ -87,7 +87,7 @@ def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, ca
     assert written["samples"] and all(min(each) >= 0 for each in written["samples"].values())
     assert all(ratio["lowest"] <= ratio["ratio"] <= ratio["highest"] for ratio in written["ratios"])
     origin = written["provenance"]
-    assert origin["command"] == f"python -m benchmarks {name} --quick"
+    assert origin["command"] == f"python -m lab.benchmarks {name} --quick"
     assert {"commit", "date", "seed", "machine", "python", "libraries"} <= set(origin)
     assert {"cpu", "cores", "load_average"} <= set(origin["machine"])
     readme = (tmp_path / "README.md").read_text()

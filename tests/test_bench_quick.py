@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from benchmarks import quick
-from opensled_testbed.load.load import Load
-from opensled_testbed.report.html import LABELS
-from opensled_testbed.simulator import simulate
+from lab.benchmarks import quick
+from lab.testbed.load.load import Load
+from lab.testbed.report.html import LABELS
+from lab.testbed.simulator import simulate
 from tests.emulated_runs import emulated_by
 
 BASELINE = Path(__file__).resolve().parents[1] / quick.BASELINE

@@ -9,19 +9,19 @@ from itertools import chain, pairwise
 
 import pytest
 
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.load.load import Item, Load
+from lab.testbed.load.run import run_fleet, run_on
+from lab.testbed.load.server_process import command, ready
+from lab.testbed.load.slo import Slo, measured
+from lab.testbed.load.sources import heldout_items
+from lab.testbed.load.summary import summarise
+from lab.testbed.processes import Process
+from lab.testbed.traces import PACKAGED, read_traces
 from opensled.cli import main as cli
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_path
 from opensled.text.tokenizer import TargetTokenizer
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.load import Item, Load
-from opensled_testbed.load.run import run_fleet, run_on
-from opensled_testbed.load.server_process import command, ready
-from opensled_testbed.load.slo import Slo, measured
-from opensled_testbed.load.sources import heldout_items
-from opensled_testbed.load.summary import summarise
-from opensled_testbed.processes import Process
-from opensled_testbed.traces import PACKAGED, read_traces
 
 # Users are served in windows of real time, on devices that keep to seconds.
 pytestmark = pytest.mark.timed

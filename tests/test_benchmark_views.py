@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality_plot import sweeps
-from benchmarks.readme import write_readme
+from lab.benchmarks.quality_plot import sweeps
+from lab.benchmarks.readme import write_readme
 
 FOLDER = Path(__file__).parents[1] / "docs/benchmarks"
 

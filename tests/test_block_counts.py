@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.house import ROOT, block_counts
-from benchmarks.house_source import checkout
+from lab.benchmarks.house import ROOT, block_counts
+from lab.benchmarks.house_source import checkout
 
 # With engine llamacpp, which starts in a second; with engine torch it is about the same. Runs differ by one or two.
 LIMITS = {

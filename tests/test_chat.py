@@ -254,7 +254,7 @@ def test_counts_say_of_how_many():
 
 
 def test_the_greeting_says_what_the_bundled_model_was_made_for():
-    from opensled_training.tasks import TASKS
+    from lab.training.tasks import TASKS
 
     assert set(TINY_SKILLS) == {task.name for task in TASKS}
     info = SimpleNamespace(model_id="tiny", limits=SimpleNamespace(context_length=1024), images=None)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.cli.colour import CODES
 from opensled.text.origins import ORIGINS
-from opensled_testbed.processes import Process
 from tests.gated_target import GATE
 from tests.terminal import Screen
 

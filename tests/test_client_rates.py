@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from benchmarks.attacks import messages
-from benchmarks.attacks.connection import Connection, Peer
+from lab.benchmarks.attacks import messages
+from lab.benchmarks.attacks.connection import Connection, Peer
 from opensled.core.errors import Unreachable
 from opensled.core.messages import ChatMessage, Failure, Open, SamplingParams
 from tests.bad_input import CANCEL, drafting, opening

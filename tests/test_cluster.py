@@ -17,10 +17,10 @@ from types import ModuleType
 
 import pytest
 
+from lab.testbed.processes import Process
+from lab.testbed.replica_cluster import alone
 from opensled.core.errors import Unreachable, UsageError
 from opensled.net.address import is_loopback
-from opensled_testbed.processes import Process
-from opensled_testbed.replica_cluster import alone
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from benchmarks.failover import (
+from lab.benchmarks.failover import (
     kill_replica,
     kill_replicas,
     kill_scheduler,
@@ -12,7 +12,7 @@ from benchmarks.failover import (
     roll_replicas,
     run,
 )
-from opensled_testbed.replica_cluster import REPLICA, ReplicaCluster
+from lab.testbed.replica_cluster import REPLICA, ReplicaCluster
 from tests.crowd import questions
 
 USERS = 16

@@ -1,8 +1,8 @@
-"""The figures of benchmarks/cold_start.py; the measurement needs a real model."""
+"""The figures of lab/benchmarks/cold_start.py; the measurement needs a real model."""
 
 from __future__ import annotations
 
-from benchmarks.cold_start import best_fixed, ratio_of_all
+from lab.benchmarks.cold_start import best_fixed, ratio_of_all
 
 
 def test_the_best_fixed_length_takes_the_least_time_for_all_answers() -> None:

@@ -19,11 +19,11 @@ import pytest
 import yaml
 
 from hw_profiles import catalog
+from lab.testbed import netns_hub, netns_machines
+from lab.testbed.link_relay import _relay
+from lab.testbed.netns_machines import DEVICES
 from opensled.cli import config
 from opensled.cli.main import CONFIGS, _parser
-from opensled_testbed import netns_hub, netns_machines
-from opensled_testbed.link_relay import _relay
-from opensled_testbed.netns_machines import DEVICES
 from tests.serving import serving
 
 ROOT = Path(__file__).parents[1]
@@ -153,7 +153,7 @@ def test_opensled_takes_the_command(name):
 @pytest.mark.parametrize("name", RELAYS)
 def test_the_relay_takes_the_command(name):
     python, module, link, *arguments = SERVICES[name]["entrypoint"]
-    assert (python, module, link) == ("python3", "-m", "opensled_testbed.link_relay")
+    assert (python, module, link) == ("python3", "-m", "lab.testbed.link_relay")
     relay = _relay([*arguments, *SERVICES[name]["command"]])
     assert relay.to == (BEHIND[name.removesuffix("-link")][0], 7411)
 

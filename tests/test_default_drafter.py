@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from lab.testbed.processes import Process, free_port
 from opensled.metrics.scrape import scrape
-from opensled_testbed.processes import Process, free_port
 from relay.config import RelayConfig
 from tests.fakes import FakeEngine, FakeText
 from verify_server.drafting.choice import Choice, chosen, drafting_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from opensled_testbed.client import StreamedReply
-from opensled_testbed.demo_device import DemoDevice, why_low
+from lab.testbed.client import StreamedReply
+from lab.testbed.demo_device import DemoDevice, why_low
 
 
 def device(drafter, accepted):

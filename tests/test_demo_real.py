@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from lab.testbed import demo_real, demo_tiny
+from lab.testbed.client import StreamedReply
+from lab.testbed.config import DemoConfig
+from lab.testbed.demo_device import DemoDevice
+from lab.testbed.demo_real import FLEET, TURNS
+from lab.testbed.demo_report import Run, conclude
+from lab.testbed.demo_view import REAL, DemoView
+from lab.testbed.forcing import Followed
 from opensled.cli import main as cli
 from opensled.models.store import FETCHABLE, fetched_folder, model_file
-from opensled_testbed import demo_real, demo_tiny
-from opensled_testbed.client import StreamedReply
-from opensled_testbed.config import DemoConfig
-from opensled_testbed.demo_device import DemoDevice
-from opensled_testbed.demo_real import FLEET, TURNS
-from opensled_testbed.demo_report import Run, conclude
-from opensled_testbed.demo_view import REAL, DemoView
-from opensled_testbed.forcing import Followed
 from tests import vt
 
 # Which model

@@ -11,22 +11,22 @@ import torch
 from torch.nn.functional import kl_div
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from opensled.models.store import model_file
-from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
-from opensled_training.distil.distiller import Distiller, Pace
-from opensled_training.distil.documentation import HELD_OUT_MODULES, passages
-from opensled_training.distil.layer_choice import (
+from lab.training.distil.agreement import agreement, noisy_agreement, of_model
+from lab.training.distil.distiller import Distiller, Pace
+from lab.training.distil.documentation import HELD_OUT_MODULES, passages
+from lab.training.distil.layer_choice import (
     SEED,
     divergences_without,
     kept_layers,
     sample_of,
 )
-from opensled_training.distil.objective import Aims, losses
-from opensled_training.distil.pruned import pruned
-from opensled_training.distil.row_decoder import RowDecoder
-from opensled_training.distil.self_prompts import Frame, Given, Script, Written, drawn
-from opensled_training.distil.self_text import ANSWER, GIVEN, QUESTION, TOP, SelfTextWriter, save_shard
-from opensled_training.distil.shard_batches import batch_of, batches_of, read_shard, rounds_of_shards
+from lab.training.distil.objective import Aims, losses
+from lab.training.distil.pruned import pruned
+from lab.training.distil.row_decoder import RowDecoder
+from lab.training.distil.self_prompts import Frame, Given, Script, Written, drawn
+from lab.training.distil.self_text import ANSWER, GIVEN, QUESTION, TOP, SelfTextWriter, save_shard
+from lab.training.distil.shard_batches import batch_of, batches_of, read_shard, rounds_of_shards
+from opensled.models.store import model_file
 from verify_server.text.gguf_text import GgufText
 
 VOCABULARY, END = 300, 7
@@ -69,7 +69,7 @@ def scripts(count: int) -> list[Script]:
 def texts(target, tmp_path_factory):
     """Of seven scripts over three rows, and the shard that they are in."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("opensled_training.distil.self_text.SORT_STEPS", 5)
+        patched.setattr("lab.training.distil.self_text.SORT_STEPS", 5)
         written = list(SelfTextWriter(target, iter(scripts(7)), 3, 40, seed=1).texts())
     path = tmp_path_factory.mktemp("texts") / "short-00000.npz"
     save_shard(written, path)
@@ -77,7 +77,7 @@ def texts(target, tmp_path_factory):
 
 
 def test_many_rows_are_decoded_as_one_would_be(target, monkeypatch):
-    monkeypatch.setattr("opensled_training.distil.row_decoder.GROUP", 1)
+    monkeypatch.setattr("lab.training.distil.row_decoder.GROUP", 1)
     ids = torch.randint(10, VOCABULARY, (2, 9))
     decoder = RowDecoder(target, 2, 12)
     # The second row lags by three tokens.
@@ -179,7 +179,7 @@ def test_the_losses_are_those_of_whole_distributions():
 
 def test_drawn_tokens_stand_for_all_others(monkeypatch):
     """The divergence hardly depends on which tokens are drawn, and on average it is that of the whole vocabulary."""
-    monkeypatch.setattr("opensled_training.distil.objective.NEGATIVES", 500)
+    monkeypatch.setattr("lab.training.distil.objective.NEGATIVES", 500)
     torch.manual_seed(1)
     embedding, hidden = torch.randn(4000, 8) * 0.3, torch.randn(4, 8)
     wanted = torch.randn(4, 4000).log_softmax(-1).topk(TOP)
@@ -189,7 +189,7 @@ def test_drawn_tokens_stand_for_all_others(monkeypatch):
         return float(losses(hidden, embedding, aims, torch.Generator().manual_seed(seed)).variation)
 
     sampled = [variation(seed) for seed in range(20)]
-    monkeypatch.setattr("opensled_training.distil.objective.NEGATIVES", 4000)
+    monkeypatch.setattr("lab.training.distil.objective.NEGATIVES", 4000)
     assert np.mean(sampled) == pytest.approx(variation(0), rel=0.01)
 
 
@@ -275,7 +275,7 @@ def test_the_layers_that_go_are_those_that_are_missed_least(target, texts, monke
         assert other == pytest.approx(missed[gone], rel=1e-4)
     fewest = sorted(missed, key=missed.__getitem__)
     assert kept_layers(idle, 1, batch) == (fewest[3],) and kept_layers(idle, 4, batch) == (0, 1, 2, 3)
-    monkeypatch.setattr("opensled_training.distil.layer_choice.AT_ONCE", 1)
+    monkeypatch.setattr("lab.training.distil.layer_choice.AT_ONCE", 1)
     kept = kept_layers(idle, 2, batch)
     assert kept == tuple(number for number in (0, 1, 3) if number != min(shorter, key=shorter.__getitem__))
     with pytest.raises(ValueError, match="4 layers cannot keep 5"):

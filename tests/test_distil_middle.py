@@ -6,14 +6,14 @@ import random
 import pytest
 import torch
 
+from lab.training.distil import workplace
+from lab.training.distil.distiller import Pace
+from lab.training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of
+from lab.training.distil.self_prompts import SOURCES, Given, Script, Written
+from lab.training.distil.self_text import SelfTextWriter, save_shard
+from lab.training.distil.target_model import load_target
+from lab.training.distil.workplace import Workplace
 from opensled.models.store import model_file
-from opensled_training.distil import workplace
-from opensled_training.distil.distiller import Pace
-from opensled_training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of
-from opensled_training.distil.self_prompts import SOURCES, Given, Script, Written
-from opensled_training.distil.self_text import SelfTextWriter, save_shard
-from opensled_training.distil.target_model import load_target
-from opensled_training.distil.workplace import Workplace
 from verify_server.engine.torch.torch_engine import load
 from verify_server.text.gguf_text import GgufText
 
@@ -45,13 +45,11 @@ def place(tmp_path_factory) -> Workplace:
 def made(place):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(workplace, "TOKENS_PER_ROW", 150)
-        patched.setattr("opensled_training.distil.self_text.SHARD_TOKENS", 300)
+        patched.setattr("lab.training.distil.self_text.SHARD_TOKENS", 300)
         # Reading the standard library takes longer than all the rest.
         sources = {kind: source for kind, source in SOURCES.items() if kind != "tasks"}
-        patched.setattr("opensled_training.distil.self_prompts.SOURCES", sources)
-        patched.setattr(
-            "opensled_training.distil.documentation.passages", lambda: ("A passage of few words.",)
-        )
+        patched.setattr("lab.training.distil.self_prompts.SOURCES", sources)
+        patched.setattr("lab.training.distil.documentation.passages", lambda: ("A passage of few words.",))
         yield make_middle(place, MiddlePlan(3, 1000, 1500, 500), PACE, compiled=False)
 
 

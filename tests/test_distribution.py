@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WHOLE = read_file(ROOT / "pyproject.toml")
 DEVICE = read_file(ROOT / "deploy/edge/pyproject.toml")
 PIP = distribution.command().partition(" install ")[0]  # of this Python
-SERVERS = ("verify_server", "scheduler", "opensled_testbed", "opensled_training")
+SERVERS = ("verify_server", "scheduler", "lab.testbed", "lab.training")
 
 # Where commands that install OpenSLED may stand: the helper, the page, the home's page whose check types them, and
 # files that install it themselves.

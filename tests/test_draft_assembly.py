@@ -11,6 +11,11 @@ import pytest
 import torch
 
 from edge_client.drafters.onnx import OnnxFactory
+from lab.testbed.plain_llama import plain_llama
+from lab.training.distil.pruned import pruned
+from lab.training.distil.shipped_graph import write_graph
+from lab.training.distil.shipped_layers import write_layers
+from lab.training.distil.target_model import load_target
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models import draft_pull, pull, store
 from opensled.models.draft_assembly import assemble_gguf
@@ -19,11 +24,6 @@ from opensled.models.onnx_assembly import assemble_onnx, dequantized, quantized
 from opensled.models.packed_gguf import pack, unpack
 from opensled.models.pull import PullConfig
 from opensled.models.store import bundled_folder, fetched_folder, model_file
-from opensled_testbed.plain_llama import plain_llama
-from opensled_training.distil.pruned import pruned
-from opensled_training.distil.shipped_graph import write_graph
-from opensled_training.distil.shipped_layers import write_layers
-from opensled_training.distil.target_model import load_target
 from verify_server.text.gguf_text import GgufText
 
 TARGET = model_file("tiny", "*.gguf")

@@ -15,9 +15,9 @@ from hw_profiles import catalog
 from hw_profiles.draft_head import FORMS, KINDS, TAPS, VOCABULARY, WINDOW, HeadCost, HeadProfile
 from hw_profiles.profiles import TargetShape
 from hw_profiles.step_cost import TargetCost
+from lab.testbed.emulation.step_law import StepLaw, StepPiece
+from lab.training.heads import config as training
 from opensled.core.errors import UsageError
-from opensled_testbed.emulation.step_law import StepLaw, StepPiece
-from opensled_training.heads import config as training
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads import context as head_context

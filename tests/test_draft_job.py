@@ -17,17 +17,17 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.round import drafting
 from edge_client.round.draft_job import BlockBudget, Drafted, DraftJob
 from edge_client.round.drafting import DraftThread, finished
+from lab.testbed.emulation.draft_pace import forward_s
+from lab.testbed.emulation.recorded_model import RecordedModel
+from lab.testbed.emulation.replay import ReplayDrafts
+from lab.testbed.load.records import RequestRecord
+from lab.testbed.simulated.drafting import SimulatedDrafts
+from lab.testbed.simulated.events import Events
+from lab.testbed.simulated.sequences import Script
+from lab.testbed.traces import ItemTrace
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
-from opensled_testbed.emulation.draft_pace import forward_s
-from opensled_testbed.emulation.recorded_model import RecordedModel
-from opensled_testbed.emulation.replay import ReplayDrafts
-from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.drafting import SimulatedDrafts
-from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.sequences import Script
-from opensled_testbed.traces import ItemTrace
 from tests.by_hand import HandLoop
 from tests.emulated import speed
 from tests.test_look_ahead_simulated import steady

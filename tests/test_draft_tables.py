@@ -15,14 +15,14 @@ import pytest
 
 from edge_client.drafters.cacheback import PersonalTable
 from edge_client.drafters.tables_command import TableBuilder
+from lab.training import draft_table
+from lab.training.item import Task
+from lab.training.tasks import TASKS
 from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.drafting import table_file
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows, each
 from opensled.models.store import model_file
-from opensled_training import draft_table
-from opensled_training.item import Task
-from opensled_training.tasks import TASKS
 from tests.tiny_drafts import tiny_info
 
 SMALL = TableShape(leader=1, follower=2, followers=2, leaders=100)

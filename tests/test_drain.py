@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from edge_client.link.remote import RemoteSession
 from http_api.listening import listen
 from http_api.server import ApiServer
+from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Overloaded, Unreachable
 from opensled.core.messages import Failure, Moved, Open, Opened, SamplingParams, Verdict
 from opensled.text.tokenizer import TargetTokenizer
-from opensled_testbed.processes import Process, free_port
 from tests.balancer import balancer
 from tests.fake_target import _Text, cycle
 from tests.gated_target import GATE, STOP_AT

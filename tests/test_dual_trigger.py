@@ -11,19 +11,19 @@ import pytest
 
 from edge_client.lengths.base import pulled
 from hw_profiles import catalog
+from lab.testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
+from lab.testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
+from lab.testbed.fleet import Fleet, Group, Server, read_fleet
+from lab.testbed.load.load import Load
+from lab.testbed.rules import rule_of
+from lab.testbed.simulated.links import FRAME, draft_bytes
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import ItemTrace
+from lab.testbed.tuning import TRIGGERS, Tuning
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from opensled.core.protocol import common_prefix
 from opensled.wire.codec import encode_client
-from opensled_testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
-from opensled_testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
-from opensled_testbed.fleet import Fleet, Group, Server, read_fleet
-from opensled_testbed.load.load import Load
-from opensled_testbed.rules import rule_of
-from opensled_testbed.simulated.links import FRAME, draft_bytes
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import ItemTrace
-from opensled_testbed.tuning import TRIGGERS, Tuning
 from tests.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)

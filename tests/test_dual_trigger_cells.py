@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import regimes
-from benchmarks.cell_run import CellRun, Scale
-from benchmarks.cell_turns import short_items, shortened
-from opensled_testbed.baselines import OF_HEADS, PARTS, USUAL
-from opensled_testbed.cells import CELLS
-from opensled_testbed.recordings import BUNDLED
-from opensled_testbed.traces import read_traces
-from opensled_testbed.tuning import TRIGGERS, Tuning
+from lab.benchmarks import regimes
+from lab.benchmarks.cell_run import CellRun, Scale
+from lab.benchmarks.cell_turns import short_items, shortened
+from lab.testbed.baselines import OF_HEADS, PARTS, USUAL
+from lab.testbed.cells import CELLS
+from lab.testbed.recordings import BUNDLED
+from lab.testbed.traces import read_traces
+from lab.testbed.tuning import TRIGGERS, Tuning
 
 SMALL = Scale(repeats=1, max_tokens=12, most_users=4)
 

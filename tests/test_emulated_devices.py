@@ -15,17 +15,17 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.draft_job import BlockBudget, Drafted
 from edge_client.round.drafting import DraftThread
+from lab.testbed.dual_trigger import DualTrigger
+from lab.testbed.emulation import paced
+from lab.testbed.emulation.paced import PacedFactory
+from lab.testbed.emulation.recorded_items import recorded_items
+from lab.testbed.emulation.replay import ReplayDrafts
+from lab.testbed.traces import PACKAGED, ItemTrace, Proposal, read_traces
 from opensled.core.errors import EngineError
 from opensled.core.messages import DraftBlock, SamplingParams, Verdict
 from opensled.core.noise import noise_key
 from opensled.core.protocol import Truth, common_prefix
 from opensled.core.sampling import Sampler
-from opensled_testbed.dual_trigger import DualTrigger
-from opensled_testbed.emulation import paced
-from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.recorded_items import recorded_items
-from opensled_testbed.emulation.replay import ReplayDrafts
-from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, read_traces
 from tests.by_hand import HandLoop
 from tests.drafter_contract import DrafterContract
 from tests.emulated import HandClock, speed

@@ -10,13 +10,13 @@ import json
 
 import pytest
 
+from lab.testbed.emulation import emulated_accelerator as accelerator
+from lab.testbed.emulation.emulated_accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
+from lab.testbed.emulation.step_law import StepLaw, StepPiece
+from lab.testbed.fleet import Server
+from lab.testbed.processes import Process
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import SamplingParams
-from opensled_testbed.emulation import emulated_accelerator as accelerator
-from opensled_testbed.emulation.emulated_accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
-from opensled_testbed.emulation.step_law import StepLaw, StepPiece
-from opensled_testbed.fleet import Server
-from opensled_testbed.processes import Process
 from tests.emulated import HandClock, cost
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
@@ -184,7 +184,7 @@ def test_a_real_server_tells_its_totals_at_the_end():
     words = [
         "serve",
         "--engine",
-        "opensled_testbed.emulation.emulated_accelerator:load",
+        "lab.testbed.emulation.emulated_accelerator:load",
         "--listen",
         "127.0.0.1:0",
     ]

@@ -16,11 +16,11 @@ import torch
 from transformers import LlamaForCausalLM
 
 from edge_client.drafters.none import NoneDrafter
+from lab.testbed.reference import Reference
+from lab.training.vision.exit_model import exit_model
 from opensled.core.errors import NonFiniteLogits, NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
-from opensled_testbed.reference import Reference
-from opensled_training.vision.exit_model import exit_model
 from tests.fakes import FakeEngine, FakeText
 from tests.test_head_drafters import (
     PROMPTS,

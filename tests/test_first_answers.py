@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.first_answer import QUESTIONS, TOKENS, ask, difference, is_right
+from lab.benchmarks.first_answer import QUESTIONS, TOKENS, ask, difference, is_right
+from lab.testbed.gguf_reference import GgufReference
 from opensled.core.messages import ChatMessage
 from opensled.models.store import FETCHABLE, fetched_folder
-from opensled_testbed.gguf_reference import GgufReference
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel, load
 

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from lab.testbed import fleet_check
+from lab.testbed.fleet_check import ask_all, edges_of, main
+from lab.testbed.processes import Process
+from lab.testbed.prompts import prompts_of
 from opensled.core.errors import UsageError
-from opensled_testbed import fleet_check
-from opensled_testbed.fleet_check import ask_all, edges_of, main
-from opensled_testbed.processes import Process
-from opensled_testbed.prompts import prompts_of
 
 
 class Liar(BaseHTTPRequestHandler):

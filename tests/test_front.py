@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.attacks import floods
-from benchmarks.attacks.connection import Peer
-from benchmarks.attacks.front import CONFIGURATION, fronted, haproxy, write_certificate
+from lab.benchmarks.attacks import floods
+from lab.benchmarks.attacks.connection import Peer
+from lab.benchmarks.attacks.front import CONFIGURATION, fronted, haproxy, write_certificate
 from opensled.core.errors import NotFound
 from tests.serving import finish, linked, serving
 from tests.test_attacks import TENANTS, again

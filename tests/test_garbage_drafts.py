@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from edge_client.link.link import GrpcStream, Link
+from lab.testbed.soak.liar import SURE
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import (
     Draft,
@@ -26,7 +27,6 @@ from opensled.core.messages import (
     SamplingParams,
     Verdict,
 )
-from opensled_testbed.soak.liar import SURE
 from scheduler.goodput.policy import Goodput
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.mischief import SLOW_STEPS, Believes

@@ -10,8 +10,8 @@ import pytest
 from edge_client.device import command
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.terminal import tail
+from lab.testbed.processes import Process
 from opensled.cli import main as cli
-from opensled_testbed.processes import Process
 from tests import vt
 from tests.fake_backend import WORDS, FakeBackend
 

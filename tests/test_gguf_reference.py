@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.testbed.forcing import follow
+from lab.testbed.gguf_reference import GgufReference
+from lab.testbed.reference import Reference
 from opensled.models.store import model_file, model_path
-from opensled_testbed.forcing import follow
-from opensled_testbed.gguf_reference import GgufReference
-from opensled_testbed.reference import Reference
 
 CHAT = [{"role": "user", "content": "Turn on the kitchen light, and say naïve 12 times."}]
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from lab.testbed.forcing import follow
+from lab.testbed.processes import Process
+from lab.testbed.reference import Reference
 from opensled.models.store import heldout_path, model_path
-from opensled_testbed.forcing import follow
-from opensled_testbed.processes import Process
-from opensled_testbed.reference import Reference
 from tests.absent import without
 
 # What extra llamacpp does not bring.

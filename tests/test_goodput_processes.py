@@ -13,9 +13,9 @@ from contextlib import ExitStack
 import pytest
 from openai import OpenAI
 
+from lab.testbed.processes import Process
+from lab.testbed.reference import Reference
 from opensled.models.store import model_path
-from opensled_testbed.processes import Process
-from opensled_testbed.reference import Reference
 from tests.test_processes import client_of, edge, prompts
 
 DRAFTERS = ("llamacpp", "onnx", "lookup", "none")

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
-from opensled_testbed.baselines import opensled
-from opensled_testbed.cells import REGIMES
-from opensled_testbed.fleet import Fleet, Group
-from opensled_testbed.load.load import Load
-from opensled_testbed.simulator import simulate_users
+from lab.testbed.baselines import opensled
+from lab.testbed.cells import REGIMES
+from lab.testbed.fleet import Fleet, Group
+from lab.testbed.load.load import Load
+from lab.testbed.simulator import simulate_users
 from scheduler.estimates import Forecast
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState, current

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import __main__ as runner
-from benchmarks.gpu import profile, summary, wheels
-from benchmarks.gpu.heard import summarise
-from benchmarks.gpu.replay import NO_ID, Recording, ServerReplay, prompt_of, write_texts
-from benchmarks.gpu.streams import Heard
 from hw_profiles import catalog
+from lab.benchmarks.gpu import __main__ as runner
+from lab.benchmarks.gpu import profile, summary, wheels
+from lab.benchmarks.gpu.heard import summarise
+from lab.benchmarks.gpu.replay import NO_ID, Recording, ServerReplay, prompt_of, write_texts
+from lab.benchmarks.gpu.streams import Heard
 from opensled.core.messages import SamplingParams
 from verify_server.round.drafter import Ask
 

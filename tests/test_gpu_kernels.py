@@ -1,4 +1,4 @@
-"""Stages "kernels" and "answers" of benchmarks/gpu in miniature: what is right holds, and a planted bug is named."""
+"""Stages "kernels" and "answers" of lab/benchmarks/gpu in miniature: what is right holds, and a planted bug is named."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 import pytest
 import torch
 
-from benchmarks.gpu import answers, drawn_ids, kernels
-from benchmarks.gpu.answer_judge import Judge
-from benchmarks.gpu.answer_texts import Draft, Writer, questions
-from benchmarks.gpu.checks import Check, run_checks
-from benchmarks.gpu.stage import Stage
+from lab.benchmarks.gpu import answers, drawn_ids, kernels
+from lab.benchmarks.gpu.answer_judge import Judge
+from lab.benchmarks.gpu.answer_texts import Draft, Writer, questions
+from lab.benchmarks.gpu.checks import Check, run_checks
+from lab.benchmarks.gpu.stage import Stage
 from opensled.models.store import model_path
 from verify_server.engine.torch.torch_engine import TorchEngine, load
 

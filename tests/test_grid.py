@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks import grid, grid_fill, grid_verdict
-from benchmarks.grid import spot_check
-from benchmarks.grid_document import Axes, begun, read, without
-from benchmarks.grid_fill import place_of
-from benchmarks.grid_place import Place, PlaceCapacity, answers
-from benchmarks.program import write_json
+from lab.benchmarks import grid, grid_fill, grid_verdict
+from lab.benchmarks.grid import spot_check
+from lab.benchmarks.grid_document import Axes, begun, read, without
+from lab.benchmarks.grid_fill import place_of
+from lab.benchmarks.grid_place import Place, PlaceCapacity, answers
+from lab.benchmarks.program import write_json
+from lab.testbed.planner.recorded_drafts import RecordedDrafts
+from lab.testbed.report.grid_verdict import told, verdict
+from lab.testbed.tuning import TRIGGERS
 from opensled.core.errors import UsageError
-from opensled_testbed.planner.recorded_drafts import RecordedDrafts
-from opensled_testbed.report.grid_verdict import told, verdict
-from opensled_testbed.tuning import TRIGGERS
 
 AXES = Axes(regimes=("hub",), links=("wifi-good", "lte"), devices=("pi-5",), paces=(10,))
 ALONE = {"centralized": 40, "server-sd": 30}
@@ -176,7 +176,7 @@ def test_a_file_that_is_no_grid_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_spot_check_finds_a_value_that_the_code_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "benchmarks.grid.answers",
+        "lab.benchmarks.grid.answers",
         lambda place, names: [PlaceCapacity(names[0], _users(place, names[0]), 2, 0, 0, 1)],
     )
     points = [

@@ -16,13 +16,13 @@ import pytest
 
 from edge_client.device.config import EdgeConfig
 from edge_client.device.device import connect
+from lab.testbed.processes import Process
 from opensled.cli import main as cli
 from opensled.core.answer import Task
 from opensled.core.files import write_whole
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models import store
 from opensled.models.gguf_file import read_head
-from opensled_testbed.processes import Process
 from tests.handed_out import adapted
 from tests.tiny_drafts import TINY_DRAFT
 

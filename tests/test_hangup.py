@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.process import ending
-from opensled_testbed.processes import Process
 from tests.fake_target import cycle
 from tests.gated_target import GATE
 from tests.serving import linked

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from edge_client.drafters.none import NoneDrafter
+from lab.testbed.reference import Reference
+from lab.training.heads.window_attention import WindowAttention
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
-from opensled_testbed.reference import Reference
-from opensled_training.heads.window_attention import WindowAttention
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText, OracleDrafter
 from tests.system import ask, running

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from opensled_training.heads import config
-from opensled_training.heads.batches import Aims
-from opensled_training.heads.draft_vocabulary import NONE
-from opensled_training.heads.losses import LABEL, LEAST, LOSSES
-from opensled_training.heads.windows import TOP
+from lab.training.heads import config
+from lab.training.heads.batches import Aims
+from lab.training.heads.draft_vocabulary import NONE
+from lab.training.heads.losses import LABEL, LEAST, LOSSES
+from lab.training.heads.windows import TOP
 from tests.test_collapse import collapse
 
 TOKENS = 3  # of the draft vocabulary; the blank is the id behind them

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lab.training.heads.window_attention import WindowAttention
 from opensled.core.errors import UnsupportedModel
-from opensled_training.heads.window_attention import WindowAttention
 from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads.base import Attention, Context, DraftHead, HeadShape
 from verify_server.drafting.heads.context import HeadContext

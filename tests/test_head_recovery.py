@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
+from lab.testbed.reference import Reference
 from opensled.core.messages import SamplingParams
 from opensled.models.store import model_path
-from opensled_testbed.reference import Reference
 from tests.fakes import IMPATIENT, Weather
 from tests.system import ask, running
 from tests.test_head_drafters import DRAFTERS, FOUR, LONG, agree, beside, fresh_engine

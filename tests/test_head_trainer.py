@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 import torch
 
+from lab.training.heads import capture, command, trainer
+from lab.training.heads.config import TrainHeadConfig
+from lab.training.heads.heldout import Walk, agreed, tokens_per_step
+from lab.training.heads.scripts import LENGTH, Asker
+from lab.training.heads.trainer import Plan, Trainer
+from lab.training.heads.windows import Shard, save_shard
+from lab.training.item import split_of
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_file
-from opensled_training.heads import capture, command, trainer
-from opensled_training.heads.config import TrainHeadConfig
-from opensled_training.heads.heldout import Walk, agreed, tokens_per_step
-from opensled_training.heads.scripts import LENGTH, Asker
-from opensled_training.heads.trainer import Plan, Trainer
-from opensled_training.heads.windows import Shard, save_shard
-from opensled_training.item import split_of
 from tests.test_head_training import around, drafts, heldout, pupil_of, saved, window
 from tests.test_head_training import target as target
 from verify_server.drafting.heads.collapse import ROOT, Trie

@@ -15,16 +15,16 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from opensled_training.distil.self_prompts import Given, Script, Written
-from opensled_training.heads import capture as capturing
-from opensled_training.heads import windows
-from opensled_training.heads.batches import batch_of, drawn_rows
-from opensled_training.heads.capture import Source, capture, writer_of
-from opensled_training.heads.draft_vocabulary import NONE, draft_ids, places_of
-from opensled_training.heads.heldout import tokens_per_step
-from opensled_training.heads.pupil import Pupil, new_pupil
-from opensled_training.heads.trainer import Plan, Trainer
-from opensled_training.heads.windows import TOP, Shard, Window, read_shard, save_shard
+from lab.training.distil.self_prompts import Given, Script, Written
+from lab.training.heads import capture as capturing
+from lab.training.heads import windows
+from lab.training.heads.batches import batch_of, drawn_rows
+from lab.training.heads.capture import Source, capture, writer_of
+from lab.training.heads.draft_vocabulary import NONE, draft_ids, places_of
+from lab.training.heads.heldout import tokens_per_step
+from lab.training.heads.pupil import Pupil, new_pupil
+from lab.training.heads.trainer import Plan, Trainer
+from lab.training.heads.windows import TOP, Shard, Window, read_shard, save_shard
 from verify_server.drafting.heads.collapse import best_chain, best_trie
 
 VOCABULARY, END, LENGTH = 90, 7, 4

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.hierarchy import _where
-from benchmarks.hierarchy_agreement import CELLS as EMULATED
-from benchmarks.hierarchy_agreement import section as agreement_section
-from benchmarks.hierarchy_capacity import Capacity, capacities
-from benchmarks.hierarchy_cells import (
+from lab.benchmarks.hierarchy import _where
+from lab.benchmarks.hierarchy_agreement import CELLS as EMULATED
+from lab.benchmarks.hierarchy_agreement import section as agreement_section
+from lab.benchmarks.hierarchy_capacity import Capacity, capacities
+from lab.benchmarks.hierarchy_cells import (
     HUBS,
     LOADS,
     ROUND_TRIPS,
@@ -26,9 +26,9 @@ from benchmarks.hierarchy_cells import (
     jobs,
     over_hubs,
 )
-from benchmarks.hierarchy_view import cells_of, section, verdict
-from opensled_testbed.load.load import Load
-from opensled_testbed.simulated.hierarchy import BESIDE, CENTRALIZED, FROM_DEVICE, FROM_HUB, THREE_TIERS
+from lab.benchmarks.hierarchy_view import cells_of, section, verdict
+from lab.testbed.load.load import Load
+from lab.testbed.simulated.hierarchy import BESIDE, CENTRALIZED, FROM_DEVICE, FROM_HUB, THREE_TIERS
 
 SHORT = Load(warmup=0.5, duration=2.0)
 
@@ -109,7 +109,7 @@ def test_the_tables_hold_every_cell(tmp_path) -> None:
     runs += [run(FROM_HUB, 65.0, 20, "agx-orin"), run(THREE_TIERS, 40.0, 20, "agx-orin")]
     document = {
         "facts": {"users of a hub": USERS},
-        "provenance": {"command": "python -m benchmarks.hierarchy"},
+        "provenance": {"command": "python -m lab.benchmarks.hierarchy"},
         "cells": cells_of(runs),
     }
     text = "\n".join(section(document))

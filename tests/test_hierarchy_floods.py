@@ -14,9 +14,9 @@ import pytest
 
 from edge_client.link.link import Link
 from edge_client.link.remote import RetryPolicy
+from lab.testbed.soak import floods
 from opensled.core.errors import Overloaded
 from opensled.core.messages import ChatMessage, Open, SamplingParams
-from opensled_testbed.soak import floods
 from relay.opening import Relay
 from relay.uplink import Upstream
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation

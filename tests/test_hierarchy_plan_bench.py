@@ -1,4 +1,4 @@
-"""benchmarks.hierarchy_plan: which lengths are tried, what is simulated once, and the tables.
+"""lab.benchmarks.hierarchy_plan: which lengths are tried, what is simulated once, and the tables.
 
 Run: .venv/bin/python -m pytest tests/test_hierarchy_plan_bench.py -q
 """
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import hierarchy_plan as bench
-from benchmarks.hierarchy_plan import HUBS, LINKS, Lengths, Simulations, around, site_of, tiers_of
-from benchmarks.hierarchy_plan_view import shown
-from opensled_testbed.planner.hierarchy_drafts import of_rates
-from opensled_testbed.planner.hierarchy_plan import along, paths
-from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
-from opensled_testbed.simulated.hierarchy import Recordings
+from lab.benchmarks import hierarchy_plan as bench
+from lab.benchmarks.hierarchy_plan import HUBS, LINKS, Lengths, Simulations, around, site_of, tiers_of
+from lab.benchmarks.hierarchy_plan_view import shown
+from lab.testbed.planner.hierarchy_drafts import of_rates
+from lab.testbed.planner.hierarchy_plan import along, paths
+from lab.testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
+from lab.testbed.simulated.hierarchy import Recordings
 from tests.made_tiers import made_tiers
 
 THREE = ((TARGET, CLOUD), (MIDDLE, HUB), (DRAFT, DEVICE))

@@ -12,15 +12,15 @@ from statistics import fmean
 
 import pytest
 
+from lab.testbed.config import PlanConfig
+from lab.testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings, tiers
+from lab.testbed.planner.hierarchy_map import LOADS, points
+from lab.testbed.planner.hierarchy_plan import along, capacity, make_hierarchy_plan, paths, site_of
+from lab.testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
+from lab.testbed.planner.hub_link import hub_rtt_s
+from lab.testbed.tiers import Aside, TieredTrace, agreement
+from lab.testbed.traces import Proposal, TraceSet
 from opensled.cli.main import main
-from opensled_testbed.config import PlanConfig
-from opensled_testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings, tiers
-from opensled_testbed.planner.hierarchy_map import LOADS, points
-from opensled_testbed.planner.hierarchy_plan import along, capacity, make_hierarchy_plan, paths, site_of
-from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
-from opensled_testbed.planner.hub_link import hub_rtt_s
-from opensled_testbed.tiers import Aside, TieredTrace, agreement
-from opensled_testbed.traces import Proposal, TraceSet
 
 ALONE = ((TARGET, CLOUD),)
 BESIDE = (*ALONE, (DRAFT, CLOUD))

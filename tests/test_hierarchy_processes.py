@@ -5,9 +5,9 @@ import json
 import openai
 import pytest
 
+from lab.testbed.processes import Process
+from lab.testbed.reference import Reference
 from opensled.models.store import model_path
-from opensled_testbed.processes import Process
-from opensled_testbed.reference import Reference
 from tests.test_processes import STORY, client_of, edge, serve
 from tests.tiny_models import random_model
 

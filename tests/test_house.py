@@ -1,4 +1,4 @@
-"""benchmarks.house counts a tree without importing it."""
+"""lab.benchmarks.house counts a tree without importing it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import house
-from benchmarks.house_source import SourceTree, branches, checkout
+from lab.benchmarks import house
+from lab.benchmarks.house_source import SourceTree, branches, checkout
 from opensled.cli.config import options
 from opensled.core.errors import UsageError
 from verify_server.options.serve_config import ServeConfig
@@ -46,7 +46,7 @@ MINI = {
             def room(self) -> KVPool:
                 return KVPool(B + turns.A)
     """,
-    "benchmarks/quick.py": "A = 1\n",
+    "lab/benchmarks/quick.py": "A = 1\n",
     "tests/test_a.py": "A = 1\n\n",
 }
 

@@ -12,17 +12,17 @@ from dataclasses import fields, replace
 
 import pytest
 
+from lab.testbed.emulation.emulated_accelerator import VARIABLE, environment, settings
+from lab.testbed.emulation.recorded_items import recorded_items
+from lab.testbed.fleet import Fleet, Group, Hub, Server
+from lab.testbed.load.hub_process import _as_server, command, linked
+from lab.testbed.load.load import Load
+from lab.testbed.load.run import label, run_fleet
+from lab.testbed.load.server_process import MOST_SESSIONS, serving
+from lab.testbed.simulated.compare import compare
+from lab.testbed.simulated.hierarchy import recordings
+from lab.testbed.simulator import simulate
 from opensled.core.errors import UsageError
-from opensled_testbed.emulation.emulated_accelerator import VARIABLE, environment, settings
-from opensled_testbed.emulation.recorded_items import recorded_items
-from opensled_testbed.fleet import Fleet, Group, Hub, Server
-from opensled_testbed.load.hub_process import _as_server, command, linked
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.run import label, run_fleet
-from opensled_testbed.load.server_process import MOST_SESSIONS, serving
-from opensled_testbed.simulated.compare import compare
-from opensled_testbed.simulated.hierarchy import recordings
-from opensled_testbed.simulator import simulate
 from relay.config import RelayConfig
 
 HUB = Hub(accelerator="strix-halo", context=1024, link="wan-20", policy="fcfs", block=4, bound=0.3)

@@ -20,9 +20,9 @@ from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import TOP, KeptText
 from adapt.kept.text_trace import MOST_TOKENS, LikeliestReading, TextTrace
 from edge_client.lengths.fixed import FixedLength
+from lab.training.distil.shard_batches import batch_of, read_shard
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, Guide, SamplingParams, TreeNode
-from opensled_training.distil.shard_batches import batch_of, read_shard
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, running, until

@@ -9,8 +9,8 @@ import pytest
 
 from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import KeptText
+from lab.training.adapting.material import read_kept
 from opensled.core.errors import UsageError, VocabularyMismatch
-from opensled_training.adapting.material import read_kept
 
 WORDS, IDS = "words", 2048
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from adapt.kept.keeper import WAITING, TextKeeper
 from adapt.kept.kept_store import ROOM, KeptStore
+from lab.training.distil.shard_batches import read_shard
 from opensled.core.messages import Open, Opened
-from opensled_training.distil.shard_batches import read_shard
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import until

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lab.testbed.processes import Process, free_port
 from opensled.core.files import write_whole
-from opensled_testbed.processes import Process, free_port
 from tests.gated_target import GATE, reached
 
 SERVE = ("serve", "--engine", "tests.gated_target:load", "--listen", "127.0.0.1:0")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "opensled/v1/"
 
 INDEPENDENT = tuple(
-    f"opensled_testbed/{name}.py"
+    f"lab/testbed/{name}.py"
     for name in ("reference", "loose_reference", "gguf_reference", "vision_reference")
 )
 

@@ -9,10 +9,10 @@ import torch
 
 from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
 from hw_profiles.step_cost import Roofline
+from lab.testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine
+from lab.testbed.emulation.step_law import StepLaw, StepPiece
+from lab.testbed.fleet import Server
 from opensled.models.store import model_path
-from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine
-from opensled_testbed.emulation.step_law import StepLaw, StepPiece
-from opensled_testbed.fleet import Server
 from tests.fakes import FakeEngine
 from tests.serving import finish, linked, serving
 from verify_server.engine.base import Segment

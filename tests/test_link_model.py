@@ -9,8 +9,8 @@ import pytest
 
 from hw_profiles import catalog
 from hw_profiles.profiles import Quantity
+from lab.testbed.link_model import CORRELATION, MIN_RTO_S, TAILS, LinkModel, Way, Wire, way
 from opensled.core.errors import UsageError
-from opensled_testbed.link_model import CORRELATION, MIN_RTO_S, TAILS, LinkModel, Way, Wire, way
 
 LINKS = catalog.names("links")
 DRAWS = 50_000

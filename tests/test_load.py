@@ -9,17 +9,17 @@ from itertools import pairwise
 
 import pytest
 
+from lab.testbed.baselines import past_hubs
+from lab.testbed.fleet import Server, read_fleet
+from lab.testbed.load.chats import read_chats
+from lab.testbed.load.command import FLEETS, bench_serve, fleet_of
+from lab.testbed.load.config import BenchServeConfig
+from lab.testbed.load.load import Load, asked_by, due_times, read_trace, start_of, thinking
+from lab.testbed.load.run import label
+from lab.testbed.load.server_process import command, sessions
+from lab.testbed.load.sources import TEMPERATURE, Shape, heldout_items, items_of, synthetic_items
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import ChatMessage
-from opensled_testbed.baselines import past_hubs
-from opensled_testbed.fleet import Server, read_fleet
-from opensled_testbed.load.chats import read_chats
-from opensled_testbed.load.command import FLEETS, bench_serve, fleet_of
-from opensled_testbed.load.config import BenchServeConfig
-from opensled_testbed.load.load import Load, asked_by, due_times, read_trace, start_of, thinking
-from opensled_testbed.load.run import label
-from opensled_testbed.load.server_process import command, sessions
-from opensled_testbed.load.sources import TEMPERATURE, Shape, heldout_items, items_of, synthetic_items
 
 # -- arrivals -------------------------------------------------------------------------------------------------
 

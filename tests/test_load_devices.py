@@ -8,20 +8,20 @@ import pytest
 
 from edge_client.link.remote import RetryPolicy
 from edge_client.round.draft_job import BlockBudget, Drafted
+from lab.testbed.emulation.replay import NoDrafts
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.load.device_drafts import recorded
+from lab.testbed.load.http_device import shared
+from lab.testbed.load.load import Load
+from lab.testbed.load.records import Arrival, Clock
+from lab.testbed.load.run import Run, label
+from lab.testbed.load.site import Seat
+from lab.testbed.load.sources import heldout_items
+from lab.testbed.load.wire import Shares, TimedSession, weighed
+from lab.testbed.traces import ItemTrace, TraceSet
 from opensled.core.errors import UsageError
 from opensled.core.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.core.protocol import Truth
-from opensled_testbed.emulation.replay import NoDrafts
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.device_drafts import recorded
-from opensled_testbed.load.http_device import shared
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import Arrival, Clock
-from opensled_testbed.load.run import Run, label
-from opensled_testbed.load.site import Seat
-from opensled_testbed.load.sources import heldout_items
-from opensled_testbed.load.wire import Shares, TimedSession, weighed
-from opensled_testbed.traces import ItemTrace, TraceSet
 from tests.run_records import record
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from opensled_testbed.load.records import Round, ServerTotals, between
-from opensled_testbed.load.slo import Slo, paces
-from opensled_testbed.load.summary import summarise
+from lab.testbed.load.records import Round, ServerTotals, between
+from lab.testbed.load.slo import Slo, paces
+from lab.testbed.load.summary import summarise
 from tests.run_records import record, result
 
 

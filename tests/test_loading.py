@@ -19,8 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from edge_client.link import loading_server
 from edge_client.link.link import Endpoint, Link
+from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Loading, Unreachable
-from opensled_testbed.processes import Process, free_port
 from tests.slow_start import DONE, PIPE
 from verify_server.front import service
 

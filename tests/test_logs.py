@@ -11,11 +11,11 @@ import warnings
 import httpx
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.cli import main as cli
 from opensled.core.errors import EngineError, NotFound
 from opensled.models import models_command
 from opensled.process import logs
-from opensled_testbed.processes import Process
 
 CHAT = "/v1/chat/completions"
 SECRET = "the kitchen password is swordfish"

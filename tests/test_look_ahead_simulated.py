@@ -18,20 +18,20 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.generate import generate
 from hw_profiles.profiles import DraftSpeed
+from lab.testbed.emulation.replay import ReplayDrafts
+from lab.testbed.fleet import read_fleet
+from lab.testbed.load.records import RequestRecord
+from lab.testbed.simulated.device import SimulatedDevice
+from lab.testbed.simulated.drafting import SimulatedDrafts
+from lab.testbed.simulated.events import Events
+from lab.testbed.simulated.links import ways
+from lab.testbed.simulated.sequences import scripts
+from lab.testbed.simulated.server import MAX_DRAFT
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.core.protocol import Truth, common_prefix
 from opensled.core.turns import Turn
-from opensled_testbed.emulation.replay import ReplayDrafts
-from opensled_testbed.fleet import read_fleet
-from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.device import SimulatedDevice
-from opensled_testbed.simulated.drafting import SimulatedDrafts
-from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.links import ways
-from opensled_testbed.simulated.sequences import scripts
-from opensled_testbed.simulated.server import MAX_DRAFT
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 from tests.by_hand import HandLoop
 from tests.emulated import speed
 

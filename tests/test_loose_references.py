@@ -17,11 +17,11 @@ import pytest
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RetryPolicy
+from lab.testbed.loose_reference import Decided, FlyLaw, LooseReference, PadLaw
+from lab.testbed.reference import Reference, Sampling, key_of_seed
 from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path
-from opensled_testbed.loose_reference import Decided, FlyLaw, LooseReference, PadLaw
-from opensled_testbed.reference import Reference, Sampling, key_of_seed
 from scheduler.fcfs import Fcfs
 from tests.fakes import Weather
 from tests.system import FOREVER, ask, running

@@ -1,6 +1,6 @@
 """Losslessness by equality: the real engine, real drafters and a lossy link against the reference.
 
-The reference (opensled_testbed/reference.py) is plain transformers plus noise in numpy and shares no product code.
+The reference (lab/testbed/reference.py) is plain transformers plus noise in numpy and shares no product code.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
 from edge_client.link.remote import RetryPolicy
+from lab.testbed.dual_trigger import DualTrigger
+from lab.testbed.reference import Reference, Sampling
 from opensled.core.messages import MATCH, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import heldout_path, model_path
-from opensled_testbed.dual_trigger import DualTrigger
-from opensled_testbed.reference import Reference, Sampling
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
 from verify_server.admission.session_manager import SessionLimits

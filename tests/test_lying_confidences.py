@@ -17,7 +17,7 @@ import pytest
 from edge_client.drafters.cacheback import CachebackFactory
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.step_cost import HardwareProfile
-from opensled_testbed.soak.liar import SURE, Liar
+from lab.testbed.soak.liar import SURE, Liar
 from scheduler import make_policy
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.goodput.policy import Goodput

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client.device import device_metrics
+from lab.testbed.processes import Process
 from opensled.core.errors import OpenSledError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import (
@@ -20,7 +21,6 @@ from opensled.metrics.registry import (
     draft_metrics,
     metrics_port,
 )
-from opensled_testbed.processes import Process
 from tests.devices import device_on, read
 from tests.foreign_hosts import FOREIGN_HOSTS
 from tests.scraping import SPEC, samples, scrape

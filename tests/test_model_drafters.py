@@ -175,7 +175,7 @@ class TestLlamaCpp(ModelContract):
     @pytest.fixture(scope="class")
     @classmethod
     def logits_of(cls):
-        from opensled_testbed.plain_llama import plain_llama
+        from lab.testbed.plain_llama import plain_llama
 
         model = plain_llama(GGUF, n_ctx=1024, n_threads=1)
 

@@ -17,10 +17,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from edge_client.device.device import connect
 from edge_client.device.prompt_config import GenerateConfig
 from home.desk.authority import _builder
+from lab.testbed.credentials import LIFETIME, Authority, fleet_flags
 from opensled.core.errors import Unauthorized, Unreachable, UsageError
 from opensled.core.files import Identity, read_identity
 from opensled.core.messages import Open
-from opensled_testbed.credentials import LIFETIME, Authority, fleet_flags
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.fakes import FakeEngine, continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving

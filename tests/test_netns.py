@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
+from lab.testbed import namespaces, netem, netns, netns_hub, netns_machines
+from lab.testbed.namespaces import MachineShare, cable, inside, limited, namespace
+from lab.testbed.processes import Process
 from opensled.core.errors import OpenSledError, UsageError
-from opensled_testbed import namespaces, netem, netns, netns_hub, netns_machines
-from opensled_testbed.namespaces import MachineShare, cable, inside, limited, namespace
-from opensled_testbed.processes import Process
 
 HERE = Path("/proc/thread-self/ns/net")  # its link names the namespace
 AS_ROOT = pytest.mark.skipif(
@@ -115,7 +115,7 @@ def test_a_process_started_inside_stays_there_and_this_thread_comes_back():
         with inside(space):
             there = HERE.readlink()
             flags = ("--profile", "ethernet", "--to", "127.0.0.1:1")
-            relay = Process(flags, isolated=True, module="opensled_testbed.link_relay")
+            relay = Process(flags, isolated=True, module="lab.testbed.link_relay")
         with relay:
             relay.wait_ready()
             assert Path(f"/proc/{relay.process.pid}/ns/net").readlink() == there != host

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from http_api.server import CLOSING, GRACE
+from lab.testbed.processes import Process
 from opensled.process import notify
-from opensled_testbed.processes import Process
 from verify_server.front.draining import longest_end
 
 

@@ -8,11 +8,11 @@ import time
 import httpx
 import pytest
 
+from lab.testbed.processes import Process
+from lab.testbed.reference import Reference
 from opensled.cli.colour import CODES
 from opensled.models.store import model_path
 from opensled.text.tokenizer import TargetTokenizer
-from opensled_testbed.processes import Process
-from opensled_testbed.reference import Reference
 from tests.fake_target import cycle
 from tests.fakes import FakeText
 from tests.gated_target import GATE, reached

@@ -12,8 +12,8 @@ import pytest
 
 import opensled
 from edge_client.drafters import plain_names
+from lab.testbed.processes import Process
 from opensled.models.store import model_path
-from opensled_testbed.processes import Process
 
 # Below the home folder; docs/security.md ("What leaves a device") lists them.
 OURS = (".cache/opensled/", ".config/opensled/", ".local/state/opensled/")

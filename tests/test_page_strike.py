@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from lab.testbed.soak import page_strike
+from lab.testbed.soak.page_strike import use_page
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import SamplingParams
-from opensled_testbed.soak import page_strike
-from opensled_testbed.soak.page_strike import use_page
 from tests.fake_target import cycle
 from tests.fakes import OracleDrafter
 from tests.gated_target import SlowEngine

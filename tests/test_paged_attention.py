@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.gpu.attention_cases import TOLERANCE, Shape, Step, error, full_tree, random_step
+from lab.benchmarks.gpu.attention_cases import TOLERANCE, Shape, Step, error, full_tree, random_step
 from tests.hypothesis_profiles import tried
 from verify_server.engine.torch.attention import backend_of
 

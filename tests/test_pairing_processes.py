@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.cli.main import main
-from opensled_testbed.processes import Process
 from tests.pairing_world import HERE, port_of
 
 QUESTION = {

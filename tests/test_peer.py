@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peer import ALL, OURS, PEER, SHORT, Cell, Results, figure, raw_ratio
-from benchmarks.peer_chats import percentile
-from benchmarks.peer_prompts import LONG, Chats
-from benchmarks.peer_raw import PROMPT_MS, TOKEN_MS
+from lab.benchmarks.peer import ALL, OURS, PEER, SHORT, Cell, Results, figure, raw_ratio
+from lab.benchmarks.peer_chats import percentile
+from lab.benchmarks.peer_prompts import LONG, Chats
+from lab.benchmarks.peer_raw import PROMPT_MS, TOKEN_MS
 from opensled.models.store import model_file
 
 

@@ -1,6 +1,6 @@
 """min_p and the penalties: the text is the target's own, and the draft model counts as the server does.
 
-The reference (opensled_testbed/reference.py) shares no product code. Run: pytest tests/test_penalties.py
+The reference (lab/testbed/reference.py) shares no product code. Run: pytest tests/test_penalties.py
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from edge_client.device.device import Device
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.lengths.fixed import FixedLength
+from lab.testbed.reference import Sampling, key_of_seed
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Open, SamplingParams
 from opensled.core.penalties import FIRST_ROOM, NAMES, TokenCounts
 from opensled.core.sampling import Sampler
 from opensled.wire import codec
-from opensled_testbed.reference import Sampling, key_of_seed
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.fakes import IMPATIENT, VOCAB, Weather
 from tests.scores_contract import packed

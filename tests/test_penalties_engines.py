@@ -17,10 +17,10 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.link.remote import RemoteSession
 from edge_client.round.drafting import DraftThread
 from edge_client.round.generate import generate
+from lab.testbed.reference import Reference, Sampling
 from opensled.core.messages import Open, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import heldout_path, model_path
-from opensled_testbed.reference import Reference, Sampling
 from tests.system import CALM, ask, running
 from verify_server.engine import ENGINES
 from verify_server.options.serve_config import ServeConfig
@@ -32,7 +32,7 @@ CASES = (
     {"temperature": 0.8, "presence_penalty": 1.5, "min_p": 0.05, "seed": 3},
 )
 TOKENS = 24
-NEAR = 0.03  # lead in logits that may flip in llama.cpp's float32 (opensled_testbed/soak/judge.py)
+NEAR = 0.03  # lead in logits that may flip in llama.cpp's float32 (lab/testbed/soak/judge.py)
 
 
 @cache

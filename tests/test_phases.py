@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import phases
-from benchmarks.grid_place import OURS, Place
+from lab.benchmarks import phases
+from lab.benchmarks.grid_place import OURS, Place
+from lab.testbed.baselines import OPENSLED, RIVALS
+from lab.testbed.load.records import Arrival, RequestRecord, RunResult
+from lab.testbed.planner.recorded_drafts import RecordedDrafts
 from opensled.core.errors import UsageError
-from opensled_testbed.baselines import OPENSLED, RIVALS
-from opensled_testbed.load.records import Arrival, RequestRecord, RunResult
-from opensled_testbed.planner.recorded_drafts import RecordedDrafts
 
 
 def test_the_first_seconds_are_told_from_those_after_them() -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from lab.training.decoding import generate, greedy
+from lab.training.heads.capture import load_source
+from lab.training.pivots.drafts import GgufDrafts
+from lab.training.pivots.questions import Question, Questioner, tasks_of
+from lab.training.pivots.rollouts import TEMPERATURE, Continuations, TargetWriter, TokenFacts
+from lab.training.pivots.walk import Labeller
 from opensled.core.errors import UsageError, VocabularyMismatch
-from opensled_training.decoding import generate, greedy
-from opensled_training.heads.capture import load_source
-from opensled_training.pivots.drafts import GgufDrafts
-from opensled_training.pivots.questions import Question, Questioner, tasks_of
-from opensled_training.pivots.rollouts import TEMPERATURE, Continuations, TargetWriter, TokenFacts
-from opensled_training.pivots.walk import Labeller
 
 END, WORD, DIGIT, SIZE = 0, 20, 10, 8
 LENGTH = 8  # tokens of a whole answer: words, and a digit at every third place

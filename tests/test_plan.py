@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.findings import BEGIN, END, findings, put
-from benchmarks.grid import Axes, measure
-from benchmarks.grid_place import Place, answers
+from lab.benchmarks.findings import BEGIN, END, findings, put
+from lab.benchmarks.grid import Axes, measure
+from lab.benchmarks.grid_place import Place, answers
+from lab.testbed.baselines import BASELINES, USUAL
+from lab.testbed.cells import REGIMES
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.load.slo import Slo, holds
+from lab.testbed.planner.acceptance import adapted, of_traces
+from lab.testbed.planner.capacity_law import capacity
+from lab.testbed.planner.capacity_search import largest, load_of, simulated_capacity
+from lab.testbed.planner.mode_map import DEVICES, LINKS, PACES, points
+from lab.testbed.planner.picture import draw
+from lab.testbed.planner.planning import draft_wait
+from lab.testbed.planner.recorded_drafts import RecordedDrafts
+from lab.testbed.planner.setting import Work, assumed, of_fleet, recorded
+from lab.testbed.report.grid_verdict import ratio
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 from opensled.cli.main import main
-from opensled_testbed.baselines import BASELINES, USUAL
-from opensled_testbed.cells import REGIMES
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.slo import Slo, holds
-from opensled_testbed.planner.acceptance import adapted, of_traces
-from opensled_testbed.planner.capacity_law import capacity
-from opensled_testbed.planner.capacity_search import largest, load_of, simulated_capacity
-from opensled_testbed.planner.mode_map import DEVICES, LINKS, PACES, points
-from opensled_testbed.planner.picture import draw
-from opensled_testbed.planner.planning import draft_wait
-from opensled_testbed.planner.recorded_drafts import RecordedDrafts
-from opensled_testbed.planner.setting import Work, assumed, of_fleet, recorded
-from opensled_testbed.report.grid_verdict import ratio
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 
 GOOD = RecordedDrafts("tiny", "0.8")
 

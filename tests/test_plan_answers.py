@@ -12,14 +12,12 @@ from itertools import pairwise
 import pytest
 
 from hw_profiles import catalog
-from opensled.cli.main import main
-from opensled.core.errors import NotFound
-from opensled_testbed.config import PlanConfig
-from opensled_testbed.planner import ways
-from opensled_testbed.planner.answer import Answer, make_answer
-from opensled_testbed.planner.answer_view import as_json, text
-from opensled_testbed.planner.asking import best_at, fastest
-from opensled_testbed.planner.planning import (
+from lab.testbed.config import PlanConfig
+from lab.testbed.planner import ways
+from lab.testbed.planner.answer import Answer, make_answer
+from lab.testbed.planner.answer_view import as_json, text
+from lab.testbed.planner.asking import best_at, fastest
+from lab.testbed.planner.planning import (
     Machines,
     fleet_of,
     machines_of,
@@ -28,8 +26,10 @@ from opensled_testbed.planner.planning import (
     source_of,
     work_of,
 )
-from opensled_testbed.planner.recorded_drafts import traces_of
-from opensled_testbed.planner.ways import ALIKE, ALONE, DEVICES, SERVER, WAYS, Simulation, best_way
+from lab.testbed.planner.recorded_drafts import traces_of
+from lab.testbed.planner.ways import ALIKE, ALONE, DEVICES, SERVER, WAYS, Simulation, best_way
+from opensled.cli.main import main
+from opensled.core.errors import NotFound
 
 BUYERS = {
     "RTX 4090 and 10 Pis": PlanConfig(accelerator="rtx4090", device="pi", users=10),
@@ -176,7 +176,7 @@ def test_several_accelerators_share_the_users() -> None:
 
 
 def test_more_users_than_memory_take_more_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opensled_testbed.planner.answer._rates", lambda *asked: asked[3])
+    monkeypatch.setattr("lab.testbed.planner.answer._rates", lambda *asked: asked[3])
     many = asked(PlanConfig(accelerator="rtx4090", users=100))
     assert many.machines.number == 3 and many.places >= 100
     pair = asked(PlanConfig(accelerator="2xrtx4090", users=100))

@@ -11,16 +11,16 @@ import pytest
 
 from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, LinkProfile, Quantity, TargetShape
 from hw_profiles.step_cost import TargetCost
-from opensled_testbed.cells import REGIMES
-from opensled_testbed.dual_trigger import DualTrigger
-from opensled_testbed.fleet import Fleet, Group
-from opensled_testbed.planner import capacity_law as law
-from opensled_testbed.planner import trip
-from opensled_testbed.planner.acceptance import LENGTHS, geometric, of_rule, of_traces
-from opensled_testbed.planner.binding import what_binds
-from opensled_testbed.planner.capacity_law import Setting, best, capacity
-from opensled_testbed.planner.setting import Work, assumed, of_fleet
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from lab.testbed.cells import REGIMES
+from lab.testbed.dual_trigger import DualTrigger
+from lab.testbed.fleet import Fleet, Group
+from lab.testbed.planner import capacity_law as law
+from lab.testbed.planner import trip
+from lab.testbed.planner.acceptance import LENGTHS, geometric, of_rule, of_traces
+from lab.testbed.planner.binding import what_binds
+from lab.testbed.planner.capacity_law import Setting, best, capacity
+from lab.testbed.planner.setting import Work, assumed, of_fleet
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 
 
 def exactly(value: float) -> Quantity:

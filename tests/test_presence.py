@@ -19,10 +19,10 @@ from edge_client.link.bearer import watched_token
 from edge_client.link.server_watch import FRESH_S
 from http_api.app import build_app
 from http_api.guard import Access
+from lab.testbed.processes import free_port
 from opensled.cli import paired
 from opensled.core.errors import Unauthorized
 from opensled.core.files import write_whole
-from opensled_testbed.processes import free_port
 from tests.devices import device_on, read
 from tests.fake_backend import FakeBackend
 from tests.serving import serving

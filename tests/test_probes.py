@@ -14,12 +14,12 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from lab.testbed.processes import Process, free_port
 from opensled.core.errors import Loading
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Metric
 from opensled.net import probes as module
 from opensled.net.probes import DRAINING, LIVE, READY, Probes
-from opensled_testbed.processes import Process, free_port
 from tests.certificates import AUTHORITY, HERE, issued
 from tests.fake_backend import FakeBackend, call
 from tests.fake_target import _Text

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from opensled_testbed import process_guard, processes
-from opensled_testbed.process_guard import below, kill
+from lab.testbed import process_guard, processes
+from lab.testbed.process_guard import below, kill
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -25,8 +25,8 @@ ENDS_S = 30.0  # on a busy machine
 CHILD = "import signal, subprocess; subprocess.Popen(['sleep', '1000']); print('there', flush=True); signal.pause()"
 PROGRAM = f"""
 import subprocess, sys, time
-from opensled_testbed import processes
-from opensled_testbed.process_guard import guard
+from lab.testbed import processes
+from lab.testbed.process_guard import guard
 processes.END_S = 0.5
 processes.exit_on_signals()
 child = subprocess.Popen([sys.executable, '-c', {CHILD!r}], stdout=subprocess.PIPE)

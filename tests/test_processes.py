@@ -14,9 +14,9 @@ from openai import BadRequestError, OpenAI
 
 from edge_client.doctor import short_answers
 from edge_client.doctor.trial import predicted
+from lab.testbed.processes import Process, free_port
+from lab.testbed.reference import Reference
 from opensled.models.store import heldout_path, model_path
-from opensled_testbed.processes import Process, free_port
-from opensled_testbed.reference import Reference
 from tests.tiny_models import random_model
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")

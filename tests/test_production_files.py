@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.testbed.credentials import Authority
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, _parser
-from opensled_testbed.credentials import Authority
 from tests.test_compose_files import free_port, healthy
 from verify_server.front.draining import longest_end
 

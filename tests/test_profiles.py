@@ -94,7 +94,7 @@ def test_an_accelerator_is_measured_exactly_if_its_sources_say_so(name: str) -> 
     profile = catalog.accelerator(name)
     assert profile.measured == (name in MEASURED)
     for quantity in (profile.bandwidth_gb_s, profile.tflops):
-        assert quantity.source.startswith("measured by benchmarks/gpu") == profile.measured
+        assert quantity.source.startswith("measured by lab/benchmarks/gpu") == profile.measured
         assert ("not measured" in quantity.source) != profile.measured
 
 

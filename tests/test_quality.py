@@ -10,15 +10,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from opensled.cli import main as cli
-from opensled.core.errors import UsageError
-from opensled.models.store import model_path
-from opensled.text.tokenizer import TargetTokenizer
-from opensled_testbed.load.interval import Interval
-from opensled_testbed.quality.asking import Asked, Reply, pieces_of, prompt_of
-from opensled_testbed.quality.bootstrap import mean_difference, ratio_of_rates
-from opensled_testbed.quality.config import QualityConfig
-from opensled_testbed.quality.figures import (
+from lab.testbed.load.interval import Interval
+from lab.testbed.quality.asking import Asked, Reply, pieces_of, prompt_of
+from lab.testbed.quality.bootstrap import mean_difference, ratio_of_rates
+from lab.testbed.quality.config import QualityConfig
+from lab.testbed.quality.figures import (
     FEWEST,
     INFERIOR,
     NOT_INFERIOR,
@@ -29,12 +25,16 @@ from opensled_testbed.quality.figures import (
     repetition,
     rows_of,
 )
-from opensled_testbed.quality.items import fresh_items, in_turn, tasks_for
-from opensled_testbed.quality.page import page
-from opensled_testbed.quality.samples import MOST, samples
-from opensled_testbed.quality.site import serve_words
-from opensled_testbed.quality.table import table
-from opensled_training.item import Item
+from lab.testbed.quality.items import fresh_items, in_turn, tasks_for
+from lab.testbed.quality.page import page
+from lab.testbed.quality.samples import MOST, samples
+from lab.testbed.quality.site import serve_words
+from lab.testbed.quality.table import table
+from lab.training.item import Item
+from opensled.cli import main as cli
+from opensled.core.errors import UsageError
+from opensled.models.store import model_path
+from opensled.text.tokenizer import TargetTokenizer
 
 NAMES = {"match": "match", "fly": "fly:theta=0.1"}
 ORIGIN = {"command": "x", "commit": "c", "date": "d", "machine": {"cpu": "cpu", "cores": 2}}

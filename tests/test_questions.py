@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from opensled_testbed.quality.items import tasks_for
-from opensled_training.questions import QUESTIONS, notes
-from opensled_training.questions.replies import last_number, said
+from lab.testbed.quality.items import tasks_for
+from lab.training.questions import QUESTIONS, notes
+from lab.training.questions.replies import last_number, said
 
 ITEMS = 200
 KINDS = {task.name: task for task in QUESTIONS}

@@ -12,10 +12,10 @@ import torch
 from edge_client.lengths.base import pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from lab.testbed.dual_trigger import DualTrigger
 from opensled.core.errors import Unsupported
 from opensled.core.messages import DraftToken, Open, SamplingParams, SparseDistribution
 from opensled.core.sampling import SparseSampler, sampler, softmax
-from opensled_testbed.dual_trigger import DualTrigger
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.ratio_law import World, largest_error
 from tests.rule_contract import decide_alone

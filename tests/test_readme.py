@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.cli import config
 from opensled.cli.main import CONFIGS, VERBS, _parser
-from opensled_testbed.processes import Process
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

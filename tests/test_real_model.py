@@ -1,7 +1,7 @@
 """SmolLM2 behind engine torch at level exact: drafts, and other sequences in the batch, change no text.
 
 make test-real                             # a few prompts, answers of 16 tokens: minutes
-OPENSLED_REAL_PROMPTS=60 make test-real    # all of benchmarks/real_prompts.json: hours without fast bfloat16
+OPENSLED_REAL_PROMPTS=60 make test-real    # all of lab/benchmarks/real_prompts.json: hours without fast bfloat16
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import real_texts
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.fixed import FixedLength
+from lab.benchmarks import real_texts
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models.store import FETCHABLE, fetched_folder
 from tests.system import ask, running

@@ -10,24 +10,24 @@ from math import log
 
 import pytest
 
-from benchmarks.real_agreement import agreed, written_ids
-from benchmarks.real_agreement import main as real_agreement
-from benchmarks.real_contenders import CONTENDERS, DISTILLED, NONE, SELF, available, draft_models
-from benchmarks.real_document import finished, put, read_raw, write
-from benchmarks.real_fleet import CONTENDERS as FLEET_CONTENDERS
-from benchmarks.real_fleet import COUNTED, RealFleet
-from benchmarks.real_plot import write_plot
-from benchmarks.real_prompts import main, titled
-from benchmarks.real_summary import agreement, mean_ratio, summary, tokens_per_round
-from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
-from benchmarks.real_view import section
 from edge_client.drafters.base import Drafter
 from hw_profiles.profiles import DraftSpeed, Quantity
+from lab.benchmarks.real_agreement import agreed, written_ids
+from lab.benchmarks.real_agreement import main as real_agreement
+from lab.benchmarks.real_contenders import CONTENDERS, DISTILLED, NONE, SELF, available, draft_models
+from lab.benchmarks.real_document import finished, put, read_raw, write
+from lab.benchmarks.real_fleet import CONTENDERS as FLEET_CONTENDERS
+from lab.benchmarks.real_fleet import COUNTED, RealFleet
+from lab.benchmarks.real_plot import write_plot
+from lab.benchmarks.real_prompts import main, titled
+from lab.benchmarks.real_summary import agreement, mean_ratio, summary, tokens_per_round
+from lab.benchmarks.real_texts import KINDS, MORE_KINDS, prompts
+from lab.benchmarks.real_view import section
+from lab.testbed.processes import Process
+from lab.testbed.traces import PACKAGED
+from lab.training.distil.documentation import HELD_OUT_MODULES
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken
-from opensled_testbed.processes import Process
-from opensled_testbed.traces import PACKAGED
-from opensled_training.distil.documentation import HELD_OUT_MODULES
 
 QUOTING = ("code", "extraction", "summary", "rewriting")
 
@@ -41,7 +41,7 @@ def test_every_kind_has_twelve_prompts_and_quoting_kinds_have_long_ones() -> Non
 
 
 def test_quotations_are_of_modules_that_no_draft_was_trained_on_and_are_cut_as_asked() -> None:
-    from benchmarks.real_texts import _document
+    from lab.benchmarks.real_texts import _document
 
     names = [
         name
@@ -135,7 +135,7 @@ def test_a_text_whose_tokens_are_not_known_from_its_letters_counts_no_position()
 
 def test_what_other_programs_add_needs_answers_first(tmp_path, capsys) -> None:
     assert real_agreement(["--target", "tiny", "--out", str(tmp_path)]) == 2
-    assert "python -m benchmarks.real_prompts" in capsys.readouterr().err
+    assert "python -m lab.benchmarks.real_prompts" in capsys.readouterr().err
 
 
 def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_one(tmp_path) -> None:
@@ -198,7 +198,7 @@ def test_a_run_in_two_pieces_on_the_bundled_models(tmp_path) -> None:
         "greedy",
     )
     for prompts_each, contenders in (("1", "default"), ("2", "default,lookup")):
-        command = [sys.executable, "-m", "benchmarks.real_prompts", *words, "--out", str(tmp_path)]
+        command = [sys.executable, "-m", "lab.benchmarks.real_prompts", *words, "--out", str(tmp_path)]
         subprocess.run(
             [*command, "--prompts", prompts_each, "--contenders", contenders], check=True, timeout=300
         )

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks import grid_fill, grid_set, law_table
-from benchmarks.findings import grids_there
-from benchmarks.grid_document import SHORT, begun, name_of, source_of
-from benchmarks.grid_fill import Capacities
-from benchmarks.grid_place import Place, PlaceCapacity, by_law, left_open
-from benchmarks.grid_table import by_cells, by_drafts, task_rows
-from benchmarks.readme import write_readme
+from lab.benchmarks import grid_fill, grid_set, law_table
+from lab.benchmarks.findings import grids_there
+from lab.benchmarks.grid_document import SHORT, begun, name_of, source_of
+from lab.benchmarks.grid_fill import Capacities
+from lab.benchmarks.grid_place import Place, PlaceCapacity, by_law, left_open
+from lab.benchmarks.grid_table import by_cells, by_drafts, task_rows
+from lab.benchmarks.readme import write_readme
+from lab.testbed.planner.acceptance import of_traces
+from lab.testbed.planner.mode_map import panels
+from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
+from lab.testbed.planner.setting import work_of
+from lab.testbed.planner.task_acceptance import TASKS, check_acceptance, rate_of
+from lab.testbed.recordings import DEFAULT_PAIR, check_pair, recording
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
-from opensled_testbed.planner.acceptance import of_traces
-from opensled_testbed.planner.mode_map import panels
-from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
-from opensled_testbed.planner.setting import work_of
-from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance, rate_of
-from opensled_testbed.recordings import DEFAULT_PAIR, check_pair, recording
 
 TINY, CODE = RecordedDrafts("tiny"), RecordedDrafts("tiny", "code")
 
@@ -65,7 +65,7 @@ def test_the_pair_that_predictions_rest_on_is_recorded_and_a_missing_one_is_name
 def test_a_pair_without_a_recording_is_told_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("opensled_testbed.recordings.PACKAGED", tmp_path)
+    monkeypatch.setattr("lab.testbed.recordings.PACKAGED", tmp_path)
     with pytest.raises(UsageError, match=r"nothing is recorded with the pair 'smollm2'.*--target smollm2"):
         check_pair("smollm2")
 
@@ -121,7 +121,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(grid_fill, "_answered", made)
     monkeypatch.setattr(
-        "benchmarks.grid.SHORT", SHORT._replace(regimes=("hub-8k",), paces=(10,), links=("wan-80",))
+        "lab.benchmarks.grid.SHORT", SHORT._replace(regimes=("hub-8k",), paces=(10,), links=("wan-80",))
     )
     return asked
 

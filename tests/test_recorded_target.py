@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import regimes
-from benchmarks.cell_run import Scale
-from benchmarks.cell_turns import short_items, shortened
+from lab.benchmarks import regimes
+from lab.benchmarks.cell_run import Scale
+from lab.benchmarks.cell_turns import short_items, shortened
+from lab.testbed.baselines import BASELINES
+from lab.testbed.cells import CELLS
+from lab.testbed.emulation.recorded_target import ENGINE, RecordedEngine
+from lab.testbed.load.load import Load
+from lab.testbed.load.run import run_fleet
+from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
+from lab.testbed.recordings import BUNDLED
+from lab.testbed.traces import ItemTrace, read_traces
 from opensled.core.messages import SamplingParams
-from opensled_testbed.baselines import BASELINES
-from opensled_testbed.cells import CELLS
-from opensled_testbed.emulation.recorded_target import ENGINE, RecordedEngine
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.run import run_fleet
-from opensled_testbed.planner.recorded_drafts import RecordedDrafts, traces_of
-from opensled_testbed.recordings import BUNDLED
-from opensled_testbed.traces import ItemTrace, read_traces
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.kv.blocks import BlockPool, BlockTable
 

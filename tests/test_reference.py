@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lab.testbed.reference import Lead, Reference, Sampling, key_of_seed, lead, masked
+from lab.testbed.reference import noise as reference_noise
 from opensled.core import noise
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
-from opensled_testbed.reference import Lead, Reference, Sampling, key_of_seed, lead, masked
-from opensled_testbed.reference import noise as reference_noise
 
 WORDS = ["<eos>", "<user>", "<assistant>", *(f"w{number}" for number in range(29))]
 EOS = 0

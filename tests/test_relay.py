@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
+from lab.testbed.link_relay import Chaos, Relay
+from lab.testbed.link_state import Alarm
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, joined
-from opensled_testbed.link_relay import Chaos, Relay
-from opensled_testbed.link_state import Alarm
 from tests.devices import device_on, read
 from tests.serving import serving
 from tests.test_link_model import profile, without_loss
@@ -281,7 +281,7 @@ async def test_an_address_in_use_is_an_error_and_leaves_no_timer_open():
 
 @in_a_loop
 async def test_without_a_timer_of_the_kernel_asyncio_rings(monkeypatch):
-    monkeypatch.setattr("opensled_testbed.link_state._libc", object)
+    monkeypatch.setattr("lab.testbed.link_state._libc", object)
     async with listener(echo) as to, Relay(profile((4, 4)), to) as relay, dialled(relay.address) as streams:
         assert await round_trip(*streams) >= 0.004
 
@@ -303,7 +303,7 @@ async def test_a_device_answers_the_same_through_a_link_that_resets():
 @in_a_loop
 async def test_the_command_relays_until_it_is_told_to_stop():
     async with listener(echo) as to:
-        command = [sys.executable, "-m", "opensled_testbed.link_relay", "--profile", "ethernet", "--to", to]
+        command = [sys.executable, "-m", "lab.testbed.link_relay", "--profile", "ethernet", "--to", to]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             ready = await asyncio.to_thread(process.stdout.readline)
             async with dialled(ready.removeprefix("listening on ").strip()) as streams:
@@ -316,7 +316,7 @@ def test_the_command_refuses_an_unknown_link_by_name():
     command = [
         sys.executable,
         "-m",
-        "opensled_testbed.link_relay",
+        "lab.testbed.link_relay",
         "--profile",
         "carrier-pigeon",
         "--to",
@@ -328,8 +328,6 @@ def test_the_command_refuses_an_unknown_link_by_name():
 
 def test_the_command_loads_nothing_heavy():
     heavy = ("torch", "numpy", "grpc", "httpx", "transformers", "llama_cpp")
-    code = (
-        f"import sys, opensled_testbed.link_relay; print([name for name in {heavy} if name in sys.modules])"
-    )
+    code = f"import sys, lab.testbed.link_relay; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

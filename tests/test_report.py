@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readme import write_readme
+from lab.benchmarks.readme import write_readme
+from lab.testbed.report import cell_figures as cells
+from lab.testbed.report.plots import INK
 from opensled.cli.main import main
-from opensled_testbed.report import cell_figures as cells
-from opensled_testbed.report.plots import INK
 from tests.report_results import (
     EVERYTHING,
     LOSES,
@@ -232,7 +232,7 @@ def test_ctrl_c_leaves_a_page_of_what_is_drawn_which_says_so(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("opensled_testbed.report.components.section", interrupt)
+    monkeypatch.setattr("lab.testbed.report.components.section", interrupt)
     (tmp_path / "part.json").write_text(json.dumps(EVERYTHING["part"]))
     out = tmp_path / "report.html"
     assert main(["bench", "report", "--folder", str(tmp_path), "--out", str(out)]) == 130

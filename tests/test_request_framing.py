@@ -16,8 +16,8 @@ import pytest
 from http_api.app import build_app
 from http_api.listening import listen
 from http_api.server import ApiServer
+from lab.testbed.processes import free_port
 from opensled.metrics.registry import metrics_port
-from opensled_testbed.processes import free_port
 from tests.fake_backend import FakeBackend
 from tests.http_serving import HI, http_serving
 

@@ -14,11 +14,11 @@ import pytest
 from edge_client.terminal import run_command
 from edge_client.terminal.chat import Runner
 from edge_client.terminal.run_config import RunConfig
+from lab.training.export_gguf import write_gguf
 from opensled.cli import main as cli
 from opensled.core.errors import ModelError
 from opensled.models import store
 from opensled.process.child_server import ChildServer
-from opensled_training.export_gguf import write_gguf
 from tests.ended import require_end
 from tests.terminal import Screen
 

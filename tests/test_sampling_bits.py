@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sampling import launches, requests_of
+from lab.benchmarks.sampling import launches, requests_of
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import gumbel
 from tests.sampling_reference import numpy_tokens, torch_tokens

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lab.testbed.processes import Process
 from opensled.core.errors import UsageError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Metric
 from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
 from opensled.net.probes import Probes
-from opensled_testbed.processes import Process
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.start_ports import scraping

@@ -1,4 +1,4 @@
-"""What benchmarks/server_drafts.py asks, and how its turns are summed up; a run on real servers is marked long."""
+"""What lab/benchmarks/server_drafts.py asks, and how its turns are summed up; a run on real servers is marked long."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from benchmarks.program import names_of
-from benchmarks.real_contenders import NONE
-from benchmarks.real_plot import write_plot
-from benchmarks.real_texts import KINDS, prompts
-from benchmarks.server_drafts import main
-from benchmarks.server_drafts_document import (
+from lab.benchmarks.program import names_of
+from lab.benchmarks.real_contenders import NONE
+from lab.benchmarks.real_plot import write_plot
+from lab.benchmarks.real_texts import KINDS, prompts
+from lab.benchmarks.server_drafts import main
+from lab.benchmarks.server_drafts_document import (
     changed,
     check_alike,
     finished,
@@ -27,9 +27,9 @@ from benchmarks.server_drafts_document import (
     summary,
     write,
 )
-from benchmarks.server_drafts_plan import Run, laps, turned
-from benchmarks.server_drafts_turn import Server, cpu_s
-from benchmarks.server_drafts_view import section, title
+from lab.benchmarks.server_drafts_plan import Run, laps, turned
+from lab.benchmarks.server_drafts_turn import Server, cpu_s
+from lab.benchmarks.server_drafts_view import section, title
 from opensled.core.errors import UsageError
 
 RUN = Run("torch", "greedy", 4)
@@ -254,7 +254,7 @@ def test_what_cannot_be_measured_is_refused(words, told, capsys) -> None:
 def test_a_run_in_two_pieces_on_the_bundled_models(tmp_path) -> None:
     words = ("--target", "tiny", "--draft-model", "tiny-draft", "--engines", "torch", "--kinds", "chat")
     for users, drafters in (("2", "lookup"), ("1,2", "lookup,cacheback")):
-        command = [sys.executable, "-m", "benchmarks.server_drafts", *words, "--out", str(tmp_path)]
+        command = [sys.executable, "-m", "lab.benchmarks.server_drafts", *words, "--out", str(tmp_path)]
         more = ("--users", users, "--drafters", drafters, "--prompts", "1", "--max-tokens", "24")
         subprocess.run([*command, *more], check=True, timeout=300)
     document = json.loads((tmp_path / "server_drafts.json").read_text())

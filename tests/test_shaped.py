@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from edge_client.lengths.fixed import FixedLength
+from lab.testbed.reference import Sampling
 from opensled.core.messages import ChatMessage, Guide, SamplingParams, Tool
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path
-from opensled_testbed.reference import Sampling
 from tests.system import ask, running
 from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401
 from verify_server.admission.session_manager import SessionLimits

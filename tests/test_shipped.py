@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from lab.training.eight_bits import NUMBERS, round_weights
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models import shipped, store
 from opensled.models.gguf_file import read_metadata
 from opensled.models.shipped import Recipe, head_path, made, recipe_path, recipes_in, write_recipe
 from opensled.models.shipped_gguf import first_number
 from opensled.models.shipped_safetensors import WeightsFile
-from opensled_training.eight_bits import NUMBERS, round_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 

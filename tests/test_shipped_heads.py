@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
+from lab.testbed.reference import Reference
+from lab.training.heads.smaller import shrink
+from lab.training.heldout import read_heldout
 from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models.store import bundled_folder, heldout_path, model_path
-from opensled_testbed.reference import Reference
-from opensled_training.heads.smaller import shrink
-from opensled_training.heldout import read_heldout
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
 from verify_server.drafting import SERVER_DRAFTERS

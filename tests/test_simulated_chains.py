@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.core.errors import UsageError
-from opensled_testbed.fleet import Group, Hub, Server
-from opensled_testbed.load.load import Load
-from opensled_testbed.planner.hierarchy_site import DEVICE, DRAFT, HUB, MIDDLE, Path
-from opensled_testbed.simulated.hierarchy import (
+from lab.testbed.fleet import Group, Hub, Server
+from lab.testbed.load.load import Load
+from lab.testbed.planner.hierarchy_site import DEVICE, DRAFT, HUB, MIDDLE, Path
+from lab.testbed.simulated.hierarchy import (
     BESIDE,
     CENTRALIZED,
     FROM_DEVICE,
@@ -28,7 +27,8 @@ from opensled_testbed.simulated.hierarchy import (
     rate,
     simulate_chain,
 )
-from opensled_testbed.tiers import spoken
+from lab.testbed.tiers import spoken
+from opensled.core.errors import UsageError
 from tests.made_tiers import made_tiers
 
 TIERS = Tiers(

@@ -12,27 +12,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
+from lab.benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
+from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS
+from lab.testbed.cells import CELLS
+from lab.testbed.emulation.recorded_drafter import RecordedDrafter
+from lab.testbed.emulation.step_law import StepLaw
+from lab.testbed.fleet import Fleet, Group, Server, Wish
+from lab.testbed.load.load import Load
+from lab.testbed.load.run import run_fleet
+from lab.testbed.load.server_process import RECORDED, command, serving
+from lab.testbed.recordings import BUNDLED
+from lab.testbed.simulated.compare import compare, throughput
+from lab.testbed.simulated.events import Events
+from lab.testbed.simulated.sequences import RecordedSequence, scripts
+from lab.testbed.simulated.server import SimulatedServer
+from lab.testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import TraceSet, read_traces
+from lab.testbed.tuning import Tuning
 from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.core.protocol import common_prefix
-from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS
-from opensled_testbed.cells import CELLS
-from opensled_testbed.emulation.recorded_drafter import RecordedDrafter
-from opensled_testbed.emulation.step_law import StepLaw
-from opensled_testbed.fleet import Fleet, Group, Server, Wish
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.run import run_fleet
-from opensled_testbed.load.server_process import RECORDED, command, serving
-from opensled_testbed.recordings import BUNDLED
-from opensled_testbed.simulated.compare import compare, throughput
-from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.sequences import RecordedSequence, scripts
-from opensled_testbed.simulated.server import SimulatedServer
-from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import TraceSet, read_traces
-from opensled_testbed.tuning import Tuning
 from scheduler.estimates import DraftEstimate
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice

@@ -12,24 +12,24 @@ from pathlib import Path
 import pytest
 
 from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
+from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
+from lab.testbed.emulation.emulated_accelerator import VARIABLE, environment
+from lab.testbed.emulation.recorded_drafter import load
+from lab.testbed.emulation.recorded_head import RecordedHead
+from lab.testbed.emulation.step_law import StepLaw, StepPiece
+from lab.testbed.fleet import Fleet, Group, Server, read_fleet
+from lab.testbed.load.load import Load
+from lab.testbed.load.records import RequestRecord, RunResult
+from lab.testbed.load.server_process import RECORDED, command
+from lab.testbed.planner import capacity_law as law
+from lab.testbed.planner.setting import assumed, of_fleet
+from lab.testbed.report.cell_figures import NO_RIVALS
+from lab.testbed.simulated.compare import throughput
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import TraceSet, write_traces
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
 from opensled.core.messages import SamplingParams
-from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
-from opensled_testbed.emulation.emulated_accelerator import VARIABLE, environment
-from opensled_testbed.emulation.recorded_drafter import load
-from opensled_testbed.emulation.recorded_head import RecordedHead
-from opensled_testbed.emulation.step_law import StepLaw, StepPiece
-from opensled_testbed.fleet import Fleet, Group, Server, read_fleet
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult
-from opensled_testbed.load.server_process import RECORDED, command
-from opensled_testbed.planner import capacity_law as law
-from opensled_testbed.planner.setting import assumed, of_fleet
-from opensled_testbed.report.cell_figures import NO_RIVALS
-from opensled_testbed.simulated.compare import throughput
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import TraceSet, write_traces
 from tests.made_traces import made
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage

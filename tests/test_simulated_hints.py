@@ -11,11 +11,11 @@ from typing import ClassVar
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile
-from opensled_testbed.baselines import opensled
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult
-from opensled_testbed.simulator import simulate
+from lab.testbed.baselines import opensled
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.load.load import Load
+from lab.testbed.load.records import RequestRecord, RunResult
+from lab.testbed.simulator import simulate
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 from tests.made_traces import made

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.testbed.fleet import Fleet, Group, Hub, Server, read_fleet
+from lab.testbed.load.load import Load
+from lab.testbed.load.records import RequestRecord, RunResult
+from lab.testbed.load.slo import pace_of
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import TraceSet
 from opensled.core.errors import UsageError
-from opensled_testbed.fleet import Fleet, Group, Hub, Server, read_fleet
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult
-from opensled_testbed.load.slo import pace_of
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import TraceSet
 from tests.made_tiers import made_tiers
 
 # 45 ms a step, and the hub takes 7 ms

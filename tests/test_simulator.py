@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hw_profiles import catalog
+from lab.testbed.baselines import BASELINES
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.load.load import Load, asked_by, due_times
+from lab.testbed.load.records import RequestRecord, RunResult
+from lab.testbed.load.slo import Slo, paces, served
+from lab.testbed.simulated.compare import compare
+from lab.testbed.simulated.server import Overhead
+from lab.testbed.simulator import simulate, simulate_parts
 from opensled.core.errors import UsageError
-from opensled_testbed.baselines import BASELINES
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.load import Load, asked_by, due_times
-from opensled_testbed.load.records import RequestRecord, RunResult
-from opensled_testbed.load.slo import Slo, paces, served
-from opensled_testbed.simulated.compare import compare
-from opensled_testbed.simulated.server import Overhead
-from opensled_testbed.simulator import simulate, simulate_parts
 from tests.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)

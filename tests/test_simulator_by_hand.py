@@ -14,13 +14,13 @@ from edge_client.lengths.base import pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.load.load import Load
+from lab.testbed.load.records import RequestRecord, RunResult
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import ItemTrace, TraceSet
 from opensled.core.messages import DraftToken
 from opensled.core.protocol import common_prefix
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import ItemTrace, TraceSet
 from tests.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)

@@ -22,25 +22,25 @@ import pytest
 from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import KeptText
 from hw_profiles import catalog
+from lab.testbed.link_relay import Relay
+from lab.testbed.process_guard import below
+from lab.testbed.soak.__main__ import VLLM_PYTHON, _arguments, _soak, main
+from lab.testbed.soak.account import Account
+from lab.testbed.soak.check import Damage, damage
+from lab.testbed.soak.clocks import StepClock
+from lab.testbed.soak.edge_reader import EdgeLost, _error, _Reply
+from lab.testbed.soak.faults import FAULTS, Ground, _victim, faults_of
+from lab.testbed.soak.kept_text import check_kept
+from lab.testbed.soak.kinds import KINDS
+from lab.testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
+from lab.testbed.soak.picture_questions import picture_questions
+from lab.testbed.soak.readers import LONGEST_READING_S, Reader
+from lab.testbed.soak.report import IN_ALL, PER_TARGET, Report
+from lab.testbed.soak.run import Soak
+from lab.testbed.soak.target import FLEET, Place, private_file
+from lab.testbed.soak.targets import target_of
+from lab.testbed.soak.victims import paused, without_disk, without_memory
 from opensled.core.errors import OpenSledError, Overloaded
-from opensled_testbed.link_relay import Relay
-from opensled_testbed.process_guard import below
-from opensled_testbed.soak.__main__ import VLLM_PYTHON, _arguments, _soak, main
-from opensled_testbed.soak.account import Account
-from opensled_testbed.soak.check import Damage, damage
-from opensled_testbed.soak.clocks import StepClock
-from opensled_testbed.soak.edge_reader import EdgeLost, _error, _Reply
-from opensled_testbed.soak.faults import FAULTS, Ground, _victim, faults_of
-from opensled_testbed.soak.kept_text import check_kept
-from opensled_testbed.soak.kinds import KINDS
-from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
-from opensled_testbed.soak.picture_questions import picture_questions
-from opensled_testbed.soak.readers import LONGEST_READING_S, Reader
-from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
-from opensled_testbed.soak.run import Soak
-from opensled_testbed.soak.target import FLEET, Place, private_file
-from opensled_testbed.soak.targets import target_of
-from opensled_testbed.soak.victims import paused, without_disk, without_memory
 from tests.test_process_guard import left_of
 
 TRUTH = (5, 6, 7, 8, 9, 10)
@@ -384,7 +384,7 @@ def test_no_targets_at_once_is_an_error(capsys):
 def test_no_server_outlives_a_soak_that_is_ended(tmp_path, number):
     """It is ended while its server is loading."""
     words = ["--targets", "llamacpp-goodput", "--questions", "2", "--logs", str(tmp_path)]
-    command = [sys.executable, "-m", "opensled_testbed.soak", *words]
+    command = [sys.executable, "-m", "lab.testbed.soak", *words]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running:
         while not (log := list(tmp_path.glob("*/*/server.log"))) or not log[0].stat().st_size:
             assert running.poll() is None

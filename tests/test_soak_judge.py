@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from lab.testbed.soak.account import Account, Suspect, TextSuspect
+from lab.testbed.soak.check import Damage, damage
+from lab.testbed.soak.judge import BOUNDS, Judge
+from lab.testbed.soak.kinds import KINDS
+from lab.testbed.soak.questions import Course, Question, Truth, questions
 from opensled.core.messages import Limits, ModelInfo
-from opensled_testbed.soak.account import Account, Suspect, TextSuspect
-from opensled_testbed.soak.check import Damage, damage
-from opensled_testbed.soak.judge import BOUNDS, Judge
-from opensled_testbed.soak.kinds import KINDS
-from opensled_testbed.soak.questions import Course, Question, Truth, questions
 from tests.test_soak import Clock
 
 

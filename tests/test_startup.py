@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from opensled_testbed.processes import Process
+from lab.testbed.processes import Process
 from verify_server.engine.base import EngineInfo
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.startup import described, next_command

@@ -84,7 +84,7 @@ def test_a_reader_finds_each_answer_in_fewer_than_three_files():
 
 def test_every_package_is_on_the_page():
     tops = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles")
-    tops += ("opensled_training", "opensled_testbed")
+    tops += ("lab.training", "lab.testbed")
     packages = {found.parent for top in tops for found in (ROOT / top).rglob("__init__.py")}
     generated = {ROOT / "opensled/v1"}
     missing = {str(path.relative_to(ROOT)) + "/" for path in packages - generated} - set(paths(STRUCTURE))

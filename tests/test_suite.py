@@ -7,23 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import regimes, suite
-from benchmarks.accuracy import accuracy, agreement, live_anchor
-from benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
-from benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
-from benchmarks.peer_server import running
-from opensled_testbed.baselines import USUAL
-from opensled_testbed.cells import CELLS, REGIMES
-from opensled_testbed.emulation.recorded_items import recorded_items
-from opensled_testbed.load.load import Item, Load
-from opensled_testbed.load.records import RunResult
-from opensled_testbed.processes import free_port
-from opensled_testbed.recordings import BUNDLED
-from opensled_testbed.report.agreement import compared
-from opensled_testbed.report.cell_figures import shares
-from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
-from opensled_testbed.tuning import Tuning
+from lab.benchmarks import regimes, suite
+from lab.benchmarks.accuracy import accuracy, agreement, live_anchor
+from lab.benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
+from lab.benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
+from lab.benchmarks.peer_server import running
+from lab.testbed.baselines import USUAL
+from lab.testbed.cells import CELLS, REGIMES
+from lab.testbed.emulation.recorded_items import recorded_items
+from lab.testbed.load.load import Item, Load
+from lab.testbed.load.records import RunResult
+from lab.testbed.processes import free_port
+from lab.testbed.recordings import BUNDLED
+from lab.testbed.report.agreement import compared
+from lab.testbed.report.cell_figures import shares
+from lab.testbed.simulator import simulate
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
+from lab.testbed.tuning import Tuning
 from tests.emulated_runs import emulated_by
 
 NAMES = USUAL

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.tenfold import PLACES, TENANTS, TIMES, Tally, main, users
+from lab.benchmarks.tenfold import PLACES, TENANTS, TIMES, Tally, main, users
 
 
 def test_each_tenant_asks_for_more_than_its_part_of_the_places():

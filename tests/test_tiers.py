@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from opensled.core.errors import UsageError
-from opensled_testbed.emulation.hub_recorder import record_hub
-from opensled_testbed.emulation.recorded_items import MAX_TOKENS, recorded_items
-from opensled_testbed.recordings import BUNDLED
-from opensled_testbed.tiers import (
+from lab.testbed.emulation.hub_recorder import record_hub
+from lab.testbed.emulation.recorded_items import MAX_TOKENS, recorded_items
+from lab.testbed.recordings import BUNDLED
+from lab.testbed.tiers import (
     SMALL,
     TIERS,
     Aside,
@@ -25,7 +24,8 @@ from opensled_testbed.tiers import (
     tiered,
     write_hub,
 )
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
+from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
+from opensled.core.errors import UsageError
 from tests.made_tiers import made_tiers
 
 TEXT = (10, 11, 12, 13)

@@ -12,15 +12,12 @@ from functools import cache
 
 import pytest
 
-from opensled.core.errors import UsageError, VocabularyMismatch
-from opensled.core.messages import is_chat
-from opensled.models.store import model_path
-from opensled_testbed.emulation.recorded_items import KINDS, recorded_items
-from opensled_testbed.emulation.recorder import LONGEST, Recorder, main, record, table
-from opensled_testbed.emulation.target_texts import load_target
-from opensled_testbed.emulation.trace_parts import add_to_part, read_part
-from opensled_testbed.reference import Reference
-from opensled_testbed.traces import (
+from lab.testbed.emulation.recorded_items import KINDS, recorded_items
+from lab.testbed.emulation.recorder import LONGEST, Recorder, main, record, table
+from lab.testbed.emulation.target_texts import load_target
+from lab.testbed.emulation.trace_parts import add_to_part, read_part
+from lab.testbed.reference import Reference
+from lab.testbed.traces import (
     PACKAGED,
     ItemTrace,
     Proposal,
@@ -29,10 +26,13 @@ from opensled_testbed.traces import (
     rounds,
     write_traces,
 )
+from opensled.core.errors import UsageError, VocabularyMismatch
+from opensled.core.messages import is_chat
+from opensled.models.store import model_path
 from verify_server.round.loaded_model import ServedModel
 
 DRAFTERS = ("llamacpp", "lookup")
-RECORDER = "opensled_testbed.emulation.recorder"
+RECORDER = "lab.testbed.emulation.recorder"
 
 
 def trace_of(reason: str = "eos") -> ItemTrace:

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
+from lab.testbed.config import PlanConfig
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.planner.acceptance import adapted
+from lab.testbed.planner.capacity_law import Capacity
+from lab.testbed.planner.command import draw_curve
+from lab.testbed.planner.objective import POWERS, value
+from lab.testbed.planner.setting import assumed, of_fleet
+from lab.testbed.planner.token_cost import Cost, PlanPrices, cost_of
+from lab.testbed.planner.tradeoff import FINE, OperatingPoint, TradeOff, best_point, trade_off
+from lab.testbed.planner.tradeoff_simulated import simulated_point
 from opensled.cli import config
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
-from opensled_testbed.config import PlanConfig
-from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.planner.acceptance import adapted
-from opensled_testbed.planner.capacity_law import Capacity
-from opensled_testbed.planner.command import draw_curve
-from opensled_testbed.planner.objective import POWERS, value
-from opensled_testbed.planner.setting import assumed, of_fleet
-from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
-from opensled_testbed.planner.tradeoff import FINE, OperatingPoint, TradeOff, best_point, trade_off
-from opensled_testbed.planner.tradeoff_simulated import simulated_point
 from tests.test_plan import perfect_traces
 
 HUB = Fleet(

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
+from lab.training.pivots import command, labels, network, trainer
+from lab.training.pivots.config import TrainPivotsConfig
+from lab.training.pivots.labels import FOLDS, Labels, read_labels, save_shard
+from lab.training.pivots.network import PivotNetwork, batch_of, fit
+from lab.training.pivots.questions import Question
+from lab.training.pivots.rollouts import TokenFacts
+from lab.training.pivots.sigma import choose, measure, sweep, wilson
+from lab.training.pivots.trainer import train
+from lab.training.pivots.walk import Labeller, Mismatch, Walked
 from opensled.core.errors import NotFound, UsageError
-from opensled_training.pivots import command, labels, network, trainer
-from opensled_training.pivots.config import TrainPivotsConfig
-from opensled_training.pivots.labels import FOLDS, Labels, read_labels, save_shard
-from opensled_training.pivots.network import PivotNetwork, batch_of, fit
-from opensled_training.pivots.questions import Question
-from opensled_training.pivots.rollouts import TokenFacts
-from opensled_training.pivots.sigma import choose, measure, sweep, wilson
-from opensled_training.pivots.trainer import train
-from opensled_training.pivots.walk import Labeller, Mismatch, Walked
 from verify_server.rules.pivots import PivotClassifier, load
 
 SIZE = 8

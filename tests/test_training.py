@@ -14,15 +14,15 @@ pytest.importorskip("transformers")
 
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from opensled_training.corpus import chat_stream  # noqa: E402
-from opensled_training.decoding import generate, greedy, proposals  # noqa: E402
-from opensled_training.evaluate import COLUMNS, acceptance, render  # noqa: E402
-from opensled_training.family import DRAFT, FAMILY, HUB, TARGET  # noqa: E402
-from opensled_training.heldout import heldout_items, read_heldout  # noqa: E402
-from opensled_training.item import split_of  # noqa: E402
-from opensled_training.pipeline import Workshop  # noqa: E402
-from opensled_training.tasks import TASKS, arithmetic, smart_home  # noqa: E402
-from opensled_training.train_tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, load_tokenizer, render_prompt  # noqa: E402
+from lab.training.corpus import chat_stream  # noqa: E402
+from lab.training.decoding import generate, greedy, proposals  # noqa: E402
+from lab.training.evaluate import COLUMNS, acceptance, render  # noqa: E402
+from lab.training.family import DRAFT, FAMILY, HUB, TARGET  # noqa: E402
+from lab.training.heldout import heldout_items, read_heldout  # noqa: E402
+from lab.training.item import split_of  # noqa: E402
+from lab.training.pipeline import Workshop  # noqa: E402
+from lab.training.tasks import TASKS, arithmetic, smart_home  # noqa: E402
+from lab.training.train_tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, load_tokenizer, render_prompt  # noqa: E402
 from verify_server.text.gguf_text import GgufText  # noqa: E402
 
 CHECKED = [task for task in TASKS if task.check]
@@ -188,7 +188,7 @@ def test_the_hub_agrees_with_the_target_more_often_than_the_draft_does(tokenizer
 
 
 def test_the_gguf_file_of_the_hub_has_its_logits(prompt_ids, hub):
-    plain = pytest.importorskip("opensled_testbed.plain_llama")
+    plain = pytest.importorskip("lab.testbed.plain_llama")
     model = plain.plain_llama(model_file(HUB.name, "*.gguf"), n_ctx=128, n_threads=1)
     model.eval(prompt_ids)
     with torch.inference_mode():
@@ -198,7 +198,7 @@ def test_the_gguf_file_of_the_hub_has_its_logits(prompt_ids, hub):
 
 
 def test_gguf_has_the_same_ids_and_logits(tokenizer, prompt_ids, draft_logits):
-    plain = pytest.importorskip("opensled_testbed.plain_llama")
+    plain = pytest.importorskip("lab.testbed.plain_llama")
     path = model_path(DRAFT.name) / "tiny-draft-q8_0.gguf"
     model = plain.plain_llama(path, n_ctx=128, n_threads=1)
     text = tokenizer.decode(prompt_ids)

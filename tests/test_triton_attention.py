@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 
-from benchmarks.gpu.attention_cases import TOLERANCE, Shape, error, random_step
+from lab.benchmarks.gpu.attention_cases import TOLERANCE, Shape, error, random_step
 from tests.hypothesis_profiles import tried
 
 triton = pytest.importorskip("triton", reason="Triton is not installed; make test installs it")
 
 from hypothesis import strategies as st  # noqa: E402
 
-from benchmarks.gpu.kernel_bits import (  # noqa: E402
+from lab.benchmarks.gpu.kernel_bits import (  # noqa: E402
     LARGE,
     PARENTS,
     SMALL,

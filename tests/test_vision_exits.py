@@ -8,15 +8,15 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from lab.training.corpus import chat_stream
+from lab.training.vision import exit_draft
+from lab.training.vision.export import export
+from lab.training.vision.recipe import Plan, VisionRecipe
+from lab.training.vision.rows import RowMaker
+from lab.training.vision.start import fresh
+from lab.training.vision.tokens import IMAGE, IMAGE_ID, vision_tokenizer
 from opensled.models.llama import LlamaModel
 from opensled.models.store import model_path
-from opensled_training.corpus import chat_stream
-from opensled_training.vision import exit_draft
-from opensled_training.vision.export import export
-from opensled_training.vision.recipe import Plan, VisionRecipe
-from opensled_training.vision.rows import RowMaker
-from opensled_training.vision.start import fresh
-from opensled_training.vision.tokens import IMAGE, IMAGE_ID, vision_tokenizer
 from verify_server.drafting.exits.exit_file import load
 from verify_server.text.hf_text import HFText
 

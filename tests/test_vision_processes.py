@@ -11,10 +11,10 @@ import sys
 import pytest
 from openai import BadRequestError, OpenAI
 
+from lab.testbed.processes import Process, free_port
+from lab.testbed.vision_reference import VisionReference
+from lab.training.vision.scenes import draw
 from opensled.models.store import model_path
-from opensled_testbed.processes import Process, free_port
-from opensled_testbed.vision_reference import VisionReference
-from opensled_training.vision.scenes import draw
 from tests.vision_models import picture, vision_model
 
 QUESTION, MOST = "what is in the picture?", 16

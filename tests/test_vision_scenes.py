@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("PIL")
 
-from opensled_training.vision.canvas import FIGURES, PALETTE, PATCHES, SIDE
-from opensled_training.vision.questions import COLORS, KINDS, Question, is_right
-from opensled_training.vision.scenes import draw, pixels
+from lab.training.vision.canvas import FIGURES, PALETTE, PATCHES, SIDE
+from lab.training.vision.questions import COLORS, KINDS, Question, is_right
+from lab.training.vision.scenes import draw, pixels
 
 DRAWN = 150
 

@@ -20,19 +20,19 @@ from transformers import (  # noqa: E402
     LlamaForCausalLM,
 )
 
-from opensled_training.corpus import Stream  # noqa: E402
-from opensled_training.train_tokenizer import END  # noqa: E402
-from opensled_training.vision.canvas import PATCHES  # noqa: E402
-from opensled_training.vision.course import Course  # noqa: E402
-from opensled_training.vision.evaluate import KindScore, evaluate, heldout_questions, render  # noqa: E402
-from opensled_training.vision.export import export, image_processor  # noqa: E402
-from opensled_training.vision.learner import Learner  # noqa: E402
-from opensled_training.vision.questions import KINDS  # noqa: E402
-from opensled_training.vision.recipe import VISION, Plan  # noqa: E402
-from opensled_training.vision.rows import ASSISTANT_ID, OPENING, RowMaker, picture_row, visible  # noqa: E402
-from opensled_training.vision.scenes import draw, pixels  # noqa: E402
-from opensled_training.vision.start import fresh, take_over  # noqa: E402
-from opensled_training.vision.tokens import IMAGE, IMAGE_ID, vision_tokenizer  # noqa: E402
+from lab.training.corpus import Stream  # noqa: E402
+from lab.training.train_tokenizer import END  # noqa: E402
+from lab.training.vision.canvas import PATCHES  # noqa: E402
+from lab.training.vision.course import Course  # noqa: E402
+from lab.training.vision.evaluate import KindScore, evaluate, heldout_questions, render  # noqa: E402
+from lab.training.vision.export import export, image_processor  # noqa: E402
+from lab.training.vision.learner import Learner  # noqa: E402
+from lab.training.vision.questions import KINDS  # noqa: E402
+from lab.training.vision.recipe import VISION, Plan  # noqa: E402
+from lab.training.vision.rows import ASSISTANT_ID, OPENING, RowMaker, picture_row, visible  # noqa: E402
+from lab.training.vision.scenes import draw, pixels  # noqa: E402
+from lab.training.vision.start import fresh, take_over  # noqa: E402
+from lab.training.vision.tokens import IMAGE, IMAGE_ID, vision_tokenizer  # noqa: E402
 
 MICRO = replace(
     VISION,
@@ -182,7 +182,7 @@ def test_the_tower_learns_what_is_drawn(model, tmp_path):
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
     """Six steps, stopped at the fourth, leave the weights of six in one go."""
-    monkeypatch.setattr("opensled_training.vision.course.CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr("lab.training.vision.course.CHECKPOINT_SECONDS", 0)
 
     def weights(checkpoint, stop_at=None):
         learner = Learner(fresh(MICRO), MICRO)
@@ -233,7 +233,7 @@ def test_the_image_processor_makes_the_pixels_of_training():
 
 def test_evaluation_asks_as_many_of_each_kind(model, tokenizer, monkeypatch):
     for limit in ("MAX_NEW_TOKENS", "MAX_TEXT_TOKENS"):
-        monkeypatch.setattr(f"opensled_training.vision.evaluate.{limit}", 3)
+        monkeypatch.setattr(f"lab.training.vision.evaluate.{limit}", 3)
     scores = evaluate(model.eval(), tokenizer, 1)
     assert [score.kind for score in scores[: len(KINDS)]] == list(KINDS)
     assert all(score.items == 1 for score in scores)

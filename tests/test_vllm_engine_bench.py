@@ -1,12 +1,12 @@
-"""What benchmarks/vllm_engine.py asks, replays and sums up; a run on real servers is in tests/vllm, marked long."""
+"""What lab/benchmarks/vllm_engine.py asks, replays and sums up; a run on real servers is in tests/vllm, marked long."""
 
 import json
 
 import pytest
 
-from benchmarks import vllm_engine, vllm_figure, vllm_servers
-from benchmarks.vllm_figure import CONTENDERS, OURS, OURS_NGRAM, STOCK, STOCK_NGRAM, Turn
-from benchmarks.vllm_users import Recordings, Replayed, User
+from lab.benchmarks import vllm_engine, vllm_figure, vllm_servers
+from lab.benchmarks.vllm_figure import CONTENDERS, OURS, OURS_NGRAM, STOCK, STOCK_NGRAM, Turn
+from lab.benchmarks.vllm_users import Recordings, Replayed, User
 
 PROMPT, TEXT = (1, 2, 3), tuple(range(100, 400))
 USER = User("chat", PROMPT, len(TEXT))

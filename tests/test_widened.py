@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.training.export_gguf import write_gguf
 from opensled.core.errors import ModelError, UnsupportedModel, UsageError
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel
 from opensled.models.store import cache_folder, model_path
-from opensled_training.export_gguf import write_gguf
 from verify_server.engine import derived
 from verify_server.engine.llamacpp import agreement, widened
 from verify_server.engine.llamacpp.agreement import Agreement

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from hw_profiles import detect
-from opensled_testbed.processes import Process
+from lab.testbed.processes import Process
 
 ROOT = Path(__file__).parents[1]
 PLACES = (str(ROOT / "tests/without_linux"), str(ROOT), os.environ.get("PYTHONPATH", ""))

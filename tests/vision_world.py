@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
+from lab.testbed.vision_reference import VisionReference
 from opensled.core.images import Image, TurnImage, digest_of
 from opensled.core.messages import ChatMessage, SamplingParams
-from opensled_testbed.vision_reference import VisionReference
 from tests.fakes import OracleDrafter
 from tests.system import ask
 from tests.vision_models import picture, vision_model

@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 
 import opensled
+from lab.testbed.processes import Process
 from opensled.process.child_server import READY
-from opensled_testbed.processes import Process
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -24,10 +24,10 @@ PACKAGES = {
     "relay",
     "scheduler",
     "hw_profiles",
-    "opensled_training",
-    "opensled_testbed",
+    "lab.training",
+    "lab.testbed",
 }
-SERVERS = {"verify_server", "relay", "scheduler", "opensled_training", "opensled_testbed"}
+SERVERS = {"verify_server", "relay", "scheduler", "lab.training", "lab.testbed"}
 MODELS = {
     "tiny/model.safetensors",
     "tiny/tiny-f16.gguf",

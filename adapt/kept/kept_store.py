@@ -1,6 +1,6 @@
 """Kept texts on disk: a folder for each tenant, named by a hash, that nobody but the server's user can read.
 
-A file is a shard of opensled_training/distil with one text. Deletion leaves a mark with its time, so that what a
+A file is a shard of lab/training/distil with one text. Deletion leaves a mark with its time, so that what a
 running server still has in hand of an older sequence is not written afterwards.
 """
 
@@ -23,7 +23,7 @@ from adapt.kept.kept_text import KeptText
 from opensled.core.errors import UsageError
 from opensled.core.files import write_whole
 
-GIVEN, ANSWER = 0, 2  # who wrote a token, as in opensled_training/distil/self_text.py
+GIVEN, ANSWER = 0, 2  # who wrote a token, as in lab/training/distil/self_text.py
 NAME, MARK = "tenant", ".deleted"
 PATTERN = re.compile(r"\d{17}-[0-9a-f]{8}\.npz")  # of a text: microseconds since 1970, and chance
 FOLDER = re.compile(r"[0-9a-f]{32}")  # of a tenant

@@ -13,5 +13,5 @@ trap 'rm -rf "$scratch"' EXIT
 export PYTHONPATH="$scratch/wheels:$root" PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 export HF_HUB_OFFLINE=1 OPENSLED_NO_CONFIG=1 OPENSLED_CACHE_DIR="$scratch/cache" TRITON_CACHE_DIR="$scratch/triton"
 export TMPDIR="$scratch"
-"$python" -m benchmarks.gpu.wheels "$root/build/gpu-wheels" "$scratch/wheels" || exit 2
-"$python" -m benchmarks.gpu "$@"
+"$python" -m lab.benchmarks.gpu.wheels "$root/build/gpu-wheels" "$scratch/wheels" || exit 2
+"$python" -m lab.benchmarks.gpu "$@"

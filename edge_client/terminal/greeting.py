@@ -3,7 +3,7 @@
 from opensled.core.messages import ModelInfo
 from opensled.models.examples import TINY
 
-# What the tiny models were trained for, by task (opensled_training/tasks/).
+# What the tiny models were trained for, by task (lab/training/tasks/).
 TINY_SKILLS = {
     "smart_home": "smart-home commands",
     "arithmetic": "sums and differences",

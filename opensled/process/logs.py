@@ -32,8 +32,8 @@ OURS = (
     "scheduler",
     "relay",
     "hw_profiles",
-    "opensled_testbed",
-    "opensled_training",
+    "lab.testbed",
+    "lab.training",
     "uvicorn",  # logs its start and end
 )
 # Every log record has these; others come from `extra=`.

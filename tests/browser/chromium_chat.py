@@ -4,7 +4,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from opensled_testbed.processes import free_port
+from lab.testbed.processes import free_port
 from tests.browser.fixtures import asked, edge, gated, served, until
 from tests.gated_target import reached
 from tests.test_offline_processes import LENGTH, QUESTION, expected_text

@@ -5,7 +5,7 @@ import json
 import httpx
 from playwright.sync_api import expect
 
-from opensled_testbed.processes import free_port
+from lab.testbed.processes import free_port
 from tests.browser.crowd import Crowd
 from tests.browser.fixtures import edge, served, until
 

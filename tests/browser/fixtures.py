@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port
 from tests.gated_target import GATE
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

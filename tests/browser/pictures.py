@@ -8,9 +8,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from lab.testbed.processes import free_port
 from opensled.core.messages import ChatMessage
 from opensled.models.store import is_here
-from opensled_testbed.processes import free_port
 from tests.browser.crowd import Crowd
 from tests.browser.fixtures import CHROMIUM, asked, edge, served
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port
 
 KEY = "sled-conformance-key"
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cases.json").read_text("utf-8"))

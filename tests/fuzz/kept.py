@@ -13,9 +13,9 @@ import numpy as np
 
 from adapt.kept.kept_store import MARK, NAME, KeptStore
 from adapt.kept.kept_text import TOP, KeptText
+from lab.training.adapting.material import read_kept
+from lab.training.distil.shard_batches import batch_of
 from opensled.core.errors import OpenSledError
-from opensled_training.adapting.material import read_kept
-from opensled_training.distil.shard_batches import batch_of
 from tests.fuzz.choices import NUMBERS, Choices
 
 WORDS, IDS, QUOTA = "words", 60, 4_000

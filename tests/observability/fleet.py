@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
+from lab.testbed.client import stream_chat
+from lab.testbed.processes import Process, free_port
+from lab.testbed.prompts import prompts_of
+from lab.testbed.replica_cluster import ReplicaCluster
 from opensled.core.errors import OpenSledError
-from opensled_testbed.client import stream_chat
-from opensled_testbed.processes import Process, free_port
-from opensled_testbed.prompts import prompts_of
-from opensled_testbed.replica_cluster import ReplicaCluster
 
 MOST_SESSIONS = 4  # of the server: with the burst it refuses some
 BURST, BURST_FROM = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import yaml
 
-from opensled_testbed.processes import free_port
+from lab.testbed.processes import free_port
 from tests.observability.dashboard import ROOT
 
 FOLDER = ROOT / "deploy/prometheus"

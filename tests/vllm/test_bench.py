@@ -1,4 +1,4 @@
-"""`python -m benchmarks.vllm_engine --quick` on real servers."""
+"""`python -m lab.benchmarks.vllm_engine --quick` on real servers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vllm_figure import CONTENDERS, OURS, STOCK
+from lab.benchmarks.vllm_figure import CONTENDERS, OURS, STOCK
 
 
 @pytest.mark.long
 def test_every_contender_writes_all_of_its_tokens(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.vllm_engine", "--quick", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "lab.benchmarks.vllm_engine", "--quick", "--out", str(tmp_path)]
     subprocess.run(command, check=True, timeout=1200)
     document = json.loads((tmp_path / "vllm_engine.json").read_text())
     turns = document["turns"]

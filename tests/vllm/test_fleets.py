@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from opensled_testbed.processes import Process, free_port
-from opensled_testbed.replica_cluster import REPLICA, alone
+from lab.testbed.processes import Process, free_port
+from lab.testbed.replica_cluster import REPLICA, alone
 from tests.vllm.answers import QUESTIONS
 from tests.vllm.test_serve import LONG, ask, assert_equal, at_once, edge, serve
 

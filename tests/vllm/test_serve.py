@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from openai import BadRequestError, OpenAI
 
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port
 from tests.vllm.answers import ARCTIC, QUESTIONS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port
 from tests.vllm.test_model_folders import SMOLLM2
 from tests.vllm.test_serve import ACCEPTED, ask, counted, edge, serve
 

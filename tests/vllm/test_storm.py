@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from openai import InternalServerError
 
-from opensled_testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port
 from tests.vllm.answers import QUESTIONS, Answer, by_torch, prompt_of
 from tests.vllm.known_devices import answered, describe
 from tests.vllm.test_devices import STORY, STYLES, assert_same

@@ -1,1 +1,0 @@
-"""Attacks on the server's availability, measured: `python -m benchmarks.attacks --help`."""

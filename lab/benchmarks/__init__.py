@@ -1,0 +1,14 @@
+"""First figures: what a round, a draft token, a ragged step and a process cost, measured against the bare alternative.
+
+    python -m lab.benchmarks [NAME ...] [--quick]
+
+Each figure is one file with `measure(quick) -> Figure`. Contenders run interleaved in one run, every repeat is kept.
+"""
+
+from opensled.core.registry import Registry
+
+NAMES = (
+    *("rounds", "edge_loop", "ragged", "memory", "link_overhead", "emulation", "simulation", "planner"),
+    *("llamacpp_flips", "overload", "garbage", "peer", "failover", "cacheback", "steps", "penalties"),
+)
+FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})

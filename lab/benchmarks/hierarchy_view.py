@@ -1,0 +1,144 @@
+"""What hierarchy.json says: the cells made of its runs, and their tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lab.benchmarks.hierarchy_cells import DEFAULT, HUBS, WORDS
+from lab.benchmarks.program import table
+from lab.testbed.simulated.hierarchy import (
+    BESIDE,
+    CENTRALIZED,
+    FROM_DEVICE,
+    FROM_HUB,
+    MIDDLE_BESIDE,
+    SMALL_ON_HUB,
+    THREE_TIERS,
+)
+
+Document = Mapping[str, Any]
+Entry = dict[str, Any]
+
+# A cell's contenders, each the best of several chains
+CONTENDERS = {
+    "centralized": (CENTRALIZED,),
+    "device": (FROM_DEVICE,),
+    "server": (BESIDE, MIDDLE_BESIDE),
+    "hub": (FROM_HUB, SMALL_ON_HUB),
+    "three": (THREE_TIERS,),
+}
+HIERARCHY = ("hub", "three")  # with a relay in them
+OTHERS = tuple(name for name in CONTENDERS if name not in HIERARCHY)
+WINS = 1.2  # the gain that HSD's authors report over the best single draft (arXiv 2510.19705)
+HEAD = (
+    *("server, load", "hub", "RTT", "target alone", "device drafts", "draft beside it", "hub drafts"),
+    *("three tiers", "relay by default"),
+)
+RATIOS = {
+    "centralized": "best relay / target alone",
+    "device": "/ device drafts",
+    "server": "/ draft beside it",
+    "others": "/ best of the three",
+    "default": "relay by default / target alone",
+}
+
+
+def cells_of(runs: Sequence[Entry]) -> list[Entry]:
+    """The best chain of each contender in each cell, and the best hierarchy over the others."""
+    places = dict.fromkeys((run["target"], run["load"]) for run in runs)
+    trips = sorted({run["rtt_ms"] for run in runs if run["rtt_ms"]})
+    here = {place: [run for run in runs if (run["target"], run["load"]) == place] for place in places}
+    return [
+        _cell(here[place], place, hub, trip)
+        for place in places
+        for hub in HUBS
+        for trip in trips
+        if any((run["hub"], run["rtt_ms"]) == (hub, trip) for run in here[place])
+    ]
+
+
+def _cell(runs: Sequence[Entry], place: tuple[str, str], hub: str, trip: int) -> Entry:
+    here = [run for run in runs if run["rtt_ms"] in (0, trip) and run["hub"] in ("", hub)]
+    best: Entry = {}
+    for name, paths in CONTENDERS.items():
+        words = [WORDS[path] for path in paths]
+        best[name] = max((run for run in here if run["chain"] in words), key=_rate, default=None)
+    relays = [
+        run
+        for run in here
+        if any(run["chain"] == WORDS[path] for name in HIERARCHY for path in CONTENDERS[name])
+    ]
+    found = max(relays, key=_rate)
+    best["default"] = max((run for run in relays if run["policy"] == DEFAULT), key=_rate, default=None)
+    ratios = {name: found["rate"] / best[name]["rate"] for name in OTHERS if best[name]}
+    ratios["others"] = min(ratios.values())
+    if best["default"]:
+        ratios["default"] = best["default"]["rate"] / best["centralized"]["rate"]
+    ratios = {name: round(ratio, 3) for name, ratio in ratios.items()}
+    where = {"target": place[0], "load": place[1], "hub": hub, "rtt_ms": trip}
+    return {**where, "best": best, "relay": found, "ratios": ratios}
+
+
+def _rate(run: Entry) -> float:
+    return float(run["rate"])
+
+
+def section(document: Document) -> list[str]:
+    """For README.md and docs/hierarchy.md; nothing in it is written by hand."""
+    facts = document["facts"]
+    head = (*HEAD, *RATIOS.values(), "tokens/step", "positions/token")
+    rows = [_row(cell) for cell in document["cells"]]
+    return [
+        "## Three tiers (simulated)",
+        "",
+        f"Tokens/s of one of {facts['users of a hub']} users of one hub, from the first token of an answer to the "
+        "last; each the best of several block lengths, models and policies. Where the target commits one token in a "
+        "step its own stream was faster than the relay, which then never gets the drive. "
+        f"`{document['provenance']['command']}`",
+        "",
+        *table(head, rows),
+        "",
+        *verdict(document["cells"]),
+        "",
+    ]
+
+
+def _row(cell: Entry) -> tuple[str, ...]:
+    rates = [f"{each['rate']:.1f}" if each else "no room" for each in cell["best"].values()]
+    ratios = [_ratio(cell["ratios"].get(name)) for name in RATIOS]
+    found = cell["relay"]
+    server = f"{found['tokens_per_step']:.2f}", f"{found['positions_per_token']:.2f}"
+    return f"{cell['target']}, {cell['load']}", cell["hub"], f"{cell['rtt_ms']} ms", *rates, *ratios, *server
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"**{value:.2f}**" if value >= WINS else f"{value:.2f}"
+
+
+def verdict(cells: Sequence[Entry]) -> list[str]:
+    """Where the hierarchy wins, and where it loses, in counts."""
+    lines = []
+    for name, words in RATIOS.items():
+        judged = [cell for cell in cells if name in cell["ratios"]]
+        wins, loses = (
+            [_name(cell) for cell in judged if test(cell["ratios"][name])] for test in (_wins, _loses)
+        )
+        lines.append(
+            f"- {words}: {len(wins)} of {len(judged)} cells at {WINS:g} or more, {len(loses)} below 1."
+        )
+    return lines
+
+
+def _wins(ratio: float) -> bool:
+    return ratio >= WINS
+
+
+def _loses(ratio: float) -> bool:
+    return ratio < 1
+
+
+def _name(cell: Entry) -> str:
+    return f"{cell['target']}, {cell['load']}, {cell['hub']}, {cell['rtt_ms']} ms"

@@ -1,0 +1,290 @@
+"""Count how large the house is: lines, classes, options, fields, constants, branches, and what one block meets.
+
+    python -m lab.benchmarks.house [COMMIT] [--no-block] [--json FILE]
+
+It counts the working tree, and beside it the tree of COMMIT, which need not be installed: both are read as text and
+syntax. Only what a block meets is measured by a run of each tree (`lab.benchmarks.classes_of_a_block`); `--no-block` leaves
+that out. Where the product's files of both trees are equal, one run counts for both. Between runs of one tree the
+counts of the block may differ by one or two; all other rows are exact. The table is Markdown.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lab.benchmarks.house_source import (
+    PRODUCT,
+    Definition,
+    SourceTree,
+    assignments,
+    branches,
+    checkout,
+    commit_of,
+    extracted,
+    is_number,
+)
+from lab.benchmarks.program import exit_code, parser_of, say, table, write_json
+from lab.testbed.provenance import provenance
+
+ROOT = Path(__file__).resolve().parents[1]
+LAB = ("lab.testbed", "lab.training", "benchmarks")
+# The core: 48 files at commit 61720ae, by kind. A pattern keeps a place for files that come to it. Some files have been
+# joined to others since; they stay here, so that trees from before that are counted in full.
+CORE = {
+    "edge loop": tuple(
+        f"edge_client/{name}.py" for name in ("generate", "remote", "drafting", "verifier", "commits")
+    ),
+    "job": ("edge_client/round/draft_job.py", "edge_client/draft_work.py"),
+    "link": ("edge_client/link/link.py", "edge_client/reopening.py"),
+    "turns": ("opensled/core/turns.py",),
+    "protocol": ("opensled/core/protocol.py",),
+    "messages": ("opensled/core/messages.py",),
+    "codec": ("opensled/*codec.py",),
+    "service": ("verify_server/front/service.py", "verify_server/access/byte_stream.py"),
+    "session": (
+        "verify_server/session*.py",
+        *(f"verify_server/{name}.py" for name in ("sequence", "pending_draft", "own_draft", "draft_checks")),
+        "verify_server/round/[!_b]*.py",  # quotas and budgets were never counted
+        "verify_server/round/outbox.py",
+    ),
+    "loop": ("verify_server/loop.py", "verify_server/engine_thread.py", "verify_server/round/*.py"),
+    "step": ("verify_server/round/step.py", "verify_server/round/step_item.py"),
+    "kv": ("verify_server/kv/[!_]*.py",),
+    "plan": ("scheduler/plan.py",),
+    "goodput": ("scheduler/goodput/[!_]*.py",),
+}
+VERBS = {
+    "serve": ("verify_server", "ServeConfig"),
+    "edge": ("edge_client", "EdgeConfig"),
+    "chat": ("edge_client", "ChatConfig"),
+}
+WIDE = (  # classes whose fields tell how many features they serve
+    ("verify_server", "Session"),
+    ("scheduler", "SessionView"),
+    ("opensled", "Open"),
+    ("opensled", "Verdict"),
+    VERBS["serve"],
+)
+TURNS = "opensled/core/turns.py"
+CROWDED = ("opensled", "verify_server", "edge_client")
+FOLLOWER = Path(__file__).with_name("classes_of_a_block.py")
+FOLLOWING_S = 600.0
+Count = int | None  # None: what would be counted is not there
+
+# The follower of this tree in any tree: `-c` leaves the folder of the program out of the path of imports.
+RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def static_counts(tree: SourceTree) -> dict[str, Count]:
+    """All that is counted without a run."""
+    counts: dict[str, Count] = {
+        "lines of the product": tree.lines(*PRODUCT),
+        "lines of testbed, training, benchmarks": tree.lines(*LAB),
+        "lines of tests": tree.lines("tests"),
+        "files of the product": len(tree.product),
+    }
+    for package in CROWDED:
+        counts[f"files directly in {package}/"] = len(tree.matching(f"{package}/*.py"))
+    counts["public classes"] = sum(map(_public_classes, map(tree.module, tree.product)))
+    for verb, (package, name) in VERBS.items():
+        counts[f"options of {verb}"] = option_count(tree, tree.public_class(package, name))
+    for package, name in WIDE:
+        counts[f"fields of {name}"] = _field_count(tree.public_class(package, name))
+    counts["lines of turns.py"] = tree.texts[TURNS].count("\n") if TURNS in tree.texts else None
+    counts["numeric constants of the product's modules"] = _constants(tree, *PRODUCT)
+    counts["numeric constants of scheduler"] = _constants(tree, "scheduler")
+    counts["branches of the product"] = sum(map(branches, map(tree.module, tree.product)))
+    core = core_files(tree)
+    counts["core: files"] = sum(map(len, core.values()))
+    counts["core: lines"] = sum(tree.texts[file].count("\n") for files in core.values() for file in files)
+    by_kind = {kind: sum(map(branches, map(tree.module, files))) for kind, files in core.items()}
+    counts["core: branches"] = sum(by_kind.values())
+    counts |= {f"core: branches of {kind}": count for kind, count in by_kind.items()}
+    return counts
+
+
+def core_files(tree: SourceTree) -> dict[str, list[str]]:
+    """The core's files of each kind; a file of two patterns counts once."""
+    return {
+        kind: sorted({file for pattern in patterns for file in tree.matching(pattern)})
+        for kind, patterns in CORE.items()
+    }
+
+
+def option_count(tree: SourceTree, config: Definition | None) -> Count:
+    """Options of a configuration class and of its parents."""
+    return None if config is None else len(_options(tree, config))
+
+
+def _options(tree: SourceTree, config: Definition) -> set[str]:
+    assert isinstance(config.node, ast.ClassDef)
+    names = {
+        name
+        for statement in config.node.body
+        for name, value in assignments(statement)
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "option"
+    }
+    for base in config.node.bases:
+        for parent in tree.named_by(config.file, base):
+            if isinstance(parent.node, ast.ClassDef):
+                names |= _options(tree, parent)
+    return names
+
+
+def _field_count(found: Definition | None) -> Count:
+    """Fields of a dataclass or a named tuple, without those of its parents."""
+    if found is None:
+        return None
+    assert isinstance(found.node, ast.ClassDef)
+    annotated = (node for node in found.node.body if isinstance(node, ast.AnnAssign))
+    return sum(not ast.unparse(node.annotation).startswith("ClassVar") for node in annotated)
+
+
+def _public_classes(module: ast.Module) -> int:
+    return sum(isinstance(node, ast.ClassDef) and not node.name.startswith("_") for node in ast.walk(module))
+
+
+def _constants(tree: SourceTree, *packages: str) -> int:
+    return sum(
+        is_number(value)
+        for file in tree.product
+        if file.split("/")[0] in packages
+        for statement in tree.module(file).body
+        for _, value in assignments(statement)
+    )
+
+
+def block_counts(tree: SourceTree, engine: str = "torch") -> dict[str, Count]:
+    """What a block meets in a run of the tree: the functions it enters, and all that these name."""
+    words = [sys.executable, "-c", RUN, str(FOLLOWER), "--json", "--engine", engine]
+    places = os.environ | {"PYTHONPATH": str(tree.root)}
+    try:
+        run = subprocess.run(
+            words, cwd=tree.root, env=places, capture_output=True, text=True, timeout=FOLLOWING_S
+        )
+    except subprocess.TimeoutExpired:
+        say(f"no block was followed in {tree.root} within {FOLLOWING_S:g} s")
+        return {}
+    if run.returncode:
+        say(f"no block could be followed in {tree.root}: {run.stderr.strip()[-500:]}")
+        return {}
+    return met_counts(tree, json.loads(run.stdout.splitlines()[-1]))
+
+
+def met_counts(tree: SourceTree, met: Mapping[str, Any]) -> dict[str, Count]:
+    """`met`: what the follower printed."""
+    entered = {(file, line) for module, line in met["functions"] if (file := tree.file_of(module))}
+    named = {
+        definition
+        for file, line in entered
+        if (function := tree.function(file, line))
+        for definition in tree.named_by(file, function)
+        if definition.file in tree.product
+    }
+    classes = {f"{package}.{name}" for package in PRODUCT for name in met.get(package, ())}
+    classes |= {
+        f"{_dotted(found.file)}.{found.name}" for found in named if isinstance(found.node, ast.ClassDef)
+    }
+    files = {file for file, _ in entered} | {found.file for found in named}
+    constants = [found for found in named if any(is_number(value) for _, value in assignments(found.node))]
+    return {
+        "a block: blocks followed": met["blocks"],
+        "a block: classes entered": met["classes"],
+        "a block: files entered": met["files"],
+        "a block: classes entered or named": len(classes),
+        "a block: files entered or named": len(files),
+        "a block: numeric constants named": len(constants),
+    }
+
+
+def _dotted(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def rows(after: Mapping[str, Count], before: Mapping[str, Count] | None) -> list[str]:
+    """The lines of the table."""
+    if before is None:
+        return table(("what", "count"), [(what, _shown(count)) for what, count in after.items()])
+    names = {**before, **after}
+    cells = [
+        (what, _shown(before.get(what)), _shown(after.get(what)), change(before.get(what), after.get(what)))
+        for what in names
+    ]
+    return table(("what", "before", "after", "change"), cells)
+
+
+def _shown(count: Count) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
+def change(before: Count, after: Count) -> str:
+    """The difference with its share of what was before."""
+    if before is None or after is None:
+        return "" if before is after else "gone" if after is None else "new"
+    if before == after:
+        return "0"
+    share = f" ({(after - before) / before:+.0%})" if before else ""
+    return f"{after - before:+,}{share}"
+
+
+def came_and_went(after: SourceTree, before: SourceTree) -> dict[str, list[str]]:
+    """Files of the core that one tree has and the other has not."""
+    new, old = ({file for files in core_files(tree).values() for file in files} for tree in (after, before))
+    return {"gone": sorted(old - new), "new": sorted(new - old)}
+
+
+def counted(root: Path, commit: str, block: bool) -> dict[str, Any]:
+    """The counts of the checkout, and of the commit unless it is "", with the files of the core that differ."""
+    after = checkout(root)
+    document: dict[str, Any] = {"after": static_counts(after)}
+    if not commit:
+        document["after"] |= block_counts(after) if block else {}
+        return document
+    with TemporaryDirectory() as folder:
+        before = extracted(root, commit, Path(folder))
+        document |= {"before_commit": commit, "before": static_counts(before)}
+        document["core_files"] = came_and_went(after, before)
+        if block:
+            met = block_counts(after)
+            document["after"] |= met
+            document["before"] |= met if before.product == after.product else block_counts(before)
+    return document
+
+
+def printed(document: Mapping[str, Any]) -> list[str]:
+    """The table, and under it which files of the core went and came."""
+    lines = rows(document["after"], document.get("before"))
+    for verb, files in document.get("core_files", {}).items():
+        lines += ["", f"Files of the core, {verb}: {', '.join(files) or 'none'}"]
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = parser_of("house", __doc__)
+    parser.add_argument("commit", nargs="?", default="", help="count this commit too, as `before`")
+    parser.add_argument("--no-block", action="store_true", help="run nothing: leave out what a block meets")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts to this file as well")
+    arguments = parser.parse_args(argv)
+
+    def count() -> int:
+        commit = commit_of(ROOT, arguments.commit) if arguments.commit else ""
+        origin = provenance(" ".join(["python -m lab.benchmarks.house", arguments.commit]).strip())
+        document = counted(ROOT, commit, not arguments.no_block)
+        if arguments.json:
+            write_json(arguments.json, {**document, "provenance": origin})
+        print("\n".join(printed(document)))
+        return 0
+
+    return exit_code(count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

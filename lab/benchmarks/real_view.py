@@ -1,0 +1,146 @@
+"""real_prompts.json for docs/benchmarks/README.md: ratios of every drafter and kind of text, losers included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lab.benchmarks.program import table
+
+ENOUGH = 1.5  # the project's bar for the best drafter of each kind, over the kinds
+LOST = 1.0
+Found = Mapping[str, Any]
+
+
+def section(document: Found) -> list[str]:
+    """For README.md."""
+    raw = document["raw"]
+    parts = (_runs(document["facts"]["runs"]), _setups(raw.get("setups")), _users(raw.get("users")))
+    return [
+        "## Real prompts on a real pair, by kind of text",
+        "",
+        "Ratios of tokens/s to no drafts: the geometric mean over the prompts of a kind, in brackets a bootstrap "
+        "interval of 95 % over them (none for a single prompt). ▼: below 1. In bold the best drafter of a "
+        "kind, chosen by the same answers. *agree*: share of the positions of the target's own text at which the "
+        "drafter, given that text so far, proposes the token that follows. *tokens a round*: what a "
+        "block and its verdict commit; a block that came too late commits nothing.",
+        "",
+        "![Ratios to no drafts by kind of text](real_prompts.svg)",
+        "",
+        *(line for part in parts for line in part),
+    ]
+
+
+def _runs(runs: Sequence[Found]) -> Iterator[str]:
+    for run in runs:
+        yield f"### Set-up {run['setup']}, {run['sampling']}"
+        yield ""
+        names = list(run["over the kinds"])
+        yield from table(("text", "prompts", "no drafts, tokens/s", *names), list(_rows(run, names)))
+        yield ""
+        yield _verdict(run)
+        yield ""
+        drafting = [name for name in names if name in next(iter(run["tokens per round"].values()))]
+        yield from table(
+            ("tokens a round; agree", *drafting), [_detail(run, kind, drafting) for kind in run["ratios"]]
+        )
+        yield ""
+
+
+def _rows(run: Found, names: Sequence[str]) -> Iterator[list[str]]:
+    for kind, ratios in run["ratios"].items():
+        best = run["best of each kind"].get(kind)
+        cells = [cell(ratios[name], name == best) for name in names]
+        yield [kind, str(run["prompts"][kind]), f"{run['no drafts, tokens/s'][kind]:.1f}", *cells]
+    for key, told in (
+        ("over the kinds", "all kinds"),
+        ("over the kinds, after the first text", "all, after the first text"),
+    ):
+        yield [told, str(sum(run["prompts"].values())), "", *(cell(run[key][name]) for name in names)]
+
+
+def cell(found: Found, is_best: bool = False) -> str:
+    """A ratio with its interval."""
+    mean = f"**{found['mean']:.2f}**" if is_best else f"{found['mean']:.2f}"
+    lost = "▼ " if found["mean"] < LOST else ""
+    return f"{lost}{mean}{_spread(found)}"
+
+
+def _spread(found: Found) -> str:
+    """Nothing where there is no spread: of one prompt."""
+    return f" ({found['low']:.2f} to {found['high']:.2f})" if found["low"] < found["high"] else ""
+
+
+def _verdict(run: Found) -> str:
+    found = run["best of each kind, over the kinds"]
+    others = {name: count for name, count in run["other texts"].items() if count}
+    texts = (
+        "; other texts than without drafts: " + ", ".join(f"{name} {count}" for name, count in others.items())
+        if others
+        else "; all texts are equal"
+    )
+    if not found:
+        return f"No drafter was compared{texts}."
+    bar = "reached" if found["mean"] >= ENOUGH else "MISSED"
+    return (
+        f"The best drafter of each kind, over the kinds: **{found['mean']:.2f}**{_spread(found)}; required "
+        f"{ENOUGH:g}: {bar}. {run['long prompts']} of the prompts are long (some 600 tokens and more){texts}."
+    )
+
+
+def _detail(run: Found, kind: str, names: Sequence[str]) -> list[str]:
+    rounds, agreed = run["tokens per round"][kind], run["agreement"].get(kind, {})
+    return [kind, *(f"{_number(rounds[name], '.2f')}; {_number(agreed.get(name), '.0%')}" for name in names)]
+
+
+def _number(value: float | None, spelling: str) -> str:
+    return "–" if value is None else format(value, spelling)
+
+
+def _setups(found: Found | None) -> Iterator[str]:
+    """What each server, and each draft model alone, does by itself."""
+    if not found:
+        return
+    yield "### What one core does by itself"
+    yield ""
+    yield (
+        f"Milliseconds of a step of {found['target']} over so many rows of one sequence ({found['context']} tokens of "
+        "context), medians in turns; tokens/s of plain decoding follow from one row. *device alone*: a draft model "
+        "writes by itself, no server takes part, and the text is its own. Where that row is faster than a server, "
+        "the ratios show what drafts bring to such a server, not that one is needed for a model of this size."
+    )
+    yield ""
+    rows = [
+        [name, f"{1000 / each['ms']['1']:.1f}", *(f"{ms:.0f}" for ms in each["ms"].values())]
+        for name, each in found["servers"].items()
+    ]
+    count = len(next(iter(found["servers"].values()))["ms"])
+    rows += [
+        [f"device alone: {name}", f"{each['tokens_per_s']:.1f}", *([""] * count)]
+        for name, each in found["alone"].items()
+    ]
+    heads = [f"{rows} rows" for rows in next(iter(found["servers"].values()))["ms"]]
+    yield from table(("set-up", "tokens/s", *heads), rows)
+    yield ""
+
+
+def _users(found: Found | None) -> Iterator[str]:
+    """Several users of one server."""
+    if not found:
+        return
+    yield "### Several users"
+    yield ""
+    yield found["compared"]
+    yield ""
+    rows = [
+        [
+            each["setup"],
+            str(each["users"]),
+            f"{each['no drafts, tokens/s']:.1f}",
+            *(cell(ratio) for ratio in each["ratios"].values()),
+        ]
+        for each in found["rows"]
+    ]
+    names = list(found["rows"][0]["ratios"])
+    yield from table(("set-up", "users", "no drafts, tokens/s of all", *names), rows)
+    yield ""

@@ -1,0 +1,117 @@
+"""What a plan is asked about: its accelerators, their number and precision, and the law's setting of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+from hw_profiles import catalog
+from hw_profiles.step_cost import TargetCost
+from lab.testbed.baselines import SERVER_SD
+from lab.testbed.config import MODEL, PlanConfig
+from lab.testbed.fleet import Fleet, Group, Server
+from lab.testbed.planner import setting as settings
+from lab.testbed.planner.capacity_law import Setting
+from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
+from lab.testbed.planner.token_cost import PlanPrices
+from lab.testbed.planner.tradeoff import TradeOff, trade_off
+from lab.testbed.planner.trip import mean_s
+
+WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
+LEAST_WAIT = Server().draft_wait  # seconds; the server's default
+SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too early cost twice
+BITS = (16.0, 4.0)  # of a weight: as published, and as most people run a model that does not fit
+_SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
+
+
+class Machines(NamedTuple):
+    """So many of an accelerator, each with the whole target."""
+
+    accelerator: str  # id of its profile
+    number: int  # 0 = as many as the users need
+
+
+def machines_of(typed: str) -> Machines:
+    """From `rtx4090` or `2xL40S`; raises NotFound for no profile."""
+    several = _SEVERAL.fullmatch(typed.strip())
+    count, name = (int(several[1]), several[2]) if several else (0, typed)
+    return Machines(catalog.accelerator(name).id, count)
+
+
+def named(config: PlanConfig) -> PlanConfig:
+    """The same with ids of profiles in place of what was typed, the accelerator's left out; raises NotFound."""
+    return replace(
+        config,
+        device=catalog.find("devices", config.device),
+        link=catalog.find("links", config.link),
+        target=catalog.find("targets", config.target),
+    )
+
+
+def bits_of(config: PlanConfig, accelerator: str) -> float:
+    """Bits of each weight: as asked, else the first of BITS with room for a user; the last where none has it."""
+    if config.weight_bits:
+        return config.weight_bits
+    return next(
+        (bits for bits in BITS if cost_at(config, accelerator, bits).sessions_that_fit(config.context)),
+        BITS[-1],
+    )
+
+
+def cost_at(config: PlanConfig, accelerator: str, bits: float) -> TargetCost:
+    """The target on that accelerator with weights of so many bits."""
+    return TargetCost(catalog.accelerator(accelerator), catalog.target(config.target).at(bits))
+
+
+def source_of(config: PlanConfig) -> RecordedDrafts:
+    """The drafts that the plan assumes."""
+    return RecordedDrafts(acceptance=config.acceptance)
+
+
+def work_of(config: PlanConfig) -> settings.Work:
+    """The plan's drafts with recorded questions and answers, those that are simulated as well."""
+    return settings.recorded(traces_of(source_of(config)))
+
+
+def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
+    """One device of the plan at that accelerator."""
+    server = Server(
+        accelerator=accelerator,
+        target=config.target,
+        weight_bits=bits_of(config, accelerator),
+        context=config.context,
+    )
+    return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
+
+
+def beside(config: PlanConfig) -> str:
+    """The baseline with what drafts beside the target."""
+    return SERVER_SD if config.drafter == MODEL else f"{SERVER_SD}-{config.drafter}"
+
+
+def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Setting:
+    """What the law is asked about the plan on that accelerator."""
+    return settings.of_fleet(fleet_of(config, accelerator), work, beside(config))
+
+
+def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
+    """The prices that were given, and the accelerator's where its own was not."""
+    return PlanPrices(usd_hour(config, setting), config.kwh_usd, config.gb_usd, catalog.device(config.device))
+
+
+def usd_hour(config: PlanConfig, setting: Setting) -> float:
+    """Of one accelerator: as given, or its profile's."""
+    given = config.accelerator_usd_hour
+    return setting.cost.accelerator.hour_usd.typical if given is None else given
+
+
+def trade_off_of(config: PlanConfig, setting: Setting) -> TradeOff:
+    """What faster reading costs there."""
+    return trade_off(setting, prices_of(config, setting), config.promised)
+
+
+def draft_wait(setting: Setting, length: int) -> float:
+    """Seconds a server should wait for a device's draft before it decodes by itself."""
+    away = setting.draft_s(length) + mean_s(setting.link)
+    return max(LEAST_WAIT, round(SLACK * away, 2))

@@ -1,0 +1,77 @@
+"""The law's setting of a fleet: its profiles, and what its drafts are worth."""
+
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from hw_profiles import catalog
+from hw_profiles.step_cost import DraftCost
+from lab.testbed.baselines import BASELINES, C_TH, SERVER_SD
+from lab.testbed.fleet import Fleet, Server
+from lab.testbed.planner.acceptance import DraftWorth, geometric, of_traces
+from lab.testbed.planner.capacity_law import Setting
+from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
+from lab.testbed.traces import TraceSet
+from opensled.core.errors import NotFound, UsageError
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked and how well it is drafted: means over a workload."""
+
+    acceptance: DraftWorth
+    guarded: DraftWorth  # with SLED's confidence threshold
+    held: float = 0.0  # KV positions that a request adds to its session, half of its answer included
+    prompt: float = 0.0  # tokens of a prompt that must be computed
+    answer: float = inf  # tokens of an answer
+
+
+def assumed(rate: float) -> Work:
+    """Drafts of which a share of `rate` is accepted at each position; nothing is known of their confidence."""
+    return Work(geometric(rate), geometric(rate))
+
+
+def recorded(traces: TraceSet) -> Work:
+    """A recorded workload with its drafts, its prompts and the lengths of its answers."""
+    prompt = fmean(len(item.prompt_ids) for item in traces.items)
+    answer = fmean(len(item.target_ids) for item in traces.items)
+    return Work(of_traces(traces), of_traces(traces, C_TH), prompt + answer / 2, prompt, answer)
+
+
+def work_of(source: RecordedDrafts) -> Work:
+    """Only what its drafts are worth, for the workload is the user's own; raises UsageError for a pair not recorded."""
+    if source.rate is not None:
+        return assumed(source.rate)
+    traces = traces_of(source)
+    return Work(of_traces(traces), of_traces(traces, C_TH))
+
+
+def of_fleet(fleet: Fleet, work: Work, beside: str = SERVER_SD) -> Setting:
+    """For a fleet whose devices all are of one kind; raises UsageError for one that has no profiles.
+
+    `beside`: the baseline that says what drafts beside the target.
+    """
+    (group,) = fleet.groups
+    if not (fleet.server.accelerator and group.device and group.link):
+        raise UsageError("a plan needs the profiles of an accelerator, a device and a link")
+    speed, link = catalog.device(group.device).draft(group.draft), catalog.link(group.link)
+    return Setting(
+        cost=fleet.server.cost,
+        draft_cost=_draft_cost(BASELINES[beside](fleet).server),
+        speed=speed,
+        link=link,
+        context=round(fleet.server.context + work.held),
+        reserved=fleet.server.context,
+        acceptance=work.acceptance,
+        guarded=work.guarded,
+        prompt=work.prompt,
+        answer=work.answer,
+    )
+
+
+def _draft_cost(server: Server) -> DraftCost | None:
+    """Of the draft beside the target; None for a size that only devices know."""
+    try:
+        return server.draft_cost
+    except NotFound:
+        return None

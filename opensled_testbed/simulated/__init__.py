@@ -1,1 +1,0 @@
-"""The pieces of the simulator (opensled_testbed/simulator.py): clock, links, drafts, devices, servers, users."""
