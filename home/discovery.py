@@ -19,7 +19,6 @@ from opensled.core.errors import NotFound, UsageError
 from opensled.core.printable import visible_line
 from opensled.net.address import host_port, is_local, is_loopback, is_wildcard, joined
 
-MDNS = "mdns"  # in place of an address: the one that is announced
 SERVING = "_opensled._tcp.local."
 PAIRING = "_opensled-pair._tcp.local."
 COMMANDS = {SERVING: "opensled serve --announce", PAIRING: "opensled pair --announce"}

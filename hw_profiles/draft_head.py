@@ -1,4 +1,4 @@
-"""A draft head beside its target, as verify_server/drafting/heads/ builds it: weights, bytes, operations, and their seconds.
+"""A draft head beside its target, as drafting/heads/ builds it: weights, bytes, operations, and their seconds.
 
 All of it is derived from the sizes of the target; no head of such a target was measured. Seconds follow the law by
 which a draft model beside the target costs (`TargetCost`), a roofline over what a pass reads and what it computes.
@@ -112,7 +112,7 @@ def _specformer(head: HeadProfile) -> HeadWeights:
 
 
 def _ctc(head: HeadProfile) -> HeadWeights:
-    """verify_server/drafting/heads/ctc.py: its last d + 1 weights are the blank. There is no bias between neighbours."""
+    """ctc.py: its last d + 1 weights are the blank. There is no bias between neighbours."""
     d = head.target.hidden_size
     keys_values, queries = _attention(head.target)
     draft = 2 * d + (2 * d + 1) * d

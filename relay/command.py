@@ -18,7 +18,7 @@ from relay.opening import Relay
 from relay.uplink import Upstream
 from verify_server.access.security import Tenants, Tls
 from verify_server.admission.session_manager import SessionManager
-from verify_server.engine import ENGINES
+from verify_server.options.registries import ENGINES
 from verify_server.round.loaded_model import LoadedModel
 from verify_server.start.command import (
     Served,

@@ -1,6 +1,6 @@
 """The way up for one sequence: vetted tokens leave as draft blocks, and what the target commits comes back.
 
-The edge loop of a device does the rest (`edge_client.round.generate`): to the server above, a relay is a device whose drafter
+The edge loop of a device does the rest (`round.generate`): to the server above, a relay is a device whose drafter
 is its own target.
 """
 

@@ -8,13 +8,12 @@ EVERYTHING = (
     "edge_client",
     "verify_server",
     "relay",
-    "lab.testbed",
-    "lab.training",
-    "benchmarks",
+    "home",
+    "adapt",
+    "lab",
 )
-WHEEL = EVERYTHING[:-1]  # `benchmarks` stays in the checkout, so only itself and the tests import it
 # package -> the packages it may import, besides itself
-ALLOWED = {
+ALLOWED: dict[str, tuple[str, ...]] = {
     "opensled": (),
     "hw_profiles": ("opensled",),
     "scheduler": ("opensled", "hw_profiles"),
@@ -22,10 +21,32 @@ ALLOWED = {
     "edge_client": ("opensled", "hw_profiles", "scheduler", "http_api"),
     "verify_server": ("opensled", "hw_profiles", "scheduler", "http_api"),
     "relay": ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server"),
-    "lab.testbed": WHEEL,
-    "lab.training": WHEEL,
-    "benchmarks": EVERYTHING,
+    "home": ("opensled", "edge_client", "verify_server"),
+    "adapt": ("opensled", "edge_client", "verify_server"),
+    "lab": EVERYTHING,  # it stays in the checkout
 }
+PLUG_INS = ("home", "adapt")
+# The files that put a program together may import plug-ins; no other file of the product knows one.
+COMPOSING = (
+    "edge_client/device/command.py",
+    "edge_client/link/located.py",
+    "verify_server/start/command.py",
+    "verify_server/cluster/cluster_command.py",
+    "relay/command.py",
+)
+# The rooms of each package, lowest first: a room imports those before it. An arrow that runs the other way is named.
+ROOMS = {
+    "opensled": "core wire process net metrics cli drafting text models",
+    "edge_client": "link lengths drafters round offline device terminal doctor",
+    "verify_server": "text access vision engine engine/torch engine/llamacpp rules kv options round riders "
+    "drafting drafting/heads drafting/exits engine/vllm gpu_check admission front start cluster",
+}
+UPWARD = {
+    "verify_server/start -> verify_server/cluster",  # `opensled serve` becomes a gateway
+    "verify_server/riders -> verify_server/admission",  # the type of what checks inputs
+    "edge_client/device -> edge_client/terminal",  # `opensled generate` prints an answer
+}
+MOST_ROOMS = 20  # of a package
 GRPC_HOMES = (
     "edge_client/link/link.py",
     "edge_client/link/link_errors.py",
@@ -98,7 +119,7 @@ HOMES = {
     "huggingface_hub": ("verify_server/engine/torch/loading.py",),
     "starlette": ("http_api/", "verify_server/front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
-    "httpx": ("lab/testbed/", "benchmarks/"),
+    "httpx": ("lab/testbed/", "lab/benchmarks/"),
     "matplotlib": PLOT_HOMES,
     "rich": ("lab/testbed/demo_view.py", "lab/testbed/load/load_view.py"),
     "prometheus_client": (

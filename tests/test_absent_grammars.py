@@ -18,7 +18,7 @@ from tests.serving import finish, linked, serving
 from tests.system import until
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.engine import ENGINES
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.text.guide import GROWTH, GrammarMemory
 

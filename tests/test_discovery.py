@@ -18,6 +18,7 @@ from home import discovery
 from home.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
 from opensled.cli import paired
 from opensled.core.errors import NotFound, UsageError
+from opensled.net.address import MDNS
 from tests.certificates import AUTHORITY, HERE, STRANGER, written
 
 NEAR = "192.168.1.7"
@@ -143,7 +144,7 @@ def test_a_device_finds_its_own_server_among_liars(announcing, tmp_path, monkeyp
     """Of another authority, of its own one for another name, without TLS: none hears a word, none is in the way."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paired.keep(f"{HERE}:7411", written(tmp_path).read_text(), "secret")
-    config = LinkConfig(**{**paired.values({}), "server": discovery.MDNS})
+    config = LinkConfig(**{**paired.values({}), "server": MDNS})
     stranger, other, true = shows(STRANGER, HERE), shows(AUTHORITY, "other.example"), shows(AUTHORITY, HERE)
 
     async def scenario():

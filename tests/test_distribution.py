@@ -192,5 +192,6 @@ def test_a_device_reads_a_configuration_file(installed, monkeypatch, config_path
 def test_a_server_of_gguf_targets_needs_no_library_of_others():
     """Extra `llamacpp` has none of them."""
     absent = dict.fromkeys(("torch", "transformers", "safetensors", "PIL"))
-    code = f"import sys; sys.modules.update({absent}); import verify_server.start.command, verify_server.round.loaded_model"
+    modules = "verify_server.start.command, verify_server.start.load_target"
+    code = f"import sys; sys.modules.update({absent}); import {modules}"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -18,11 +18,11 @@ from hw_profiles.step_cost import TargetCost
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.training.heads import config as training
 from opensled.core.errors import UsageError
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads import context as head_context
 from verify_server.drafting.heads.base import DraftHead, HeadShape
 from verify_server.drafting.heads.specformer import default_taps
+from verify_server.options.registries import SERVER_DRAFTERS
 
 TINY = TargetShape(
     "tiny", "tiny", "models/tiny", 4e6, 4e6, 5, 2, 64, hidden_size=256, heads=4, inner_size=704

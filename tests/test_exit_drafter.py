@@ -31,7 +31,6 @@ from tests.test_head_drafters import (
     fresh_engine,
     written,
 )
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.exits import exit_attach, exit_file
 from verify_server.drafting.exits.exit_drafter import ExitDrafter
 from verify_server.drafting.exits.exit_file import ExitFile
@@ -42,6 +41,7 @@ from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.torch.selftest import attending_by
 from verify_server.engine.torch.torch_engine import TorchEngine
 from verify_server.engine.torch.torch_scores import TorchScores
+from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter

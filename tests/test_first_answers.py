@@ -13,7 +13,8 @@ from lab.testbed.gguf_reference import GgufReference
 from opensled.core.messages import ChatMessage
 from opensled.models.store import FETCHABLE, fetched_folder
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.loaded_model import ServedModel, load
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start.load_target import load
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name

@@ -21,7 +21,7 @@ from tests.tiny_gguf import add_tokenizer, random_gguf, save
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import gguf_model, torch_engine
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round import loaded_model as served_model
+from verify_server.start import load_target
 from verify_server.text.gguf_ends import ROLES, SPELLINGS, eos_ids
 
 LLAMA = Zoo()
@@ -133,7 +133,7 @@ def test_a_folder_with_several_files(tmp_path: Path) -> None:
 
 def test_the_engine_serves_a_file(tmp_path: Path) -> None:
     write(tmp_path / "small.gguf", LLAMA)
-    served = served_model.load_torch(dataclasses.replace(LOADED, model=str(tmp_path / "small.gguf")))
+    served = load_target.load_torch(dataclasses.replace(LOADED, model=str(tmp_path / "small.gguf")))
     assert served.model_id == "small"
     info = served.engine.info
     assert (info.vocab_size, info.context_length, info.eos_ids) == (VOCABULARY, 256, (0,))
@@ -143,7 +143,7 @@ def test_the_engine_serves_a_file(tmp_path: Path) -> None:
     assert scores.logits.shape == (2, VOCABULARY)
     (tmp_path / "config.json").write_text("{}")  # as repositories of GGUF files have it
     folder = dataclasses.replace(LOADED, model=str(tmp_path))
-    again = served_model.load_torch(folder).engine.forward([Segment(prompt, 0, (3,), 2)])
+    again = load_target.load_torch(folder).engine.forward([Segment(prompt, 0, (3,), 2)])
     assert np.array_equal(again.logits, scores.logits)
 
 
@@ -151,7 +151,7 @@ def test_another_models_tokenizer_beside_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", LLAMA, pieces=("a", "b", "ab", *(f"<{id}>" for id in range(5))))
     (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_JSON)
     with pytest.raises(VocabularyMismatch, match="spells its ids otherwise than the model"):
-        served_model.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
+        load_target.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
 
 
 def test_whether_a_file_is_wide(tmp_path: Path) -> None:
@@ -211,13 +211,13 @@ SAFE = ("config.json", "model.safetensors")
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Which engine `served_model.load` takes for a model, if only some modules are installed."""
+    """Which engine `load_target.load` takes for a model, if only some modules are installed."""
 
     def choose(model: str, *installed: str) -> str:
-        monkeypatch.setattr(served_model, "find_spec", lambda name: name if name in installed else None)
-        monkeypatch.setattr(served_model, "load_torch", lambda config: "torch")
-        monkeypatch.setattr(served_model, "load_llamacpp", lambda config: "llamacpp")
-        return served_model.load(ServeConfig(model=model))
+        monkeypatch.setattr(load_target, "find_spec", lambda name: name if name in installed else None)
+        monkeypatch.setattr(load_target, "load_torch", lambda config: "torch")
+        monkeypatch.setattr(load_target, "load_llamacpp", lambda config: "llamacpp")
+        return load_target.load(ServeConfig(model=model))
 
     return choose
 
@@ -328,7 +328,7 @@ def test_a_load_parses_the_file_once_and_a_changed_file_again(tmp_path: Path, mo
 
     monkeypatch.setattr(gguf_file, "_head", counted)
     path = write(tmp_path / "a.gguf", LLAMA)
-    served_model.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
+    load_target.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
     assert len(parsed) == 1
     write(path, keyed(rope__freq_base=123.0))
     assert read_metadata(path)["llama.rope.freq_base"] == 123.0

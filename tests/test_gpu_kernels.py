@@ -1,4 +1,4 @@
-"""Stages "kernels" and "answers" of lab/benchmarks/gpu in miniature: what is right holds, and a planted bug is named."""
+"""Stages "kernels" and "answers" of benchmarks/gpu in miniature: what is right holds, and a planted bug is named."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.vision_models import picture
 from tests.vision_world import fixtures, question
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.loaded_model import load_llamacpp, load_torch
+from verify_server.start.load_target import load_llamacpp, load_torch
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"
 EXACT, ROUNDED = 1e-4, 0.05  # nats; between a model and its rounded weights

@@ -13,11 +13,11 @@ from edge_client.device.prompt_config import GenerateConfig
 from edge_client.terminal.chat_view import View
 from opensled.cli import main as cli
 from opensled.cli.colour import Palette
+from opensled.cli.top_figures import figures
+from opensled.cli.top_view import frame
 from opensled.core.errors import InvalidRequest
 from opensled.core.printable import visible, visible_line
 from opensled.metrics.scrape import Between
-from opensled.metrics.top_figures import figures
-from opensled.metrics.top_view import frame
 from opensled.process import logs
 from tests.fake_backend import FakeBackend, call, chat
 from tests.test_top import AFTER, BEFORE, GATEWAY

@@ -29,8 +29,8 @@ from tests.system import ask, running, until
 from tests.test_kept_store import WORDS, text
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits, SessionManager
-from verify_server.engine import ENGINES
 from verify_server.front.server_metrics import metrics
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.rules.base import AcceptanceResult
 from verify_server.start.command import _tenants

@@ -14,7 +14,9 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from tests.layers import ALLOWED, EVERYTHING, HOMES
+import pytest
+
+from tests.layers import ALLOWED, COMPOSING, EVERYTHING, HOMES, MOST_ROOMS, PLUG_INS, ROOMS, UPWARD
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "opensled/v1/"
@@ -91,7 +93,57 @@ def test_packages_import_only_what_lies_below_them() -> None:
     files = _sources(*EVERYTHING)
     packages = {file: file.split("/")[0] for file in files}
     allowed = {file: (top, *ALLOWED[top]) for file, top in packages.items()}
+    allowed |= {file: (*allowed[file], *PLUG_INS) for file in COMPOSING}
     assert list(_forbidden(files, allowed)) == []
+
+
+def test_plug_ins_are_known_only_where_programs_are_put_together() -> None:
+    knowing = {
+        file
+        for file in _sources(*(name for name in EVERYTHING if name not in (*PLUG_INS, "lab")))
+        if any(_within(name, PLUG_INS) for name, _ in _imports(file))
+    }
+    assert knowing == set(COMPOSING)
+
+
+def _room(file: str) -> str:
+    """The folder of a file."""
+    return file.rpartition("/")[0]
+
+
+@cache
+def _rooms(package: str) -> tuple[str, ...]:
+    return tuple(f"{package}/{room}" for room in ROOMS[package].split())
+
+
+def _arrows(package: str) -> set[tuple[str, str]]:
+    """(room, a room that a file of it imports), wherever in the file."""
+    files = {_module(file): file for file in _sources(package)}
+    found = set()
+    for file in files.values():
+        for name, _ in _imports(file):
+            there = files.get(name) or files.get(name.rpartition(".")[0])
+            if there and _room(there) != _room(file):
+                found.add((_room(file), _room(there)))
+    return {(here, there) for here, there in found if package not in (here, there)}
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_file_lies_in_a_room(package: str) -> None:
+    rooms = {_room(file) for file in _sources(package)} - {package}
+    assert rooms == set(_rooms(package)) and len(rooms) <= MOST_ROOMS
+    entry = {f"{package}/__init__.py", "opensled/__main__.py"}  # `python -m opensled`
+    assert {file for file in _sources(package) if _room(file) == package} <= entry
+
+
+def test_rooms_import_only_what_lies_below_them() -> None:
+    upward = {
+        f"{here} -> {there}"
+        for package in ROOMS
+        for here, there in _arrows(package)
+        if _rooms(package).index(here) < _rooms(package).index(there)
+    }
+    assert upward == UPWARD
 
 
 def test_heavy_libraries_stay_at_home() -> None:

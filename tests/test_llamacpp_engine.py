@@ -16,7 +16,6 @@ from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
 from opensled.models.store import model_file
 from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
-from verify_server.engine import ENGINES
 from verify_server.engine.base import Segment
 from verify_server.engine.llamacpp import llama_engine as llamacpp
 from verify_server.engine.llamacpp import llama_probe
@@ -24,6 +23,7 @@ from verify_server.engine.llamacpp.llama_batch import LlamaPiece
 from verify_server.engine.llamacpp.llama_cache import BATCH, LlamaCache
 from verify_server.engine.llamacpp.llama_engine import LlamaCppEngine
 from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.block_target import BlockTarget
 

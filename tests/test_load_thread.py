@@ -13,7 +13,7 @@ from opensled.process.load_thread import in_thread_that_ends
 LOADS_TWICE = """
 import os, sys, time
 from verify_server.options.serve_config import ServeConfig
-from verify_server.engine import ENGINES
+from verify_server.options.registries import ENGINES
 
 def loaded(threads):
     engine, model = sys.argv[1:]

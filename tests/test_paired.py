@@ -23,6 +23,7 @@ from opensled.cli import config, config_command, paired
 from opensled.cli.main import main, parse_flags
 from opensled.core.errors import UsageError
 from opensled.core.registry import remedy
+from opensled.net.address import MDNS
 from tests.certificates import AUTHORITY, written
 from verify_server.options.serve_config import ServeConfig
 
@@ -88,7 +89,7 @@ def test_another_server_gets_neither_token_nor_authority(kept, other, monkeypatc
     assert values() == {"server": other}
 
 
-@pytest.mark.parametrize("same", [SERVER, "HUB.local:7411", discovery.MDNS])
+@pytest.mark.parametrize("same", [SERVER, "HUB.local:7411", MDNS])
 def test_the_paired_server_by_its_name_or_by_discovery_does(kept, same):
     assert values(server=same) == values() | {"server": same}
 

@@ -22,7 +22,7 @@ from opensled.core.messages import Open, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.models.store import heldout_path, model_path
 from tests.system import CALM, ask, running
-from verify_server.engine import ENGINES
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 
 PLAIN = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}

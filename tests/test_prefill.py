@@ -29,8 +29,8 @@ from tests.test_offline_api import AwayBackend, ask, parts
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.loaded_model import load_llamacpp, load_torch
 from verify_server.round.step import run_step
+from verify_server.start.load_target import load_llamacpp, load_torch
 
 PROMPT = tuple(range(3, 13))  # ten tokens, two whole blocks of four
 FEW = SamplingParams(temperature=0, max_tokens=6)

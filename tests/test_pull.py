@@ -16,7 +16,7 @@ from opensled.core.errors import NotFound, Unreachable
 from opensled.models import draft_pull, package_index, pull, store
 from opensled.models.store import Fetchable
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.loaded_model import load
+from verify_server.start.load_target import load
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 40
 MEMBER = "some_weights/small.Q4_1.gguf"

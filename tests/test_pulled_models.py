@@ -18,7 +18,7 @@ from opensled.models.model_pairs import PAIRS
 from tests.hub_server import FETCHED, FOLDER, NAME, HubServer, folder, prepared, pull
 from tests.tiny_drafts import tiny_info
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.loaded_model import load_llamacpp
+from verify_server.start.load_target import load_llamacpp
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
 

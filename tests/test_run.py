@@ -16,9 +16,9 @@ from edge_client.terminal.chat import Runner
 from edge_client.terminal.run_config import RunConfig
 from lab.training.export_gguf import write_gguf
 from opensled.cli import main as cli
+from opensled.cli.child_server import ChildServer
 from opensled.core.errors import ModelError
 from opensled.models import store
-from opensled.process.child_server import ChildServer
 from tests.ended import require_end
 from tests.terminal import Screen
 

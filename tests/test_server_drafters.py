@@ -23,12 +23,11 @@ from tests.fakes import (
     next_token,
 )
 from tests.system import CALM, ask, running, until
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.choice import drafting_of
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
-from verify_server.engine import ENGINES
+from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel

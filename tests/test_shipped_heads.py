@@ -18,11 +18,12 @@ from opensled.core.messages import ChatMessage, SamplingParams
 from opensled.models.store import bundled_folder, heldout_path, model_path
 from scheduler.fcfs import Fcfs
 from tests.system import ask, running
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.heads import head_file
 from verify_server.drafting.heads.head_file import ABOUT, WEIGHTS
+from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round.loaded_model import ServedModel, load
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start.load_target import load
 
 MEGABYTE = 1e6
 HEADS = sorted(path.parent for path in (bundled_folder() / "_heads").glob("*/" + ABOUT))

@@ -22,8 +22,8 @@ from tests.system import ask, running
 from tests.test_stateful_protocol import DRAFT_WAIT, Protocol
 from tests.test_stateful_session import Sessions
 from tests.views import viewed
-from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 
 BUDGET = 20

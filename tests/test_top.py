@@ -11,13 +11,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from lab.testbed.processes import Process
+from opensled.cli.top import TopConfig, addresses, top
+from opensled.cli.top_figures import figures
+from opensled.cli.top_view import bar, frame, sparkline
 from opensled.core.errors import OpenSledError, Unreachable, UsageError
 from opensled.metrics.exposition import MetricsPort
 from opensled.metrics.registry import Metric
 from opensled.metrics.scrape import Between, Sample, scrape
-from opensled.metrics.top import TopConfig, addresses, top
-from opensled.metrics.top_figures import figures
-from opensled.metrics.top_view import bar, frame, sparkline
 from tests.serving import finish, linked, serving
 from tests.terminal import Screen
 from verify_server.front.server_metrics import metrics as server_metrics

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from lab.testbed.processes import Process, free_port
-from opensled.process.child_server import clean_environment
+from opensled.cli.child_server import clean_environment
 
 ROOT = Path(__file__).parents[1]
 EARLIER = "e46696ee5fee0087db6769b408804423827f451b"  # the one before --drain

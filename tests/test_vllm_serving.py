@@ -14,13 +14,14 @@ from tests.fakes import FakeEngine, FakeText
 from tests.test_target_contract import over_vllm
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.input_processor import InputProcessor
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.engine.vllm import served
 from verify_server.engine.vllm.proposals import VllmProposals
+from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask
-from verify_server.round.loaded_model import ServedModel, load_llamacpp, load_torch
+from verify_server.round.loaded_model import ServedModel
 from verify_server.start.command import session_limits
+from verify_server.start.load_target import load_llamacpp, load_torch
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from verify_server.engine.llamacpp import agreement, widened
 from verify_server.engine.llamacpp.agreement import Agreement
 from verify_server.engine.torch.gguf_model import _values
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round import loaded_model as served_model
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start import load_target
 
 F16, Q8_0 = 1, 8  # ggml's numbers
 
@@ -146,8 +147,8 @@ def test_a_file_that_llama_cpp_cannot_read_leaves_nothing(source: Path, cache: P
 # What a server makes of it
 
 
-def serve(source: Path, dtype: str) -> served_model.ServedModel:
-    return served_model.load_llamacpp(
+def serve(source: Path, dtype: str) -> ServedModel:
+    return load_target.load_llamacpp(
         ServeConfig(model=str(source), dtype=dtype, threads=1, kv_tokens=256, context=128)
     )
 
@@ -201,6 +202,6 @@ def test_other_weights_disagree(source: Path) -> None:
 @pytest.mark.parametrize("engine", ["llamacpp", "torch"])
 def test_a_precision_of_the_other_engine(engine: str, source: Path) -> None:
     dtype = {"llamacpp": "bfloat16", "torch": "stored"}[engine]
-    load = {"llamacpp": served_model.load_llamacpp, "torch": served_model.load_torch}[engine]
+    load = {"llamacpp": load_target.load_llamacpp, "torch": load_target.load_torch}[engine]
     with pytest.raises(UsageError, match=f"--dtype {dtype}"):
         load(ServeConfig(model=str(source), dtype=dtype))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import opensled
 from lab.testbed.processes import Process
-from opensled.process.child_server import READY
+from opensled.cli.child_server import READY
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {

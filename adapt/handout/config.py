@@ -1,4 +1,4 @@
-"""Options of `opensled serve` that hand out drafts, and of `opensled drafts`."""
+"""Options of `opensled drafts`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,6 @@ STORE_HELP = "folder of the drafts that serve --drafts hands out"
 KEY_HELP = (
     "private key that signs drafts (PEM), file mode 600, see opensled drafts keygen; no server needs it"
 )
-
-
-@dataclass(frozen=True)
-class HandOutConfig:
-    """What a server hands out."""
-
-    drafts: str = option(
-        "",
-        "hand out the drafts in this folder, to devices of the tenant that each was published for (opensled drafts "
-        "publish); default: none",
-        metavar="FOLDER",
-        group="drafts that are handed out",
-    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from adapt.handout.config import HandOutConfig
 from adapt.handout.draft_store import DraftStore, Published
 from opensled.core.errors import InvalidRequest, NotFound, OpenSledError, Overloaded
 from opensled.wire import codec, draft_codec
@@ -22,26 +21,24 @@ from verify_server.access.byte_stream import ByteStream
 from verify_server.access.client_limits import Rate
 from verify_server.access.clients import Client
 from verify_server.access.token_bucket import TokenBucket
+from verify_server.front.hand_out import HandOut, NoHandOut
 from verify_server.front.session_stream import failure_of
+from verify_server.options.adapt_config import AdaptConfig
 
 MOST_TRANSFERS = 64  # at the same time, of all clients; chosen: 4 MiB of memory
 MOST_OF_CLIENT = 4  # of a tenant, a connection, an address
 SECONDS = 600.0  # of one call: a device that reads a little at a time comes back, and others get the place
 RETRY_S = 2.0  # after which one that found no place is told to come back
-SILENT_S = 30.0  # for which a device may read nothing
 RATE = 4e6  # bytes/s of all transfers together, so that answers keep their link; chosen
 
 Found = TypeVar("Found")
 
 
-class DraftHandOut:
+class DraftHandOut(HandOut):
     """What one server hands out."""
 
-    def __init__(
-        self, store: DraftStore | None, rate: float, met: Counter[str], clock: Callable[[], float]
-    ) -> None:
-        """`store`: None = nothing is handed out; `rate`: bytes/s of all transfers; `met`: how often a limit was met;
-        `clock`: in seconds."""
+    def __init__(self, store: DraftStore, rate: float, met: Counter[str], clock: Callable[[], float]) -> None:
+        """`rate`: bytes/s of all transfers; `met`: how often a limit was met; `clock`: in seconds."""
         self._store, self._met, self._clock = store, met, clock
         self._bucket = TokenBucket(Rate(rate, max(rate / 4, draft_codec.PART_BYTES)), clock())
         self._transfers: Counter[str] = Counter()  # by name of a client; "" = all
@@ -75,10 +72,6 @@ class DraftHandOut:
 
     def _newest(self, tenant: str) -> Published:
         """Raises NotFound."""
-        if self._store is None:
-            raise NotFound(
-                "this server hands out no drafts; its operator starts it with serve --drafts", "draft"
-            )
         found = self._store.newest(tenant)
         if found is None:
             raise NotFound(
@@ -89,7 +82,6 @@ class DraftHandOut:
 
     async def _send(self, stream: ByteStream, found: Published, sha256: str, offset: int) -> None:
         """The bytes of a file from `offset` to its end; a tenant gets files of its own newest manifest alone."""
-        assert self._store is not None
         named = self._store.file(found.draft, sha256)
         if named is None:
             raise NotFound(
@@ -146,12 +138,13 @@ def _part(path: Path, offset: int, length: int) -> bytes:
     return part
 
 
-def hand_out_of(config: HandOutConfig, met: Counter[str], clock: Callable[[], float]) -> DraftHandOut:
+def hand_out_of(config: AdaptConfig, met: Counter[str], clock: Callable[[], float]) -> HandOut:
     """As configured; see `DraftHandOut`. Raises UsageError for a folder that cannot be used."""
-    return DraftHandOut(store_of(config), RATE, met, clock)
+    store = store_of(config)
+    return DraftHandOut(store, RATE, met, clock) if store else NoHandOut()
 
 
-def store_of(config: HandOutConfig) -> DraftStore | None:
+def store_of(config: AdaptConfig) -> DraftStore | None:
     """The folder of --drafts; raises UsageError for one that cannot be used."""
     if not config.drafts:
         return None

@@ -11,6 +11,8 @@ from functools import partial
 
 from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import KeptText
+from adapt.kept.text_trace import TextTrace
+from verify_server.riders.opening import Opening
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,10 @@ class TextKeeper:
         self._news = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="kept text", daemon=True)
         self._thread.start()
+
+    def rider(self, opening: Opening) -> TextTrace | None:
+        """See `Keeper`."""
+        return TextTrace.of(opening, self.offer)
 
     def offer(self, text: KeptText) -> None:
         """Hand over a text; never waits for the disk."""

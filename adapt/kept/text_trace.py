@@ -38,12 +38,12 @@ class TextTrace(Rider):
         self._ended = False
 
     @classmethod
-    async def of(cls, opening: Opening) -> TextTrace | None:
-        """See `RIDERS`; a guided text, or one about pictures, says nothing of what the target would write freely."""
+    def of(cls, opening: Opening, hand_on: Callable[[KeptText], None]) -> TextTrace | None:
+        """None for a guided text, or one about pictures: it says nothing of what the target would write freely."""
         message = opening.message
-        if opening.keeper is None or message.images or (message.guide and message.guide.masks):
+        if message.images or (message.guide and message.guide.masks):
             return None
-        return cls(opening.tenant, time.time(), len(opening.tokens), opening.keeper.offer)
+        return cls(opening.tenant, time.time(), len(opening.tokens), hand_on)
 
     def reads(self, start: int, stop: int, decides: bool) -> tuple[Reading, ...]:
         """In the places of the tokens that are decided."""

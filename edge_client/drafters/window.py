@@ -11,7 +11,7 @@ from hw_profiles.fading import FadingRatio
 from opensled.core.protocol import common_prefix
 
 HEAD = 0.25  # share of a window that is taken from the beginning of the text
-# Chosen with lab/benchmarks/real_prompts.py: seconds of reading for which drafts may be late, and tokens that they need.
+# Chosen with real_prompts.py: seconds of reading for which drafts may be late, and tokens that they need.
 READING_S, LEAST = 1.5, 256
 HALF_LIFE = 512.0  # tokens read, after which half of what was measured is forgotten
 ENOUGH = 16  # tokens read from which on the speed is known

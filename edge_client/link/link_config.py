@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from home.discovery import MDNS
 from opensled.cli.config import option
-from opensled.net.address import host_port
+from opensled.net.address import MDNS, host_port
 
 
 def server_place(server: str) -> None:

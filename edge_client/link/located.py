@@ -12,7 +12,7 @@ from home import discovery
 from opensled.cli import paired
 from opensled.core.errors import UsageError
 from opensled.core.files import read_authorities, read_identity
-from opensled.net.address import host_port
+from opensled.net.address import MDNS, host_port
 from opensled.process.logs import tell
 
 Configured = TypeVar("Configured", bound=LinkConfig)
@@ -25,7 +25,7 @@ def located(config: Configured) -> Configured:
     was paired with, or --tls-name; announcements of others do not count. Raises UsageError without TLS: then anybody
     could be that server.
     """
-    if config.server != discovery.MDNS:
+    if config.server != MDNS:
         return config
     if not (config.tls or config.tls_ca or config.tls_cert):
         raise UsageError(

@@ -12,6 +12,7 @@ from edge_client.device.known_drafts import LOOKUP, draft_of
 from edge_client.device.prompt_config import ChatConfig
 from edge_client.terminal.run_config import RunConfig
 from hw_profiles.detect import usable_cores
+from opensled.cli.child_server import ChildServer
 from opensled.core.errors import NotFound
 from opensled.models.model_pairs import PAIRS
 from opensled.models.pull import ready
@@ -24,7 +25,6 @@ from opensled.models.store import (
     missing,
     model_files,
 )
-from opensled.process.child_server import ChildServer
 from opensled.process.logs import tell
 
 QUIET = ("--log-level", "error")

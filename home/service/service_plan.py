@@ -16,9 +16,9 @@ from home.service.pairing_files import folders, with_pairing
 from home.service.service_flags import Given, model_names, value_of
 from home.service.unit_files import read_ours
 from home.service.unit_text import Facts, drop_ins, facts_of, hindrances, program, unit
+from opensled.cli.child_server import clean_environment
 from opensled.core.errors import NotFound
 from opensled.net.address import web_address
-from opensled.process.child_server import clean_environment
 
 SYSTEM_CACHE = Path("/var/cache")  # CacheDirectory= of a service lies there
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from home.discovery import MDNS
 from home.service.service_flags import Given
 from opensled.core.errors import UsageError
+from opensled.net.address import MDNS
 
 UNITS = Path(__file__).parent / "units"
 HIDDEN = (

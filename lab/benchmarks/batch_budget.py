@@ -48,7 +48,7 @@ from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.provenance import provenance
 from lab.testbed.recordings import DEFAULT_PAIR, PAIRS
 from lab.testbed.traces import TraceSet
-from verify_server.engine import ENGINES
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)

@@ -7,7 +7,7 @@ from a text that repeats itself. The server measures nothing, and the clock of i
 time, and the server waits for them, on a busy machine, too. A profile hook records from the moment the device hands on
 the text of one accepted draft until it hands on the text of the next one. A class counts when Python enters a function
 of the product whose first argument is an instance of the class, or the class itself. Blocks differ (a verdict comes
-earlier or later), so the program follows several and shows what at least half of them met. `lab.benchmarks.house` runs this
+earlier or later), so the program follows several and shows what at least half of them met. `house` runs this
 file in other trees too, so it imports nothing of `benchmarks`, and of the product as little as it can; it counts the
 constants, and what the functions name.
 """
@@ -36,7 +36,7 @@ from opensled.core.answer import Task
 from opensled.core.errors import Unreachable
 from opensled.core.messages import SamplingParams
 from verify_server.engine.base import TargetEngine
-from verify_server.round import loaded_model as served_model
+from verify_server.round import loaded_model
 from verify_server.start import command
 
 PRODUCT = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "relay", "hw_profiles")
@@ -153,7 +153,7 @@ def follow(engine: str) -> list[ClassRecorder]:
     """Blocks of a server with this engine. Raises SystemExit when the device drafted fewer than BLOCKS."""
     follower = Follower(f"127.0.0.1:{free_port()}")
     command.time = SimpleNamespace(monotonic=lambda: 0.0)  # type: ignore[assignment]
-    served_model.measured = _unmeasured  # type: ignore[assignment]
+    loaded_model.measured = _unmeasured  # type: ignore[assignment]
     # Python before 3.12 sets no hook in a thread that runs already. The main thread gets its hook by a signal, after
     # it has loaded the target: with the hook that takes a minute.
     threading.setprofile(follower.hook)

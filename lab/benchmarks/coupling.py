@@ -5,7 +5,7 @@
 
 The target is SmolLM2 in float32; the drafts are its 4-bit file (Q4_1), and that file made worse (Q4_0). All are
 read at the same positions of texts that the 4-bit model wrote at temperature 0.8, as answers to the prompts of
-`lab/benchmarks/real_prompts.json`. Under `ratio` a token of the draft stands with probability sum(min(target, draft)), the
+`real_prompts.json`. Under `ratio` a token of the draft stands with probability sum(min(target, draft)), the
 draft cut to the candidates that a device draws from (Leviathan et al. 2023, arXiv 2211.17192, section 3.4). Over the
 whole vocabulary that is 1 - TV, which no rule exceeds. Under `match` it stands if both argmaxes over the shared noise
 agree, counted over many noise keys.

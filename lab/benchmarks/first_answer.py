@@ -40,7 +40,8 @@ from opensled.models.store import model_file
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 from verify_server.engine.torch import loading
 from verify_server.options.serve_config import ServeConfig
-from verify_server.round import loaded_model as served_model
+from verify_server.round.loaded_model import ServedModel
+from verify_server.start import load_target
 
 MODEL = "smollm2"
 TOKENS = 24  # of an answer, at most
@@ -140,9 +141,9 @@ class Form:
 
 
 def _serve(ends: Connection, config: ServeConfig) -> None:
-    load: Callable[[ServeConfig], served_model.ServedModel] = {
-        "llamacpp": served_model.load_llamacpp,
-        "torch": served_model.load_torch,
+    load: Callable[[ServeConfig], ServedModel] = {
+        "llamacpp": load_target.load_llamacpp,
+        "torch": load_target.load_torch,
     }[config.engine]
     engine = load(config).engine
     info = engine.info

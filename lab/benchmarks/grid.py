@@ -1,6 +1,7 @@
 """The simulated grid: capacity and throughput of every baseline over regimes, links, devices and paces.
 
-    python -m lab.benchmarks.grid [--pair NAME] [--acceptance A] [--short] [--quick] [--out FOLDER] [--resume] [--jobs N]
+    python -m lab.benchmarks.grid [--pair NAME] [--acceptance A] [--short] [--quick] [--out FOLDER] [--resume]
+        [--jobs N]
     python -m lab.benchmarks.grid --only opensled --merge [--spot-check N]
     python -m lab.benchmarks.grid --only pipesd,opensled-device,opensled-server --merge
 

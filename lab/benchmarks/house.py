@@ -3,7 +3,7 @@
     python -m lab.benchmarks.house [COMMIT] [--no-block] [--json FILE]
 
 It counts the working tree, and beside it the tree of COMMIT, which need not be installed: both are read as text and
-syntax. Only what a block meets is measured by a run of each tree (`lab.benchmarks.classes_of_a_block`); `--no-block` leaves
+syntax. Only what a block meets is measured by a run of each tree (`classes_of_a_block`); `--no-block` leaves
 that out. Where the product's files of both trees are equal, one run counts for both. Between runs of one tree the
 counts of the block may differ by one or two; all other rows are exact. The table is Markdown.
 """
@@ -34,7 +34,7 @@ from lab.benchmarks.house_source import (
 from lab.benchmarks.program import exit_code, parser_of, say, table, write_json
 from lab.testbed.provenance import provenance
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LAB = ("lab.testbed", "lab.training", "benchmarks")
 # The core: 48 files at commit 61720ae, by kind. A pattern keeps a place for files that come to it. Some files have been
 # joined to others since; they stay here, so that trees from before that are counted in full.

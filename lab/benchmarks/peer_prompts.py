@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab.testbed.prompts import Chat
 
-DOCUMENTS = Path(__file__).parent.parent / "docs"
+DOCUMENTS = Path(__file__).parents[2] / "docs"
 SHORT, LONG = "40 tokens", "800 tokens"
 RULES = "You are a helpful assistant. Be brief."
 QUESTION = "What does this mean?"

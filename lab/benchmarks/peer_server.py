@@ -1,4 +1,4 @@
-"""llama.cpp's own whole server, from the wheel `xllamacpp`, as a process: `python -m lab.benchmarks.peer_server --help`."""
+"""llama.cpp's whole server, from the wheel `xllamacpp`, as a process: `python -m lab.benchmarks.peer_server --help`."""
 
 import argparse
 import subprocess

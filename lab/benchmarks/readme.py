@@ -76,7 +76,7 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
         "61720ae",
     ),
     (
-        "The trainer of early exits for text targets (`train-exit`, `lab.benchmarks.server_drafts --figure exit_drafts`)",
+        "The trainer of early exits for text targets (`train-exit`, `server_drafts --figure exit_drafts`)",
         "real, SmolLM2, one user, tokens/s over no drafts: exits behind 8, 10, 12 and 15 of 30 layers 0.98, 1.02, 1.03 "
         "and 1.01; `specformer` 1.28, `model` 1.57",
         "61720ae",

@@ -28,9 +28,9 @@ from lab.testbed.provenance import SEED, provenance
 from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
-from verify_server.engine import ENGINES
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 
 COMMAND = "python -m lab.benchmarks.real_setups"

@@ -56,7 +56,7 @@ DRAFTERS = {
     "heads": "none,specformer,ctc,lookup,cacheback,model",
     "server_default": "none,auto",
 }
-VLLM_PYTHON = Path(__file__).resolve().parents[1] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
+VLLM_PYTHON = Path(__file__).resolve().parents[2] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
 QUICK_DRAFTERS = "none,lookup"
 
 

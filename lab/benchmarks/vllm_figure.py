@@ -1,4 +1,4 @@
-"""The figure of `lab.benchmarks.vllm_engine`: who takes part, what a turn came to, ratios and intervals over the turns."""
+"""The figure of `vllm_engine`: who takes part, what a turn came to, ratios and intervals over the turns."""
 
 from __future__ import annotations
 

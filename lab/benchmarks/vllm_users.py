@@ -1,4 +1,4 @@
-"""The users of `lab.benchmarks.vllm_engine`: they read vLLM's API, or are this product's devices, with drafts or none."""
+"""The users of `vllm_engine`: they read vLLM's API, or are this product's devices, with drafts or none."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import llama_cpp
 def plain_llama(path: Path | str, **options: Any) -> llama_cpp.Llama:
     """A model of a GGUF file that keeps the logits of every token.
 
-    Its weights are not rearranged, which ends the process on some processors (opensled/models/llama.py); the class has no
+    Its weights are not rearranged, which ends the process on some processors (llama.py); the class has no
     argument for it.
     """
     with patch.object(llama_cpp.llama_cpp, "llama_model_default_params", _as_stored):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from lab.testbed.process_guard import guard
+from opensled.cli.child_server import clean_environment
 from opensled.core.errors import OpenSledError
-from opensled.process.child_server import clean_environment
 from opensled.process.exit_watch import ExitWatch
 from opensled.process.logs import ready_address
 

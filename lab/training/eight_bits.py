@@ -1,4 +1,4 @@
-"""The weights of a model as whole numbers of 8 bits: half the room of float16 (opensled/models/shipped_safetensors.py)."""
+"""The weights of a model as whole numbers of 8 bits: half the room of float16 (shipped_safetensors.py)."""
 
 from collections.abc import Iterator
 from pathlib import Path

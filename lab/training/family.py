@@ -7,7 +7,7 @@ from transformers import LlamaConfig
 
 from .train_tokenizer import CONTEXT, SPECIAL_TOKENS, VOCAB_SIZE
 
-MODELS_DIR = Path(__file__).resolve().parents[1] / "models"
+MODELS_DIR = Path(__file__).resolve().parents[2] / "models"
 END_ID = 0
 TOKENIZER_SEED = 1
 CORPUS_SEED = 2

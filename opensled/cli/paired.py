@@ -53,7 +53,7 @@ def keep(server: str, authority: str, token: str, signer: str = "", name: str = 
 def signer_of(server: str) -> str:
     """Who signs drafts for this device, as the paired server said through the channel of the code; "" = it did not, or
     `server` (HOST:PORT, or mdns for this one) is another one."""
-    from home.discovery import MDNS
+    from opensled.net.address import MDNS
 
     folder, own = paired_folder(), paired_server()
     if folder is None or not own or server.lower() not in (own.lower(), MDNS):
@@ -77,7 +77,7 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
     Whoever names another server gets none of it: the token and the authority belong to the paired one. Raises
     UsageError for a damaged file, if it matters.
     """
-    from home.discovery import MDNS
+    from opensled.net.address import MDNS
 
     folder, server = paired_folder(), ""
     try:

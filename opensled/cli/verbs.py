@@ -114,8 +114,8 @@ VERBS = {
     "top": Verb(
         "watch servers live: sessions, tokens, steps, KV memory",
         "opensled top --metrics 127.0.0.1:9410",
-        "opensled.metrics.top:TopConfig",
-        "opensled.metrics.top:top",
+        "opensled.cli.top:TopConfig",
+        "opensled.cli.top:top",
     ),
     "selftest": Verb(
         "test a target on a GPU: right answers, times",

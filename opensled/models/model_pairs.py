@@ -1,6 +1,6 @@
 """Pairs of a target and a draft model with one vocabulary, under a short name. None of them was run here.
 
-The names are those of the repositories on Hugging Face. Digests are recorded at the first download (opensled/models/hub.py).
+The names are those of the repositories on Hugging Face. Digests are recorded at the first download (hub.py).
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The GGUF form of a model that is shipped as safetensors (opensled/models/shipped.py): the same numbers in another order.
+"""The GGUF form of a model that is shipped as safetensors (shipped.py): the same numbers in another order.
 
 Its head has the keys, the tokenizer and the list of tensors; each tensor is computed from what safetensors hold.
 """

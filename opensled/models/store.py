@@ -10,7 +10,7 @@ from opensled.models import hub_names
 from opensled.models.hub_names import HubName, chosen, gguf_models
 from opensled.models.model_pairs import PAIRS
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 # The wheel carries the files of the checkout's `models/` inside the package.
 _FOLDERS = (_PACKAGE / "_models", _PACKAGE.parent / "models")
 

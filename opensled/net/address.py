@@ -6,6 +6,8 @@ import socket
 
 from opensled.core.errors import UsageError
 
+MDNS = "mdns"  # in place of an address: the server that is announced on this network
+
 
 def host_port(address: str) -> tuple[str, int]:
     """("host", port) of "host:port" or "[IPv6]:port"; port 0 = any free one."""

@@ -1,7 +1,7 @@
 """Logging of every verb: warnings as plain lines by default, or one JSON object per line.
 
 With JSON, what libraries, native code and child processes write to standard error by themselves becomes an object, too
-(opensled/process/foreign_lines.py), and so do the lines on standard output that tell of this process, such as its address.
+(foreign_lines.py), and so do the lines on standard output that tell of this process, such as its address.
 
 Logs never carry prompts, answers or bearer tokens: none of our messages contains one. Libraries log from warnings on
 only, at every level, because we cannot promise the same for them. Above level debug an exception of a library shows

@@ -39,7 +39,7 @@ class TenantPool:
 
         `spent` is told the seconds of processor time that the thread needed, also for work that fails.
 
-        If the caller is cancelled, `opensled.process.fork_server.STOP` is set for the work. Its thread counts as taken until
+        If the caller is cancelled, `fork_server.STOP` is set for the work. Its thread counts as taken until
         the work has ended.
         """
         stop, context = Stop(), contextvars.copy_context()

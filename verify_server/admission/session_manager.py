@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from adapt.kept.keeper import TextKeeper
 from opensled.core.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.core.messages import Limits, Open, Opened, is_chat
 from opensled.core.noise import KEY_BYTES, noise_key
@@ -24,7 +23,7 @@ from verify_server.access.tenant_pool import Spent
 from verify_server.admission.admission_controller import AdmissionController
 from verify_server.admission.input_processor import InputProcessor
 from verify_server.engine.base import MAX_TREE, EngineInfo
-from verify_server.riders.opening import Opening
+from verify_server.riders.opening import Keeper, Opening
 from verify_server.riders.registry import riders_of
 from verify_server.round.budget import MIN_ACCEPTANCE, DraftBudget, DraftRecords, Quotas
 from verify_server.round.counters import SessionStats
@@ -86,7 +85,7 @@ class SessionManager:
         target: LoadedModel,
         limits: SessionLimits,
         signer: TokenSigner | None = None,
-        keeper: TextKeeper | None = None,
+        keeper: Keeper | None = None,
         opener: Opener = open_here,
         counter: Counter | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapt.handout.hand_out import hand_out_of
 from home.desk.upkeep import home_kept
 from hw_profiles.detect import allowed_cpus
 from opensled.core.errors import EngineError, OpenSledError, UsageError
@@ -187,7 +188,14 @@ async def _listen(
     stopping: asyncio.Future[None],
 ) -> None:
     """Be the gateway until `stopping` is done; then admit no sequence any more."""
-    server = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
+    server = await gateway.start(
+        cluster.directory,
+        config,
+        tenants,
+        tls,
+        cluster.key,
+        lambda met: hand_out_of(config, met, time.monotonic),
+    )
     watching = asyncio.ensure_future(cluster.directory.watch())
     ports.metrics.extend(gateway_metrics(server.gateway, cluster.directory))
     ports.probes.unready = lambda: server.gateway.unready

@@ -12,14 +12,13 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import grpc
 
-from adapt.handout.config import HandOutConfig
-from adapt.handout.hand_out import SILENT_S, hand_out_of
 from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import Moved, Open
 from opensled.metrics.answer_counts import AnswerCounts
@@ -35,6 +34,7 @@ from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredenti
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.front import service
+from verify_server.front.hand_out import SILENT_S, HandOut, NoHandOut
 from verify_server.front.session_stream import failure_of
 from verify_server.options.serve_config import ServeConfig
 from verify_server.start.command import client_limits
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 NO_REPLICA = "no replica serves at the moment; try again"
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
 MOST_STREAMS = 4096  # of one tenant at the same time, without --tenant-sessions; chosen: of many replicas
+MakeHandOut = Callable[[Counter[str]], HandOut]
+
 LINGER = 60.0  # seconds for which a reader may be silent, as at a replica
 CLOSE_SECONDS = 0.5  # for calls that are no sequences, such as the last message to health watchers; chosen
 
@@ -78,13 +80,14 @@ class Gateway:
         *,
         proxy: bool,
         limits: ClientLimits = ClientLimits(),
-        config: HandOutConfig = HandOutConfig(),
+        hand_out: MakeHandOut = lambda met: NoHandOut(),
     ) -> None:
-        """`key`: the cluster's; `proxy`: pass streams through; `config`: drafts that this gateway itself hands out.
+        """`key`: the cluster's; `proxy`: pass streams through; `hand_out`: of drafts, by this gateway itself;
+        told how often a limit was met.
 
         Needs a running event loop."""
         self.tenants, self.stats = tenants, GatewayStats()
-        self._drafts = hand_out_of(config, self.stats.limited, time.monotonic)
+        self._drafts = hand_out(self.stats.limited)
         self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
         self._proxy, self.draining = proxy, False
         self._changed = asyncio.Event()
@@ -290,14 +293,19 @@ class GatewayServer:
 
 
 async def start(
-    directory: Directory, config: ServeConfig, tenants: Tenants, tls: Tls | None, key: bytes
+    directory: Directory,
+    config: ServeConfig,
+    tenants: Tenants,
+    tls: Tls | None,
+    key: bytes,
+    hand_out: MakeHandOut = lambda met: NoHandOut(),
 ) -> GatewayServer:
     """Listen at the address of `config` for the replicas of `directory`, which share `key`.
 
     The gateway's health is *serving* while one replica serves. Raises OpenSledError if the address is taken.
     """
     gateway = Gateway(
-        directory, tenants, key, proxy=config.proxy, limits=client_limits(config), config=config
+        directory, tenants, key, proxy=config.proxy, limits=client_limits(config), hand_out=hand_out
     )
     readiness = service.Readiness()
     reporting = asyncio.ensure_future(gateway.report(readiness))

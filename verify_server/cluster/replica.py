@@ -26,9 +26,9 @@ from verify_server.access.signing import (
     derived,
 )
 from verify_server.admission.session_manager import SessionManager
-from verify_server.engine import ENGINES
 from verify_server.front import service
 from verify_server.front.draining import LAST_MESSAGES_SECONDS
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig, model_names
 from verify_server.start.command import client_limits, clients, describe, make_manager, run
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from opensled.core.errors import UsageError
 from opensled.process.logs import tell
-from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.none import NoDrafter
+from verify_server.options.registries import SERVER_DRAFTERS
 from verify_server.options.serve_config import AUTO_DRAFTER, ServeConfig
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.loaded_model import LoadedModel

@@ -16,8 +16,8 @@ from opensled.core.messages import DraftBlock, DraftToken
 from opensled.models.model_pairs import pair_of
 from opensled.models.store import is_here
 from verify_server.drafting.written_kv import WrittenKV
-from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 from verify_server.round.loaded_model import ServedModel

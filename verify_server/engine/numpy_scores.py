@@ -1,4 +1,4 @@
-"""The numpy twin of verify_server/engine/torch/torch_scores.py, for engines whose logits arrive as arrays, without torch."""
+"""The numpy twin of torch_scores.py, for engines whose logits arrive as arrays, without torch."""
 
 from collections.abc import Sequence
 

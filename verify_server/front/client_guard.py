@@ -1,4 +1,4 @@
-"""Who calls the server's HTTP API, and within which limits: those of gRPC's clients (verify_server/access/client_limits.py).
+"""Who calls the server's HTTP API, and within which limits: those of gRPC's clients (client_limits.py).
 
 ASGI middleware. A request counts as a call, and as a stream without an answer until its body is here; each of its
 answers is a stream. A tenant has the same limits over both protocols together.

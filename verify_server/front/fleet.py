@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from http_api.page.views import conversation
+from opensled.cli.top_figures import figures
 from opensled.core.errors import NotFound, Unsupported
 from opensled.metrics.registry import DraftCounts, Histogram, Histograms, Metric, label_values
 from opensled.metrics.scrape import Between, Sample
-from opensled.metrics.top_figures import figures
 from scheduler.estimates import DeviceEstimate
 from verify_server.admission.session_manager import SessionManager
 from verify_server.round.budget import MIN_ACCEPTANCE, DraftRecord

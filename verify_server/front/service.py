@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import grpc
 
-from adapt.handout.hand_out import SILENT_S, DraftHandOut
 from opensled.core.bounds import MAX_POSITIONS
 from opensled.core.errors import InvalidRequest, Loading, OpenSledError
 from opensled.core.files import Identity
@@ -24,6 +23,7 @@ from verify_server.access.client_limits import ClientLimits
 from verify_server.access.clients import Client, Clients
 from verify_server.access.security import Tenants, Tls
 from verify_server.admission.session_manager import SessionManager
+from verify_server.front.hand_out import SILENT_S, HandOut, NoHandOut
 from verify_server.front.session_stream import Ending, serve_stream
 from verify_server.front.stream_record import StreamRecord, is_fronted
 from verify_server.round.loaded_model import TextCodec
@@ -76,16 +76,16 @@ class VerifyService:
         text: TextCodec,
         tenants: Tenants,
         limits: ClientLimits = ClientLimits(),
-        drafts: DraftHandOut | None = None,
+        drafts: HandOut = NoHandOut(),
     ) -> None:
-        """`drafts`: None = no drafts are handed out."""
+        """`drafts`: answers calls of `GetDraft`."""
         self._manager, self.tenants, self.info = manager, tenants, info
         self._info = codec.encode_info(info).SerializeToString()
         self._tokenizer = codec.tokenizer_reply(text.tokenizer_json, text.chat_template).SerializeToString()
         self.clients = Clients(
             limits, tenants, manager.limits.max_sessions, manager.stats.limited, manager.loop.clock
         )
-        self._drafts = drafts or DraftHandOut(None, 1.0, manager.stats.limited, manager.loop.clock)
+        self._drafts = drafts
 
     async def Describe(self, request: bytes, context: Any) -> bytes:
         await admit_call(context, self.clients, await self._client(context))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opensled.cli.config import option
-from verify_server.engine import ATTENTION, GRAPHS
+from verify_server.options.registries import ATTENTION, GRAPHS
 
 
 @dataclass(frozen=True)

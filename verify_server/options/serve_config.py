@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from adapt.handout.config import HandOutConfig
-from adapt.kept.config import KeepConfig
 from opensled.cli.config import option
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, web_address, web_origins
@@ -11,11 +9,11 @@ from opensled.process.logs import LEVELS
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from verify_server.access.client_limits import CALLS, IDLE_MESSAGES
-from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.engine import ENGINES
 from verify_server.engine.base import MAX_TREE
 from verify_server.options.access_config import AccessConfig
+from verify_server.options.adapt_config import AdaptConfig
 from verify_server.options.gpu_config import GpuConfig
+from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
 
 MOST_NAME = 128  # characters of a further name; chosen
 AUTO_DRAFTER = "auto"
@@ -34,7 +32,7 @@ def model_names(listed: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ServeConfig(GpuConfig, HandOutConfig, KeepConfig, AccessConfig):
+class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
     """One verification server."""
 
     model: str = option(

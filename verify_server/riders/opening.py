@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from opensled.core.messages import Open
 from verify_server.round.counters import LoopStats
+from verify_server.round.rider import Rider
 from verify_server.rules.base import AcceptanceRule
 
 if TYPE_CHECKING:  # a target that decides in another process loads riders without all that
-    from adapt.kept.keeper import TextKeeper
     from verify_server.access.tenant_pool import Spent
     from verify_server.admission.input_processor import InputProcessor
+
+
+class Keeper(Protocol):
+    """Keeps texts of tenants that agreed to it."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Texts, by what became of them."""
+
+    def rider(self, opening: Opening) -> Rider | None:
+        """None: nothing of this sequence is kept."""
+
+    def close(self) -> None:
+        """Returns once all is written."""
 
 
 class Opening(NamedTuple):
@@ -24,7 +39,7 @@ class Opening(NamedTuple):
     inputs: InputProcessor
     vocab_size: int  # of the logits
     stats: LoopStats
-    keeper: TextKeeper | None = None  # None = nothing of it is kept
+    keeper: Keeper | None = None  # None = nothing of it is kept
     spent: Spent | None = None  # is told the seconds that pictures take
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from adapt.kept.text_trace import TextTrace
 from verify_server.riders.answer_logprobs import AnswerLogprobs
 from verify_server.riders.guide import GuideMasks
 from verify_server.riders.images import PromptImages
@@ -14,6 +13,11 @@ from verify_server.riders.penalties import PenaltyCounts
 from verify_server.riders.prompt_logprobs import PromptLogprobs
 from verify_server.round.rider import Rider
 
+
+async def _kept(opening: Opening) -> Rider | None:
+    return opening.keeper.rider(opening) if opening.keeper else None
+
+
 # Each makes the rider of a new sequence; None: it does not ask for that
 RIDERS: tuple[Callable[[Opening], Awaitable[Rider | None]], ...] = (
     GuideMasks.of,
@@ -21,7 +25,7 @@ RIDERS: tuple[Callable[[Opening], Awaitable[Rider | None]], ...] = (
     PenaltyCounts.of,
     PromptLogprobs.of,
     AnswerLogprobs.of,
-    TextTrace.of,
+    _kept,
     LooseMarks.of,
 )
 

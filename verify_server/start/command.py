@@ -47,11 +47,11 @@ from verify_server.access.security import (
 from verify_server.access.signing import TokenSigner
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.drafting.choice import drafting_of
-from verify_server.engine import ENGINES
 from verify_server.front import service
 from verify_server.front.draining import EXIT_SECONDS, drain, longest_end
 from verify_server.front.grpc_port import GrpcPort
 from verify_server.front.server_metrics import metrics
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig, model_names
 from verify_server.round.loaded_model import LoadedModel
 from verify_server.round.loop import VerifyLoop

@@ -1,7 +1,7 @@
 """llguidance: grammars compiled for one vocabulary, and the same in a fork with limits.
 
 The compiler takes seconds to minutes and gigabytes for some short schemas, and nothing can interrupt it. So a grammar
-is compiled in a fork first (opensled/process/fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
+is compiled in a fork first (fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
 
 llguidance is imported by the first grammar: a server without it serves answers that are not guided.
 """

@@ -22,7 +22,7 @@ from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, pars
 from lab.testbed.provenance import provenance
 from opensled.core.errors import UsageError
 
-HERE = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parents[3]
 BEHIND_FRONT = "--shared-address"  # docs/operations.md
 QUICK = ("empty turns", "wrong token")
 

@@ -19,7 +19,7 @@ from lab.testbed.process_guard import guard
 from lab.testbed.processes import free_port
 from opensled.core.errors import NotFound, OpenSledError
 
-CONFIGURATION = Path(__file__).parents[2] / "deploy/front/haproxy.cfg"
+CONFIGURATION = Path(__file__).parents[3] / "deploy/front/haproxy.cfg"
 HOST = "127.0.0.1"
 READY_S = 10.0
 

@@ -20,8 +20,8 @@ from hw_profiles.step_cost import StepCost
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.testbed.fleet import Fleet, Server, part
 from opensled.core.errors import NonFiniteLogits, UsageError
-from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
 

@@ -5,9 +5,9 @@ from lab.testbed.traces import ItemTrace
 from opensled.core.messages import is_chat
 from opensled.core.noise import noise_key
 from opensled.core.protocol import EndRules, cut
-from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
 

@@ -28,7 +28,7 @@ from lab.testbed.soak.run import Soak, SoakRun
 from opensled.core.errors import OpenSledError
 
 NAMES = tuple(kind.name for kind in KINDS)
-VLLM_PYTHON = Path(__file__).resolve().parents[2] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
+VLLM_PYTHON = Path(__file__).resolve().parents[3] / ".venv-vllm/bin/python"  # `make vllm-install` makes it
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

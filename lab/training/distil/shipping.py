@@ -23,7 +23,7 @@ from verify_server.text.gguf_text import GgufText
 NAME = "smollm2-draft"
 CURVE = "curve.jsonl"
 CARD = Path(__file__).with_name("card.md")  # of the model, without figures
-LICENCE = Path(__file__).resolve().parents[2] / "LICENSE"  # Apache 2.0, as the target's
+LICENCE = Path(__file__).resolve().parents[3] / "LICENSE"  # Apache 2.0, as the target's
 THREADS = 2
 MEASURED = "<!-- measured -->\n"  # where the figures go in the card
 

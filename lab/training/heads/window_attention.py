@@ -1,4 +1,4 @@
-"""Attention of drafts over whole windows of text, as `Attention` of verify_server/drafting/heads/base.py, for training."""
+"""Attention of drafts over whole windows of text, as `Attention` of base.py, for training."""
 
 from __future__ import annotations
 

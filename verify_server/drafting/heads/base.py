@@ -1,7 +1,7 @@
 """What a draft head is: a small network beside the target that reads its hidden states and drafts from them.
 
 A head has two sides. Every row that the target computes becomes *context*: keys and values of one more attention
-layer, which lie in the target's KV blocks (verify_server/drafting/heads/context.py). They depend on the target's hidden states
+layer, which lie in the target's KV blocks (context.py). They depend on the target's hidden states
 alone, so that roll-back, preemption and shared prefixes hold for them. And from the newest row of a text, with the
 token that was decided after it, a head drafts: its queries attend to that context.
 

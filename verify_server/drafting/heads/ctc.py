@@ -1,7 +1,7 @@
 """CTC-drafter (arXiv 2412.00061), the paper's form: frames of which some are blank, all drafted in one pass.
 
 A frame stands for no place in the text: of the frames' ids repeats become one and blanks are dropped
-(verify_server/drafting/heads/collapse.py). What the paper leaves open is ours: learned frame embeddings, a blank of its own
+(collapse.py). What the paper leaves open is ours: learned frame embeddings, a blank of its own
 beside the draft vocabulary, and the token that was just decided as an input.
 """
 

@@ -94,4 +94,4 @@ def _processor() -> list[str]:
 
 
 def _sources() -> list[bytes]:
-    return [file.read_bytes() for file in sorted([*ENGINE.glob("*.py"), *ENGINE.parent.glob("trees.py")])]
+    return [file.read_bytes() for file in sorted([*ENGINE.glob("*.py"), *ENGINE.parent.glob("*.py")])]

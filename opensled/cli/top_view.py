@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from opensled.cli.top_figures import Figures
 from opensled.core.printable import visible_line
-from opensled.metrics.top_figures import Figures
 
 LABEL = 10  # columns that the names of a panel's rows take
 BAR = 20  # cells of a bar

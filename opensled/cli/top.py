@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from opensled.cli.config import option
+from opensled.cli.top_figures import Figures, figures
+from opensled.cli.top_view import frame
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.metrics.scrape import Between, Sample, scrape
-from opensled.metrics.top_figures import Figures, figures
-from opensled.metrics.top_view import frame
 from opensled.net.address import host_port
 
 HISTORY = 30  # figures kept for the small graph

@@ -1,4 +1,4 @@
-"""Runs a command that must not outlive the program that starts it: `python -m opensled.process.tethered serve ...`.
+"""Runs a command that must not outlive the program that starts it: `python -m opensled.cli.tethered serve ...`.
 
 Standard input is a pipe from that program and ends with it, however it ends. Then this command gets SIGTERM, and is
 gone some seconds later, whatever it does.

@@ -9,10 +9,10 @@ import threading
 import time
 from collections import deque
 
+from opensled.cli.tethered import GRACE
 from opensled.core.errors import ModelError
 from opensled.core.printable import visible_line
 from opensled.process.logs import ready_address
-from opensled.process.tethered import GRACE
 
 NOTE = "note: "  # begins a line that a user should see (opensled/process/logs.py)
 KEPT = 20  # lines of its errors
@@ -34,7 +34,7 @@ class ChildServer:
             [
                 sys.executable,
                 "-m",
-                "opensled.process.tethered",
+                "opensled.cli.tethered",
                 "serve",
                 "--listen",
                 "127.0.0.1:0",
