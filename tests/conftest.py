@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault(
     "TRITON_INTERPRET", "1"
 )  # Triton reads it at its import, which torch may be the first to do
+
+# The processes of tests start by the hundred: they find sources compiled, whatever this shell prefers.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 COLD_START = Process._start
 
@@ -48,6 +55,18 @@ SLOWEST = (
     "test_goodput_processes",
     "test_offline",
 )
+
+
+def pytest_collection(session):
+    """In a fresh checkout every worker would compile every test: each begins with a share of them, and finds the rest."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    files = sorted(file for folder in session.config.args for file in Path(folder).glob("test_*.py"))
+    first = int(worker["workerid"].removeprefix("gw")) * len(files) // worker["workercount"]
+    for file in (*files[first:], *files[:first]):
+        with suppress(Exception, pytest.skip.Exception):  # its collection reports it
+            importlib.import_module(".".join(file.with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items):

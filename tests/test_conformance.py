@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from tests.conformance import python_client
 from tests.conformance.judge import faults
 from tests.conformance.system import CASES, KEY, device, deviceless
 
@@ -16,6 +15,8 @@ SYSTEMS = [device, pytest.param(deviceless, marks=pytest.mark.long)]
 
 @pytest.fixture(scope="module", params=SYSTEMS, ids=["device", "deviceless"])
 def observed(request, tmp_path_factory):
+    from tests.conformance import python_client  # seconds of imports, of one worker
+
     with request.param(tmp_path_factory.mktemp("keys")) as url:
         return python_client.observe(url, KEY, CASES)
 

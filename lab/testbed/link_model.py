@@ -35,7 +35,7 @@ class DelayTail(NamedTuple):
     p99: float  # of the sum
 
 
-# The sums have no closed form: computed by convolution, checked by draws in tests/test_link_model.py.
+# The sums have no closed form: computed by convolution, checked by draws in tests/lab/test_link_model.py.
 TAILS = (
     DelayTail(3.0, 0.6782, 5.409),
     DelayTail(2.0, 1.1253, 14.14),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lab.testbed.tiers import Aside, TieredTrace, tiered
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
-from tests.made_traces import WRONG, made
+from tests.lab.made_traces import WRONG, made
 
 EOS = 2  # ends all texts that end by themselves, and stands nowhere else
 

@@ -1,6 +1,6 @@
 """`opensled adapt`: what it measures, its gate, its training, its files, and the command on the tiny family.
 
-Run: pytest tests/test_adapt.py
+Run: pytest tests/lab/test_adapt.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`python -m lab.benchmarks.adaptation`: what it reckons, what is committed, and (long) that a draft does win back.
 
-Run: pytest tests/test_adaptation_bench.py
+Run: pytest tests/lab/test_adaptation_bench.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The attack program: what attackers send, what a victim notes, what is written. Run: pytest tests/test_attacks.py"""
+"""The attack program: what attackers send, what a victim notes, what is written."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
 """The benchmark of one budget for the batch: what its steps commit, and what they cost, by hand.
 
-Run: .venv/bin/python -m pytest tests/test_batch_budget_bench.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_batch_budget_bench.py -q
 """
 
 from __future__ import annotations

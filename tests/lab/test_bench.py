@@ -1,4 +1,4 @@
-"""Every benchmark runs, in seconds, and what it writes says where it comes from. Run: pytest tests/test_bench.py"""
+"""Every benchmark runs, in seconds, and what it writes says where it comes from. Run: pytest tests/lab/test_bench.py"""
 
 import asyncio
 import json

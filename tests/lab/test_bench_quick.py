@@ -1,4 +1,4 @@
-"""`make bench-quick`: a planted regression is found and noise is not. Run: pytest tests/test_bench_quick.py"""
+"""`make bench-quick`: a planted regression is found and noise is not. Run: pytest tests/lab/test_bench_quick.py"""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ from lab.benchmarks import quick
 from lab.testbed.load.load import Load
 from lab.testbed.report.html import LABELS
 from lab.testbed.simulator import simulate
-from tests.emulated_runs import emulated_by
+from tests.lab.emulated_runs import emulated_by
 
-BASELINE = Path(__file__).resolve().parents[1] / quick.BASELINE
+BASELINE = Path(__file__).resolve().parents[2] / quick.BASELINE
 OLD = {"steady": [1.00, 1.01, 0.99], "noisy": [0.8, 1.0, 1.2]}
 
 

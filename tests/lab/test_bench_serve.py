@@ -1,4 +1,4 @@
-"""Load on real processes: small fleets, the command, a device that runs already. `pytest tests/test_bench_serve.py`"""
+"""Load on real processes: small fleets, the command, a device that runs already."""
 
 from __future__ import annotations
 

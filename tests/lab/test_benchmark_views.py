@@ -9,7 +9,7 @@ import pytest
 from lab.benchmarks.quality_plot import sweeps
 from lab.benchmarks.readme import write_readme
 
-FOLDER = Path(__file__).parents[1] / "docs/benchmarks"
+FOLDER = Path(__file__).parents[2] / "docs/benchmarks"
 
 
 def test_the_table_of_all_figures_is_the_one_in_the_folder(tmp_path):

@@ -1,6 +1,6 @@
 """PipeSD's dual trigger: blocks by hand, and as a baseline; what its upload would be worth here.
 
-Run: .venv/bin/python -m pytest tests/test_dual_trigger.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_dual_trigger.py -q
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from opensled.core.errors import UsageError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from opensled.core.protocol import common_prefix
 from opensled.wire.codec import encode_client
-from tests.made_traces import made
+from tests.lab.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
 BESIDE = Group(1)  # no link, and a draft model that takes no time

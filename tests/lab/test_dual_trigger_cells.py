@@ -1,6 +1,6 @@
 """PipeSD in the emulated cells: tuned for each, and measured where it is asked for.
 
-Run: .venv/bin/python -m pytest tests/test_dual_trigger_cells.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_dual_trigger_cells.py -q
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long drafts are away: means, so that what a device drafts before the verdict comes is worth something.
 
-Run: pytest tests/test_earlier_drafts.py
+Run: pytest tests/lab/test_earlier_drafts.py
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from scheduler.estimates import DeviceEstimate
-from tests.one_near_user import tokens_per_s
+from tests.lab.one_near_user import tokens_per_s
 
 DELAY_S, DRAFT_S, LENGTH = 0.01, 0.005, 4
 AWAY_S = DELAY_S + LENGTH * DRAFT_S

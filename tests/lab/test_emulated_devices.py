@@ -1,6 +1,6 @@
 """Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's.
 
-Run: pytest tests/test_emulated_devices.py
+Run: pytest tests/lab/test_emulated_devices.py
 """
 
 from __future__ import annotations

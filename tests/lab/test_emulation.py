@@ -1,6 +1,6 @@
 """The emulated accelerator: its time is the profile's, its tokens are the real target's.
 
-Run: pytest tests/test_emulation.py
+Run: pytest tests/lab/test_emulation.py
 """
 
 from __future__ import annotations

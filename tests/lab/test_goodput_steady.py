@@ -1,6 +1,6 @@
 """Policy `goodput` under a steady load: while nothing changes, hints stand still.
 
-Run: pytest tests/test_goodput_steady.py
+Run: pytest tests/lab/test_goodput_steady.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler.estimates import Forecast
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState, current
 from scheduler.plan import BatchPlan, SessionView, Snapshot
-from tests.made_traces import made
+from tests.lab.made_traces import made
 from tests.views import viewed
 
 REVIEW_S = 1.0  # between two plans, so that each is a review

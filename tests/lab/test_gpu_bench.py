@@ -20,7 +20,7 @@ from lab.benchmarks.gpu.streams import Heard
 from opensled.core.messages import SamplingParams
 from verify_server.round.drafter import Ask
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STAGES = ["facts", "kernels", "answers", "steps", "users", "profile"]
 
 

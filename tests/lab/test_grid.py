@@ -1,6 +1,6 @@
 """The grid as a document: merged into an older one, gone on with, checked, and judged.
 
-Run: .venv/bin/python -m pytest tests/test_grid.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_grid.py -q
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Losses of draft heads: each against a few lines that say the same, and none breaks at extreme logits.
 
-Run: pytest tests/test_head_losses.py
+Run: pytest tests/lab/test_head_losses.py
 """
 
 from __future__ import annotations

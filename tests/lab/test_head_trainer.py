@@ -1,6 +1,6 @@
 """The training loop of draft heads, how their drafts are measured, what targets are asked, and all of it together.
 
-Run: pytest tests/test_head_trainer.py
+Run: pytest tests/lab/test_head_trainer.py
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lab.training.item import split_of
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_file
-from tests.test_head_training import around, drafts, heldout, pupil_of, saved, window
-from tests.test_head_training import target as target
+from tests.lab.test_head_training import around, drafts, heldout, pupil_of, saved, window
+from tests.lab.test_head_training import target as target
 from verify_server.drafting.heads.collapse import ROOT, Trie
 from verify_server.drafting.heads.head_file import load
 from verify_server.text.gguf_text import GgufText

@@ -1,6 +1,6 @@
 """Training of draft heads: texts become shards, shards batches, and a head learns what comes next, and no other place.
 
-Run: pytest tests/test_head_training.py
+Run: pytest tests/lab/test_head_training.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The benchmark of the hierarchy: what its cells are made of, and what its tables say of them.
 
-Run: .venv/bin/python -m pytest tests/test_hierarchy_bench.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_bench.py -q
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """lab.benchmarks.hierarchy_plan: which lengths are tried, what is simulated once, and the tables.
 
-Run: .venv/bin/python -m pytest tests/test_hierarchy_plan_bench.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_plan_bench.py -q
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.testbed.planner.hierarchy_drafts import of_rates
 from lab.testbed.planner.hierarchy_plan import along, paths
 from lab.testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
 from lab.testbed.simulated.hierarchy import Recordings
-from tests.made_tiers import made_tiers
+from tests.lab.made_tiers import made_tiers
 
 THREE = ((TARGET, CLOUD), (MIDDLE, HUB), (DRAFT, DEVICE))
 BESIDE = ((TARGET, CLOUD), (DRAFT, CLOUD))

@@ -1,6 +1,6 @@
 """`opensled plan --hierarchy`: what three recorded tiers say, the rows, the words, the map and the mistakes.
 
-Run: .venv/bin/python -m pytest tests/test_hierarchy_planner.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_hierarchy_planner.py -q
 """
 
 from __future__ import annotations

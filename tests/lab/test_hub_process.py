@@ -1,6 +1,6 @@
 """The hubs of an emulated fleet: what they are started with, and a short run that the simulator foretells.
 
-Run: .venv/bin/python -m pytest tests/test_hub_process.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_hub_process.py -q
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The link model: its percentiles, order, rate and losses, from seeded draws. Run: pytest tests/test_link_model.py"""
+"""The link model: its percentiles, order, rate and losses, from seeded draws."""
 
 from __future__ import annotations
 

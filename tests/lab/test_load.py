@@ -1,4 +1,4 @@
-"""Load on a fleet without any process: arrivals, sources, formulas, accounts. `pytest tests/test_load.py`"""
+"""Load on a fleet without any process: arrivals, sources, formulas, accounts. `pytest tests/lab/test_load.py`"""
 
 from __future__ import annotations
 

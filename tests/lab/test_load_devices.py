@@ -1,4 +1,4 @@
-"""Devices under load without any process: bytes, times, recorded items. `pytest tests/test_load_devices.py`"""
+"""Devices under load without any process: bytes, times, recorded items. `pytest tests/lab/test_load_devices.py`"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.testbed.traces import ItemTrace, TraceSet
 from opensled.core.errors import UsageError
 from opensled.core.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.core.protocol import Truth
-from tests.run_records import record
+from tests.lab.run_records import record
 
 
 def test_bytes_of_a_link_are_shared_by_the_requests_that_are_open():

@@ -1,4 +1,4 @@
-"""The figures of a run, against records made by hand. `pytest tests/test_load_summary.py`"""
+"""The figures of a run, against records made by hand. `pytest tests/lab/test_load_summary.py`"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from lab.testbed.load.records import Round, ServerTotals, between
 from lab.testbed.load.slo import Slo, paces
 from lab.testbed.load.summary import summarise
-from tests.run_records import record, result
+from tests.lab.run_records import record, result
 
 
 def test_latencies_follow_vllms_formulas():

@@ -1,4 +1,4 @@
-"""OpenSLED over the best of the others, cold and in steady state. Run: pytest tests/test_phases.py"""
+"""OpenSLED over the best of the others, cold and in steady state. Run: pytest tests/lab/test_phases.py"""
 
 from __future__ import annotations
 

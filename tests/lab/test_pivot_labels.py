@@ -1,6 +1,6 @@
 """Labels of pivots: walks over a task whose pivots are known, and what a target writes behind a token.
 
-Run: pytest tests/test_pivot_labels.py
+Run: pytest tests/lab/test_pivot_labels.py
 """
 
 from __future__ import annotations

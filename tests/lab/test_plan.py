@@ -1,6 +1,6 @@
 """The search for a capacity, the map and the findings.
 
-Run: python -m pytest tests/test_plan.py
+Run: python -m pytest tests/lab/test_plan.py
 """
 
 from __future__ import annotations

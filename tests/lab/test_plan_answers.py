@@ -1,6 +1,6 @@
 """`opensled plan`: the answers to people who have hardware, or buy it, the comparison, and the names they type.
 
-Run: python -m pytest tests/test_plan_answers.py
+Run: python -m pytest tests/lab/test_plan_answers.py
 """
 
 from __future__ import annotations

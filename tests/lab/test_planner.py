@@ -1,6 +1,6 @@
 """The planner's law: by hand for small cases, and in its directions.
 
-Run: python -m pytest tests/test_planner.py
+Run: python -m pytest tests/lab/test_planner.py
 """
 
 from __future__ import annotations

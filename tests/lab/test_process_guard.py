@@ -1,6 +1,6 @@
 """Whatever ends a program, its processes end with it.
 
-Run: pytest tests/test_process_guard.py
+Run: pytest tests/lab/test_process_guard.py
 """
 
 from __future__ import annotations

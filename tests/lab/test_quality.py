@@ -1,4 +1,4 @@
-"""`opensled quality`: its statistics against brute force, its page, and a small run. `pytest tests/test_quality.py`"""
+"""`opensled quality`: its statistics against brute force, its page, and a small run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which drafts plans and grids rest on: tasks, pairs, short grids, their table. pytest tests/test_recorded_drafts.py"""
+"""Which drafts plans and grids rest on: tasks, pairs, short grids, their table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay between real sockets: bytes, delays, outages, resets, real gRPC. Run: pytest tests/test_relay.py"""
+"""The relay between real sockets: bytes, delays, outages, resets, real gRPC. Run: pytest tests/lab/test_relay.py"""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lab.testbed.link_state import Alarm
 from opensled.core.errors import UsageError
 from opensled.net.address import host_port, joined
 from tests.devices import device_on, read
+from tests.lab.test_link_model import profile, without_loss
 from tests.serving import serving
-from tests.test_link_model import profile, without_loss
 
 CALM = profile()  # no delay, no loss
 RESET = (ConnectionResetError, BrokenPipeError)

@@ -1,4 +1,4 @@
-"""The HTML report from small made-up results: pytest tests/test_report.py -q"""
+"""The HTML report from small made-up results: pytest tests/lab/test_report.py -q"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.benchmarks.readme import write_readme
 from lab.testbed.report import cell_figures as cells
 from lab.testbed.report.plots import INK
 from opensled.cli.main import main
-from tests.report_results import (
+from tests.lab.report_results import (
     EVERYTHING,
     LOSES,
     ORIGIN,

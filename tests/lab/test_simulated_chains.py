@@ -1,6 +1,6 @@
 """Single chains of models in the simulator: each path asks whom it should, and no hierarchy is slower than it must be.
 
-Run: .venv/bin/python -m pytest tests/test_simulated_chains.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_simulated_chains.py -q
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lab.testbed.simulated.hierarchy import (
 )
 from lab.testbed.tiers import spoken
 from opensled.core.errors import UsageError
-from tests.made_tiers import made_tiers
+from tests.lab.made_tiers import made_tiers
 
 TIERS = Tiers(
     Server(accelerator="h200", target="dense-32b", context=1024, others=24),

@@ -1,6 +1,6 @@
 """The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace.
 
-Run: .venv/bin/python -m pytest tests/test_simulated_drafter.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_simulated_drafter.py -q
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from scheduler.estimates import DraftEstimate
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests.emulated import cost
-from tests.made_traces import made
+from tests.lab.made_traces import made
 from verify_server.drafting.model import READ
 from verify_server.round.drafter import Ask
 from verify_server.round.offer import DraftLimits

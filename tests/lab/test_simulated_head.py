@@ -1,6 +1,6 @@
 """A draft head beside the target in the simulator, in the replay of an emulated server, and in `opensled plan`.
 
-Run: pytest tests/test_simulated_head.py -q
+Run: pytest tests/lab/test_simulated_head.py -q
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lab.testbed.traces import TraceSet, write_traces
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
 from opensled.core.messages import SamplingParams
-from tests.made_traces import made
+from tests.lab.made_traces import made
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.draft_stage import DraftStage
 from verify_server.round.drafter import Ask

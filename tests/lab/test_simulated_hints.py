@@ -1,6 +1,6 @@
 """Simulated devices that a policy tells how much to draft, and what that policy sees of them.
 
-Run: .venv/bin/python -m pytest tests/test_simulated_hints.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_simulated_hints.py -q
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.testbed.load.records import RequestRecord, RunResult
 from lab.testbed.simulator import simulate
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
-from tests.made_traces import made
+from tests.lab.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512, draft_wait=100.0)
 GROUP = Group(1, "orin-nano-super", "wifi-good", draft_length=8, pace=5.0)

@@ -1,6 +1,6 @@
 """Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be.
 
-Run: .venv/bin/python -m pytest tests/test_simulated_relay.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_simulated_relay.py -q
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lab.testbed.load.slo import pace_of
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import TraceSet
 from opensled.core.errors import UsageError
-from tests.made_tiers import made_tiers
+from tests.lab.made_tiers import made_tiers
 
 # 45 ms a step, and the hub takes 7 ms
 CLOUD = Server(accelerator="a100-80", target="dense-32b", context=1024, draft_wait=1.0)

@@ -1,6 +1,6 @@
 """The simulator against the law computed by hand, the traces, and the position rules; nothing here takes real time.
 
-Run: .venv/bin/python -m pytest tests/test_simulator.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_simulator.py -q
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lab.testbed.simulated.compare import compare
 from lab.testbed.simulated.server import Overhead
 from lab.testbed.simulator import simulate, simulate_parts
 from opensled.core.errors import UsageError
-from tests.made_traces import made
+from tests.lab.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
 BESIDE = Group(1)  # no link, and a draft model that takes no time

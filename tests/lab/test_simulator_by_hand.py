@@ -1,6 +1,6 @@
 """The simulator against the law of a step, a device's own time and the recorded drafts, all computed by hand.
 
-Run: .venv/bin/python -m pytest tests/test_simulator_by_hand.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_simulator_by_hand.py -q
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, TraceSet
 from opensled.core.messages import DraftToken
 from opensled.core.protocol import common_prefix
-from tests.made_traces import made
+from tests.lab.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
 BESIDE = Group(1)  # no link, and a draft model that takes no time

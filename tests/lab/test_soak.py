@@ -1,6 +1,6 @@
 """The soak: its checker notices every kind of damage, its faults bite, its schedule keeps its promise; and a short run.
 
-Run: pytest tests/test_soak.py
+Run: pytest tests/lab/test_soak.py
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lab.testbed.soak.target import FLEET, Place, private_file
 from lab.testbed.soak.targets import target_of
 from lab.testbed.soak.victims import paused, without_disk, without_memory
 from opensled.core.errors import OpenSledError, Overloaded
-from tests.test_process_guard import left_of
+from tests.lab.test_process_guard import left_of
 
 TRUTH = (5, 6, 7, 8, 9, 10)
 

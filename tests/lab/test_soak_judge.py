@@ -9,7 +9,7 @@ from lab.testbed.soak.judge import BOUNDS, Judge
 from lab.testbed.soak.kinds import KINDS
 from lab.testbed.soak.questions import Course, Question, Truth, questions
 from opensled.core.messages import Limits, ModelInfo
-from tests.test_soak import Clock
+from tests.lab.test_soak import Clock
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The bench suite: turns, void runs, agreement, regressions, one cell end to end. Run: pytest tests/test_suite.py"""
+"""The bench suite: turns, void runs, agreement, regressions, one cell end to end."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ from lab.testbed.report.cell_figures import shares
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from lab.testbed.tuning import Tuning
-from tests.emulated_runs import emulated_by
+from tests.lab.emulated_runs import emulated_by
 
 NAMES = USUAL
 LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon

@@ -1,6 +1,6 @@
 """Recordings of three tiers: what hub and device say after any text that can come to be, and their files.
 
-Run: .venv/bin/python -m pytest tests/test_tiers.py -q
+Run: .venv/bin/python -m pytest tests/lab/test_tiers.py -q
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.testbed.tiers import (
 )
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from opensled.core.errors import UsageError
-from tests.made_tiers import made_tiers
+from tests.lab.made_tiers import made_tiers
 
 TEXT = (10, 11, 12, 13)
 # The device says 11 after 10 and so on, but 90 at place 2, as the hub does, and 77 after that.

@@ -1,6 +1,6 @@
 """Recorded drafts: the file, what it says of rounds, and that the packaged ones are the real models' own.
 
-Run: pytest tests/test_traces.py
+Run: pytest tests/lab/test_traces.py
 """
 
 from __future__ import annotations

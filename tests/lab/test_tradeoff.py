@@ -1,6 +1,6 @@
 """`opensled plan --curve`: the operating points of the law, what is taken of them, and the simulated server.
 
-Run: pytest tests/test_tradeoff.py
+Run: pytest tests/lab/test_tradeoff.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.testbed.planner.tradeoff_simulated import simulated_point
 from opensled.cli import config
 from opensled.cli.main import main
 from opensled.core.errors import UsageError
-from tests.test_plan import perfect_traces
+from tests.lab.test_plan import perfect_traces
 
 HUB = Fleet(
     Server(accelerator="agx-orin", weight_bits=8, context=8192), (Group(1, "orin-nano-super", "wifi-good"),)

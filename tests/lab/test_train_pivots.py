@@ -1,6 +1,6 @@
 """The training of a pivot classifier, its sigma, and `opensled train-pivots` on the tiny target.
 
-Run: pytest tests/test_train_pivots.py
+Run: pytest tests/lab/test_train_pivots.py
 """
 
 from __future__ import annotations
