@@ -17,7 +17,7 @@ from tests.fake_backend import FakeBackend
 from tests.openapi_cases import brief, checks, is_valid, relate
 
 URL = os.environ.get("OPENSLED_API_URL", "")
-EXAMPLES = int(os.environ.get("OPENSLED_API_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("OPENSLED_API_EXAMPLES", "20"))
 COVERS = "OPENSLED_API_EXAMPLES" in os.environ  # thousands of requests at the borders of the schemas: minutes
 VOCABULARY = 2048  # of the tiny family
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import keyword
 import re
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -28,6 +30,8 @@ INDEPENDENT = tuple(
 
 LONG_FILE_LINES, MAX_FILE_LINES = 300, 500  # above the first a line is printed
 MAX_FUNCTION_LINES = 60
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+IMPORT = ast.Import | ast.ImportFrom
 
 
 def _sources(*packages: str) -> list[str]:
@@ -37,32 +41,50 @@ def _sources(*packages: str) -> list[str]:
     return sorted(name for name in names if not name.startswith(GENERATED))
 
 
+class _Source(NamedTuple):
+    """What is asked of a file: it is parsed once, and its tree is not kept."""
+
+    imports: tuple[ast.Import | ast.ImportFrom, ...]  # wherever they stand
+    loaded: tuple[ast.Import | ast.ImportFrom, ...]  # those outside of functions, for type checkers included
+    functions: tuple[tuple[int, str, int], ...]  # line, name, lines
+
+
+def _statements(body: list[ast.stmt], inside: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Every statement, and whether it stands in a function."""
+    for node in body:
+        yield node, inside
+        deeper = inside or isinstance(node, FUNCTION)
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            if isinstance(nested := getattr(node, part, None), list):
+                yield from _statements(nested, deeper)
+
+
 @cache
-def _tree(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text("utf-8"), file)
+def _source(file: str) -> _Source:
+    gc.disable()  # it would look through the growing tree again and again, most of the time taken here
+    try:
+        found = list(_statements(ast.parse((ROOT / file).read_text("utf-8"), file).body))
+    finally:
+        gc.enable()
+    return _Source(
+        tuple(node for node, _ in found if isinstance(node, IMPORT)),
+        tuple(node for node, inside in found if isinstance(node, IMPORT) and not inside),
+        tuple(
+            (node.lineno, node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+            for node, _ in found
+            if isinstance(node, FUNCTION)
+        ),
+    )
 
 
 @cache
 def _imports(file: str) -> tuple[tuple[str, int], ...]:
     """(dotted name, line) of every import, wherever in the file it stands; `from a import b` counts as a.b."""
-    found = []
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = _absolute(file, node)
-            found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
+    found: list[tuple[str, int]] = []
+    for node in _source(file).imports:
+        base = "" if isinstance(node, ast.Import) else _absolute(file, node) + "."
+        found += [(base + alias.name, node.lineno) for alias in node.names]
     return tuple(found)
-
-
-def _module_imports(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports outside of functions, those for type checkers included."""
-    for node in body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for part in ("body", "orelse", "handlers", "finalbody"):
-                yield from _module_imports(getattr(node, part, []))
 
 
 def _absolute(file: str, node: ast.ImportFrom) -> str:
@@ -191,7 +213,7 @@ def _graph(files: list[str]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for file in files:
         found = graph[_module(file)] = set()
-        for node in _module_imports(_tree(file).body):
+        for node in _source(file).loaded:
             base = "" if isinstance(node, ast.Import) else _absolute(file, node) + "."
             for name in (base + alias.name for alias in node.names):
                 found.add(name if name in modules else name.rpartition(".")[0])
@@ -275,9 +297,9 @@ def test_files_and_functions_stay_readable() -> None:
             print(f"{file}: {lines} lines")
         if lines > MAX_FILE_LINES:
             long.append(f"{file}: {lines} lines")
-        for node in ast.walk(_tree(file)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > MAX_FUNCTION_LINES:
-                    long.append(f"{file}:{node.lineno} {node.name}: {length} lines")
+        long += [
+            f"{file}:{line} {name}: {length} lines"
+            for line, name, length in _source(file).functions
+            if length > MAX_FUNCTION_LINES
+        ]
     assert long == []
