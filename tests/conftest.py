@@ -58,7 +58,7 @@ SLOWEST = (
 
 
 def pytest_collection(session):
-    """In a fresh checkout every worker would compile every test: each begins with a share of them, and finds the rest."""
+    """In a fresh checkout each worker would compile every test: it begins with a share of its own, and finds the rest."""
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
@@ -104,6 +104,24 @@ def _warm_servers():
     Process._start = start
     yield
     Process._start = COLD_START
+
+
+def _exact(dtype):
+    from opensled.models.store import model_path
+    from verify_server.engine.torch.torch_engine import load  # seconds of imports
+
+    return load(str(model_path("tiny")), device="cpu", dtype=dtype, kv_tokens=8192)
+
+
+@pytest.fixture(scope="session")
+def exact64():
+    """Target `tiny` at level exact, one for all tests of a worker: a server keeps nothing in its engine."""
+    return _exact("float64")
+
+
+@pytest.fixture(scope="session")
+def exact32():
+    return _exact("float32")
 
 
 @pytest.fixture

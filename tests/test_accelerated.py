@@ -17,7 +17,7 @@ from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
 from tests.test_drafters import ToyDrafter
-from tests.test_lossless import answer_all, cases, check, exact64  # noqa: F401
+from tests.test_lossless import answer_all, cases, check
 from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_tokenizer
 
 ACCELERATED = "accelerated:llamacpp"
@@ -193,7 +193,7 @@ class TestLlamaCpp:
             pull(drafter)
 
 
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
     pytest.importorskip("llama_cpp")
     wanted = [case for case in cases() if case.params.temperature == 0]
     answers = asyncio.run(answer_all(exact64, wanted, ACCELERATED, rule="ratio"))

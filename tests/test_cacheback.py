@@ -26,7 +26,7 @@ from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.test_draft_tables import TRACE, some_table
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401
+from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check
 from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
 
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
@@ -265,7 +265,7 @@ def test_sixty_nodes_take_far_less_than_a_verdict():
 
 
 @pytest.mark.parametrize("stop", [FixedLength(4), TREES], ids=["chains", "trees"])
-def test_sixteen_mixed_sessions_in_a_storm(exact64, stop):  # noqa: F811
+def test_sixteen_mixed_sessions_in_a_storm(exact64, stop):
     answers = asyncio.run(
         answer_all(exact64, cases(), "cacheback", stop=stop, weather=STORM, patience=IMPATIENT)
     )
@@ -284,7 +284,7 @@ def test_a_tree_is_cut_to_what_the_server_takes_of_trees():
         assert len(cut.tokens) == length == len(cut.parents or cut.tokens)
 
 
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
     wanted = [case for case in cases() if case.params.temperature == 0]
     answers = asyncio.run(answer_all(exact64, wanted, "cacheback", rule="ratio"))
     check(wanted, answers)

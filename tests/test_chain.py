@@ -23,7 +23,7 @@ from opensled.core.protocol import Truth
 from opensled.core.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
 from tests.test_drafters import ToyDrafter
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401
+from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check
 from tests.tiny_drafts import tiny_info
 
 CHAIN = "chain:cacheback,llamacpp"
@@ -247,14 +247,14 @@ class TestNames:
     [(CHAIN, FixedLength(4)), (BOTH, FixedLength(5, tree=16))],
     ids=["chains", "trees, and a model with tables in front"],
 )
-def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):  # noqa: F811
+def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):
     pytest.importorskip("llama_cpp")
     answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=stop, weather=STORM, patience=IMPATIENT))
     check(cases(), answers)
     assert sum(answer.reopened for answer in answers) > 0
 
 
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64):
     pytest.importorskip("llama_cpp")
     wanted = [case for case in cases() if case.params.temperature == 0]
     answers = asyncio.run(answer_all(exact64, wanted, CHAIN, rule="ratio"))
@@ -262,7 +262,7 @@ def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
     assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
 
 
-def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):  # noqa: F811
+def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):
     pytest.importorskip("llama_cpp")
     tokens = {}
     for drafter in ("cacheback", CHAIN):

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from edge_client.lengths.hint import HintLength
-from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401
+from tests.test_lossless import answer_all, brave_a_storm, cases, check, rarely
 
 TREE = 60
 
@@ -29,15 +29,13 @@ def edge(request):
     return edges()[request.param]
 
 
-def test_sixteen_mixed_sessions_in_a_storm(exact64, edge):  # noqa: F811
-    drafter, stop = edge
-    wanted = cases()
-    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=stop, weather=STORM, patience=IMPATIENT))
-    check(wanted, answers)
-    assert sum(answer.reopened for answer in answers) > 0
+# The two model drafters meet one alone in tests/test_lossless.py and under `goodput`.
+@pytest.mark.parametrize("name", ["cacheback", "chain", "accelerated", *rarely(("llamacpp",), ("onnx",))])
+def test_sixteen_mixed_sessions_in_a_storm(exact64, name):
+    brave_a_storm(exact64, *edges()[name])
 
 
-def test_verdicts_commit_what_they_should(exact64, edge):  # noqa: F811
+def test_verdicts_commit_what_they_should(exact64, edge):
     """No token is lost or sent twice: what rounds and the server by itself commit adds up to the text."""
     drafter, stop = edge
     wanted = cases()[-4:]
@@ -50,7 +48,7 @@ def test_verdicts_commit_what_they_should(exact64, edge):  # noqa: F811
 
 
 @pytest.mark.parametrize("drafter", ["chain:lookup,cacheback,llamacpp", "accelerated:llamacpp"])
-def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):  # noqa: F811
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):
     wanted = [case for case in cases() if case.params.temperature == 0]
     answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=HintLength(tree=TREE), rule="ratio"))
     check(wanted, answers)

@@ -23,7 +23,6 @@ from opensled.models.store import heldout_path, model_path
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.engine.torch.torch_engine import load
 from verify_server.rules.served import ServedRules
 
 MODEL_DRAFTERS = ("llamacpp", "onnx")
@@ -74,16 +73,6 @@ def _case(number: int, messages) -> Case:
     return Case(prompt, SamplingParams(**settings), tuple(expected), reason)
 
 
-@pytest.fixture(scope="module")
-def exact64():
-    return load(str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=8192)
-
-
-@pytest.fixture(scope="module")
-def exact32():
-    return load(str(model_path("tiny")), device="cpu", dtype="float32", kv_tokens=8192)
-
-
 @cache
 def factory(name: str):
     return DRAFTERS.get(name)(str(model_path("tiny-draft")), 1)
@@ -112,15 +101,29 @@ def check(wanted, answers) -> None:
         assert (answer.tokens, answer.finish_reason) == (case.expected, case.reason)
 
 
-@pytest.mark.parametrize("drafter", ALL_DRAFTERS)
-def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
-    answers = asyncio.run(answer_all(exact64, cases(), drafter, weather=STORM, patience=IMPATIENT))
+def brave_a_storm(engine, drafter, stop=FixedLength(4)) -> None:
+    """All cases over links that lose, double and reorder."""
+    answers = asyncio.run(answer_all(engine, cases(), drafter, stop=stop, weather=STORM, patience=IMPATIENT))
     check(cases(), answers)
     assert sum(answer.reopened for answer in answers) > 0
 
 
-@pytest.mark.parametrize("drafter", MODEL_DRAFTERS)
-@pytest.mark.parametrize("length", range(9))
+def rarely(*values):
+    """What only `make test-long` pairs."""
+    return [pytest.param(*value, marks=pytest.mark.long) for value in values]
+
+
+# Every drafter meets a storm: these here, the others under policy `goodput` (tests/test_goodput_system.py).
+@pytest.mark.parametrize("drafter", ["none", "onnx", *rarely(("lookup",), ("llamacpp",))])
+def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
+    brave_a_storm(exact64, drafter)
+
+
+ODD = [(length, MODEL_DRAFTERS[length % 2]) for length in range(9)]
+EVEN = [(length, MODEL_DRAFTERS[1 - length % 2]) for length in range(9)]
+
+
+@pytest.mark.parametrize(("length", "drafter"), [*ODD, *rarely(*EVEN)])
 def test_every_draft_length(exact64, drafter, length):
     wanted = cases()[length % 4 :: 4]
     answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=FixedLength(length)))
@@ -143,11 +146,6 @@ def test_blocks_that_end_after_a_doubtful_token(exact64, drafter):
 @pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
 def test_the_default_policy_with_trees(exact64, drafter):
     check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=HintLength(tree=60))))
-
-
-def test_look_ahead_in_a_storm(exact64):
-    answers = asyncio.run(answer_all(exact64, cases(), "llamacpp", weather=STORM, patience=IMPATIENT))
-    check(cases(), answers)
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)

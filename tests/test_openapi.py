@@ -1,4 +1,4 @@
-"""The published description is whole, and true: tests/openapi_run.py asks for all it allows and much that it forbids."""
+"""The published description is whole, and true: tests/openapi_run.py asks for what it allows and what it forbids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from tests.tiny_drafts import tiny_info
 
 def _run(*arguments, **environment):
     """In a process of its own: the tests of all operations have one name there, and workers would run one of them."""
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/openapi_run.py", *arguments)
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/openapi_run.py",
+        *arguments,
+    )
     environment = {**os.environ, **environment}
     run = subprocess.run(
         command, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True

@@ -15,7 +15,7 @@ from opensled.core.messages import ChatMessage, Guide, SamplingParams, Tool
 from opensled.core.noise import noise_key
 from opensled.models.store import model_path
 from tests.system import ask, running
-from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401
+from tests.test_lossless import IMPATIENT, STORM, factory, reference
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.riders.guide import GuideMasks
 from verify_server.text.guide import GuideCompiler
@@ -91,7 +91,7 @@ async def answers(engine, text, prompt, params, guide, storm):
 
 @pytest.mark.parametrize(("sampling", "storm"), CASES, ids=["greedy", "sampled in a storm"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_shaped_answer_is_the_shaped_targets_own(exact64, text, shape, sampling, storm):  # noqa: F811
+def test_a_shaped_answer_is_the_shaped_targets_own(exact64, text, shape, sampling, storm):
     guide, biases = SHAPES[shape]
     params = SamplingParams(**sampling, **biases, seed=5, max_tokens=60)
     prompt = text.render(CHAT, guide.tools if guide else ())
@@ -115,7 +115,7 @@ def check_logprobs(answer, tokens, rows) -> None:
         assert [value for _, value in entry] == pytest.approx([raw[id] for id, _ in entry], abs=1e-5)
 
 
-def test_a_finished_answer_gives_its_grammar_back(exact64, text):  # noqa: F811
+def test_a_finished_answer_gives_its_grammar_back(exact64, text):
     """The session itself is remembered for a while, for a reader who lost the end."""
     guide, _ = SHAPES["schema"]
     params = SamplingParams(temperature=0, max_tokens=60)
