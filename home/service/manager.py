@@ -163,13 +163,13 @@ def _error(line: str) -> _LoggedError | None:
     except (ValueError, KeyError, TypeError):
         return None
     if message.startswith("{"):
-        message = _logged(message)
+        message = _error_message(message)
     elif priority > 3 and not message.startswith(("error: ", "ERROR ", "CRITICAL ")):
         return None
     return _LoggedError(message.removeprefix("error: "), at) if message else None
 
 
-def _logged(message: str) -> str:
+def _error_message(message: str) -> str:
     """The message of a log line in JSON (opensled/process/logs.py) if its level is an error."""
     try:
         record = json.loads(message)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from opensled.core.errors import ModelError, NotFound
-from opensled.models.hub_names import GgufModel, HubName, chosen, gguf_models
+from opensled.models.hub_names import GgufModel, HubName, choose_model, gguf_models
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -92,7 +92,7 @@ def select(listing: Listing, name: HubName) -> Selection:
     models = gguf_models(listing.files)
     if not name.choice and _has_safetensors(listing):
         return Selection(name, _folder(listing), [model.quant for model in models])
-    found = chosen(models, name.choice)
+    found = choose_model(models, name.choice)
     if found is None:
         raise NotFound(_nothing(name, models, _has_safetensors(listing)), "model")
     others = [] if name.choice else [model.quant for model in models if model is not found]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from opensled.core.errors import ModelError
 from opensled.models.download import Source, fetch, locked_folder, require_room
-from opensled.models.hub import Pin, Seen, read_pin, require_pinned, seen, write_pin
+from opensled.models.hub import Pin, Seen, inspect_file, read_pin, require_pinned, write_pin
 from opensled.models.hub_client import HubClient
 from opensled.models.hub_listing import (
     INDEX,
@@ -70,7 +70,7 @@ def _require_unchanged(repository: str, pin: Pin) -> None:
     folder = pulled_folder(repository)
     for name, before in pin.files.items():
         path = folder / name
-        if path.is_file() and seen(path, before).sha256 != before.sha256:
+        if path.is_file() and inspect_file(path, before).sha256 != before.sha256:
             raise ModelError(
                 f"{path} is not what was fetched: its sha256 changed; remove it, and pull {repository} again"
             )
@@ -134,7 +134,7 @@ class _Pull:
 
     def _is_there(self, file: HubFile, pin: Pin) -> bool:
         path, known = self.folder / file.name, pin.files.get(file.name)
-        return known is not None and path.is_file() and seen(path, known).sha256 == known.sha256
+        return known is not None and path.is_file() and inspect_file(path, known).sha256 == known.sha256
 
     def _check(self, files: list[HubFile], pin: Pin) -> None:
         for file in files:
