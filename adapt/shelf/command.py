@@ -91,7 +91,7 @@ async def _pull(config: DraftPullConfig, signer: Signer) -> tuple[Kept, bool]:
 async def fetch_draft(link: Link, signer: Signer) -> tuple[Kept, bool]:
     """The draft that is handed out, here and selected now; whether it had to be fetched."""
     from adapt.shelf.draft_fetch import fetch_files, fetch_manifest
-    from adapt.shelf.shelf import DraftShelf, known_signer
+    from adapt.shelf.shelf import DraftShelf
 
     info, signed = await link.describe(), await fetch_manifest(link)
     draft = signer.verify(signed)

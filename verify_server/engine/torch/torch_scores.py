@@ -100,7 +100,7 @@ class TorchScores(Scores):
     def hidden_states(self, rows: Sequence[int]) -> np.ndarray:
         """See `verify_server.engine.base.Scores`."""
         if self._states is None:
-            return super().hidden(rows)
+            return super().hidden_states(rows)
         return self._states[list(rows)].float().cpu().numpy()
 
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
