@@ -49,7 +49,7 @@ CORE = {
     "turns": ("opensled/turns.py", "opensled/core/turns.py"),
     "protocol": ("opensled/protocol.py", "opensled/core/protocol.py"),
     "messages": ("opensled/messages.py", "opensled/core/messages.py"),
-    "codec": ("opensled/*codec.py", "opensled/wire/codec.py", "opensled/wire/open_codec.py")
+    "codec": ("opensled/*codec.py", "opensled/wire/codec.py", "opensled/wire/open_codec.py"),
     "service": (
         "verify_server/service.py",
         "verify_server/byte_stream.py",
