@@ -60,7 +60,14 @@ class HubClient:
         """The files at a commit, branch or tag; "" = the hub's default branch. Raises as `open` does."""
         where = f"/revision/{quote(revision, safe='')}" if revision else ""
         with self._get(f"/api/models/{repository}{where}?blobs=true", repository, revision) as answer:
-            content = _read(answer, MOST_ANSWER, self.endpoint)
+            try:
+                content = answer.read(MOST_ANSWER + 1)
+            except (OSError, HTTPException) as error:
+                raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
+        if len(content) > MOST_ANSWER:
+            raise Unreachable(
+                f"{self.endpoint} answers with more than {MOST_ANSWER >> 20} MB; it is no hub of models"
+            )
         return read_listing(content, repository)
 
     def open(self, repository: str, commit: str, name: str, start: int = 0) -> HTTPResponse:
@@ -124,16 +131,6 @@ class HubClient:
             f"no hub at {self.endpoint}: {words}; connect to the internet (HTTPS_PROXY, HF_ENDPOINT for a mirror), or "
             "copy the model here and give its path"
         )
-
-
-def _read(answer: HTTPResponse, most: int, endpoint: str) -> bytes:
-    try:
-        content = answer.read(most + 1)
-    except (OSError, HTTPException) as error:
-        raise Unreachable(f"{endpoint} broke off its answer: {error}; try again") from error
-    if len(content) > most:
-        raise Unreachable(f"{endpoint} answers with more than {most >> 20} MB; it is no hub of models")
-    return content
 
 
 def _token() -> str:
