@@ -1,7 +1,8 @@
 """Speaks with a hub of models over HTTP: the listing of a repository, and its files from any byte on.
 
-By the standard library, so that a device needs nothing more. The paths are those of Hugging Face, which mirrors serve,
-too; HF_ENDPOINT names one. The token goes to the hub itself, never to where it redirects.
+By the standard library: with huggingface_hub (2.4), a command that was interrupted begins its file anew, and over HTTP
+only sizes are compared, no digests. The paths are those of Hugging Face, which mirrors serve, too; HF_ENDPOINT names
+one. The token goes to the hub itself, never to where it redirects.
 """
 
 import os
