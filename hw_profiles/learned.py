@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import remaining_share
 from hw_profiles.least_squares import non_negative
 from hw_profiles.step_cost import Roofline, StepCost
 
@@ -34,11 +34,11 @@ LEARN_EVERY = 16  # steps between two fits
 FIRST_FITS = (4, 8, 12)  # steps after which the first ones come
 REMEMBERED = 64  # errors of the latest predictions
 HUBER = 1.5  # times the median error, beyond which a step counts less (Huber: 1.345 times the deviation)
-LEAST_SPREAD = 0.05  # median error that is always taken for noise
+MIN_SPREAD = 0.05  # median error that is always taken for noise
 HALF_LIFE = 1000.0  # steps after which half of what was learned is forgotten, at the most,
-LEAST_HALF_LIFE = 16.0  # at the least,
+MIN_HALF_LIFE = 16.0  # at the least,
 FADING = 1.5  # and in between (FADING / median of the signed errors) ** 2: noise alone is no reason to forget
-LEAST_SHARE = 1e-3  # of the seed that a step takes in any case
+MIN_SHARE = 1e-3  # of the seed that a step takes in any case
 
 # Strength of the prior, in steps: that the cost is no more than the seed; that KV and sessions cost what the seed says,
 # to scale; that the scale is that of the first steps; that the line is flat; that it is straight (both by its slopes
@@ -76,11 +76,11 @@ class LearnedCost:
         line = left + (tokens - below) * (self.table[below + 1] - left)
         return line + contexts * self.context_s + sessions * self.session_s
 
-    def padded(self, row_step: int) -> LearnedCost:
+    def pad(self, row_step: int) -> LearnedCost:
         """The same on an engine that computes a multiple of `row_step` rows."""
         if row_step == 1:
             return self
-        places = [padded(tokens, row_step) for tokens in range(len(self.table))]
+        places = [pad_rows(tokens, row_step) for tokens in range(len(self.table))]
         return replace(self, table=tuple([self.table[place] for place in places]))
 
     def times(self, factor: float) -> LearnedCost:
@@ -89,7 +89,7 @@ class LearnedCost:
         return LearnedCost(table, factor * self.context_s, factor * self.session_s)
 
 
-def padded(tokens: int, row_step: int) -> int:
+def pad_rows(tokens: int, row_step: int) -> int:
     """Rows that are computed for so many."""
     return -(-tokens // row_step) * row_step if tokens <= PADDED else tokens
 
@@ -117,7 +117,7 @@ class CostModel:
         if seconds <= 0:  # a clock too coarse for it
             return
         self._errors.append(self.cost.verify_s(tokens, contexts, sessions) / seconds - 1)
-        self._news.append((padded(tokens, self._row_step), contexts, sessions, seconds))
+        self._news.append((pad_rows(tokens, self._row_step), contexts, sessions, seconds))
         self.steps += 1
         if self.steps in FIRST_FITS or self.steps % LEARN_EVERY == 0:
             self._learn()
@@ -128,9 +128,9 @@ class CostModel:
         if self.steps == FIRST_FITS[0]:
             self._take_scale(news)
         bias = abs(median(self._errors))
-        half_life = min(HALF_LIFE, max(LEAST_HALF_LIFE, (FADING / max(bias, LEAST_SPREAD)) ** 2))
-        self._fit.learn(news, max(self.error, LEAST_SPREAD), half_life)
-        self.cost = self._fit.cost().padded(self._row_step)
+        half_life = min(HALF_LIFE, max(MIN_HALF_LIFE, (FADING / max(bias, MIN_SPREAD)) ** 2))
+        self._fit.learn(news, max(self.error, MIN_SPREAD), half_life)
+        self.cost = self._fit.cost().pad(self._row_step)
 
     def _take_scale(self, news: Array) -> None:
         """Right a seed that is wrong by a factor: one of another machine, or a mere guess."""
@@ -170,7 +170,7 @@ class _Fit:
         off = np.abs(seconds - predicted) / scale
         weights = np.minimum(1.0, HUBER * spread / np.maximum(off, 1e-9))
         rows /= scale[:, None]
-        keep = kept(len(steps), half_life)
+        keep = remaining_share(len(steps), half_life)
         weighted = rows.T * weights
         self._gram = keep * self._gram + weighted @ rows
         self._right = keep * self._right + weighted @ (seconds / scale)
@@ -180,7 +180,7 @@ class _Fit:
 
     def cost(self) -> LearnedCost:
         found = self._found * self._units
-        share = max(found[SEED], LEAST_SHARE)  # no step is for nothing
+        share = max(found[SEED], MIN_SHARE)  # no step is for nothing
         table = share * self._table + found[OVERHEAD] + _LINES @ found[LINE:]
         return LearnedCost(tuple(table.tolist()), float(found[CONTEXTS]), float(found[SESSIONS]))
 

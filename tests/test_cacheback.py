@@ -10,18 +10,18 @@ from itertools import islice
 import pytest
 
 from edge_client.device.config import DeviceConfig
-from edge_client.device.drafter_choice import made
+from edge_client.device.drafter_choice import make_factory
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link.remote import _shortened
+from edge_client.link.remote import _shorten
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler, SparseSampler
 from opensled.drafting import table_file
 from opensled.drafting.followers import Followers
-from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MOST_NODES, Calibration
+from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MAX_NODES, Calibration
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from tests.drafter_contract import DrafterContract, ids, pull
@@ -78,7 +78,7 @@ class TestCacheback(DrafterContract):
         drafter.begin(self.prompt * 3, self.sampler())
         tree = list(drafter.propose_tree())
         assert all(-1 <= node.parent < number for number, node in enumerate(tree))
-        assert len({(node.parent, node.token.id) for node in tree}) == len(tree) <= MOST_NODES
+        assert len({(node.parent, node.token.id) for node in tree}) == len(tree) <= MAX_NODES
         assert all(0 < node.token.confidence < 1 for node in tree)
 
     def test_every_token_says_what_it_was_drawn_from_under_rule_ratio(self, drafter):
@@ -128,7 +128,7 @@ class TestGrowth:
     def test_a_tree_ends_with_its_nodes(self):
         draw = random.Random(1)
         text = [draw.randrange(6) for _ in range(500)]
-        assert len(nodes_of(drafter_of(learned(text, TableShape())), text)) == MOST_NODES
+        assert len(nodes_of(drafter_of(learned(text, TableShape())), text)) == MAX_NODES
 
     def test_nothing_follows_the_end(self):
         text = (1, 2, 0, 3, 1, 2, 0, 5, 1)
@@ -214,10 +214,10 @@ class TestTables:
 
     def test_tables_are_for_drafters_that_have_them(self):
         for files in ({}, {"draft_table": "off"}, {"personal_table": "off"}):
-            made(DeviceConfig(**files), "lookup", "")
+            make_factory(DeviceConfig(**files), "lookup", "")
         for files in ({"draft_table": "x"}, {"personal_table": "x"}):
             with pytest.raises(UsageError, match="--draft-table"):
-                made(DeviceConfig(**files), "lookup", "")
+                make_factory(DeviceConfig(**files), "lookup", "")
 
     def test_a_personal_table_remembers_the_sequence_before(self, tmp_path):
         path, text = tmp_path / "mine.table", tiny_tokenizer().encode("My cat is called Minerva.")
@@ -260,7 +260,7 @@ def test_sixty_nodes_take_far_less_than_a_verdict():
         started = time.perf_counter()
         nodes = list(drafter.propose_tree())
         took.append(time.perf_counter() - started)
-        assert len(nodes) <= MOST_NODES
+        assert len(nodes) <= MAX_NODES
     assert sorted(took)[100] < 1e-3
 
 
@@ -279,7 +279,7 @@ def test_a_tree_is_cut_to_what_the_server_takes_of_trees():
     tree = DraftBlock(5, (DraftToken(1),) * 24, (-1, *range(23)))
     limits = Limits(max_draft=16, context_length=100, max_tree=20)
     for block, length in ((tree, 20), (DraftBlock(5, tree.tokens), 16)):
-        cut = _shortened(Draft(1, block), limits).block
+        cut = _shorten(Draft(1, block), limits).block
         assert cut == block.first(length)
         assert len(cut.tokens) == length == len(cut.parents or cut.tokens)
 

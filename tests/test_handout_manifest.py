@@ -14,13 +14,13 @@ from opensled.core.errors import DraftRefused, InvalidRequest, NotFound, Protoco
 from opensled.core.messages import Failure
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import draft_codec
-from opensled.wire.draft_manifest import MOST_BYTES, MOST_FILES, MOST_MANIFEST, read_manifest
+from opensled.wire.draft_manifest import MAX_BYTES, MAX_FILES, MAX_MANIFEST, read_manifest
 from tests.handed_out import KEY, KITCHEN, STRANGER, handed, manifest, signed
 
 
 def test_what_is_signed_is_read_as_it_was():
     draft = manifest(7)
-    assert KITCHEN.verified(signed(draft)) == draft
+    assert KITCHEN.verify(signed(draft)) == draft
     assert draft.gain == "acceptance 0.24 -> 0.93 at T = 0, 0.20 -> 0.89 at T = 0.8"
     assert "passed no gate" in manifest(passed=False, before=(), after=()).title()
 
@@ -34,23 +34,23 @@ def test_only_the_key_of_the_signer_counts():
         Signed(b"", draft.signature),
     ):
         with pytest.raises(DraftRefused, match="not signed by the key"):
-            KITCHEN.verified(wrong)
+            KITCHEN.verify(wrong)
 
 
 def test_what_the_key_signed_for_another_purpose_is_no_manifest():
-    content = manifest().encoded()
+    content = manifest().encode()
     with pytest.raises(DraftRefused, match="not signed"):
-        KITCHEN.verified(Signed(content, KEY._key.sign(content)))
-    assert KITCHEN.verified(Signed(content, KEY._key.sign(CONTEXT + content)))
+        KITCHEN.verify(Signed(content, KEY._key.sign(content)))
+    assert KITCHEN.verify(Signed(content, KEY._key.sign(CONTEXT + content)))
 
 
 def test_a_draft_of_another_tenant_is_refused():
     with pytest.raises(DraftRefused, match=r"for devices of 'garage'.*belongs to 'kitchen'"):
-        KITCHEN.verified(signed(manifest(tenant="garage")))
+        KITCHEN.verify(signed(manifest(tenant="garage")))
 
 
 def changed(**fields: object) -> bytes:
-    return json.dumps({**json.loads(manifest().encoded()), **fields}).encode()
+    return json.dumps({**json.loads(manifest().encode()), **fields}).encode()
 
 
 def file(**fields: object) -> dict[str, object]:
@@ -77,14 +77,14 @@ def test_names_that_could_be_paths_are_refused(name):
         (b'{"format": NaN}', "no JSON"),
         (b"[]", "format"),
         (changed(format=2), "format"),
-        (b" " * (MOST_MANIFEST + 1), "at most"),
+        (b" " * (MAX_MANIFEST + 1), "at most"),
         (changed(files=[]), "no GGUF file"),
         (changed(files=[file(name="genai_config.json")]), "no GGUF file"),
         (changed(files=[file(), file(name="A.gguf")]), "one name"),
-        (changed(files=[file(name=f"{number}.gguf") for number in range(MOST_FILES + 1)]), "17 files"),
+        (changed(files=[file(name=f"{number}.gguf") for number in range(MAX_FILES + 1)]), "17 files"),
         (changed(files=[file(bytes=0)]), "bytes"),
         (changed(files=[file(bytes=True)]), "bytes"),
-        (changed(files=[file(bytes=MOST_BYTES), file(name="b.gguf")]), "4 GiB"),
+        (changed(files=[file(bytes=MAX_BYTES), file(name="b.gguf")]), "4 GiB"),
         (changed(files=[file(sha256="A" * 64)]), "sha256"),
         (changed(files=["a.gguf"]), "name"),
         (changed(serial=0), "serial"),

@@ -17,7 +17,7 @@ import pytest
 
 from adapt.handout import hand_out as module
 from adapt.shelf import draft_fetch
-from adapt.shelf.command import pulled
+from adapt.shelf.command import fetch_draft
 from adapt.shelf.signature import Signer
 from opensled.core.errors import (
     InvalidRequest,
@@ -41,7 +41,7 @@ from verify_server.front import service
 from verify_server.options.serve_config import ServeConfig
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
-MOST_MB = 60  # of growth under a flood
+MAX_MB = 60  # of growth under a flood
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
 
 
@@ -75,7 +75,7 @@ def test_each_tenant_gets_its_own_or_none(tmp_path):
     async def main():
         async with serving(TENANTS, drafts=hand_out(drafts)) as (_, address):
             async with linked(address, token="k") as link:
-                kept, fetched = await pulled(link, KITCHEN)
+                kept, fetched = await fetch_draft(link, KITCHEN)
                 assert fetched and kept.draft.serial == 3
                 assert store.model_file("adapted", "*.gguf").read_bytes() == WEIGHTS
                 assert b"".join(await parts(link, handed().sha256, 262_000)) == WEIGHTS[262_000:]
@@ -89,10 +89,10 @@ def test_each_tenant_gets_its_own_or_none(tmp_path):
                     await parts(link, "../../../etc/passwd")
             async with linked(address, token="g") as link:
                 with pytest.raises(OpenSledError, match="for devices of 'garage'"):
-                    await pulled(link, KITCHEN)
+                    await fetch_draft(link, KITCHEN)
                 with pytest.raises(NotFound, match="no such file"):
                     await parts(link, handed().sha256)
-                kept, _ = await pulled(link, replace(KITCHEN, tenant="garage"))
+                kept, _ = await fetch_draft(link, replace(KITCHEN, tenant="garage"))
                 assert kept.draft.tenant == "garage"
             async with linked(address, token="x") as link:
                 with pytest.raises(Unauthorized):
@@ -123,7 +123,7 @@ def test_without_drafts_the_answer_says_so(tmp_path):
     async def main(drafts, said):
         async with serving(TENANTS, drafts=drafts) as (_, address), linked(address, token="g") as link:
             with pytest.raises(NotFound, match=said):
-                await pulled(link, Signer("garage", KEY.public))
+                await fetch_draft(link, Signer("garage", KEY.public))
 
     asyncio.run(main(None, "hands out no drafts"))
     asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())), "device's tenant"))
@@ -138,9 +138,9 @@ def test_what_is_published_while_a_server_runs_is_handed_out(tmp_path):
             linked(address, token="k") as link,
         ):
             with pytest.raises(NotFound):
-                await pulled(link, KITCHEN)
+                await fetch_draft(link, KITCHEN)
             store_with(tmp_path / "store", manifest())
-            assert (await pulled(link, KITCHEN))[1]
+            assert (await fetch_draft(link, KITCHEN))[1]
             drafts.delete("kitchen")
             with pytest.raises(NotFound):
                 await parts(link)
@@ -160,7 +160,7 @@ def test_a_file_that_is_damaged_on_the_server(tmp_path, content):
             linked(address, token="k") as link,
         ):
             with pytest.raises(NotFound, match="missing or damaged on the server"):
-                await pulled(link, KITCHEN)
+                await fetch_draft(link, KITCHEN)
             assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
 
     asyncio.run(main())
@@ -192,7 +192,7 @@ def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path)
         async with serving(TENANTS, drafts=out) as (_, address), AsyncExitStack() as stack:
             links = [await stack.enter_async_context(linked(address, token="k")) for _ in range(5)]
             running = [asyncio.ensure_future(parts(link, handed().sha256)) for link in links[1:]]
-            await until(lambda: out._transfers[""] == module.MOST_OF_CLIENT)
+            await until(lambda: out._transfers[""] == module.MAX_OF_CLIENT)
             with pytest.raises(Overloaded, match="too many transfers") as refused:
                 await parts(links[0])
             assert refused.value.retry_after == module.RETRY_S and out._met["drafts"] == 1
@@ -214,7 +214,7 @@ def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
         """On a connection of its own, with more calls than one honest client may make, as from several addresses."""
         async with grpc.aio.insecure_channel(address, options=OWN_CONNECTION) as channel:
             while True:
-                calls = [begun(channel, file, "g") for _ in range(module.MOST_OF_CLIENT)]
+                calls = [begun(channel, file, "g") for _ in range(module.MAX_OF_CLIENT)]
                 await asyncio.sleep(0.02)
                 for call in calls:
                     call.cancel()
@@ -245,7 +245,7 @@ def test_an_older_server_is_named(monkeypatch):
     async def main():
         async with serving() as (_, address), linked(address) as link:
             with pytest.raises(Unsupported, match="older than this device"):
-                await pulled(link, KITCHEN)
+                await fetch_draft(link, KITCHEN)
 
     asyncio.run(main())
 
@@ -304,4 +304,4 @@ def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeyp
         return grown
 
     grown = asyncio.run(main())
-    assert grown < MOST_MB
+    assert grown < MAX_MB

@@ -9,11 +9,11 @@ import pytest
 
 import opensled
 from home.service.config import known_service
-from home.service.service_flags import checked
+from home.service.service_flags import check_flags
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, VERBS, parse_flags
 from tests.home_check import NOT_HERE, PLACES, Walk
-from tests.home_page import MOST_WORDS, PAGE, PageCommand, commands, inline
+from tests.home_page import MAX_WORDS, PAGE, PageCommand, commands, inline
 
 TEXT = PAGE.read_text()
 COMMANDS = list(commands(TEXT))
@@ -23,7 +23,7 @@ OURS = [each.opensled for each in COMMANDS if each.opensled] + [
 
 
 def test_the_page_is_short():
-    assert len(TEXT.split()) < MOST_WORDS
+    assert len(TEXT.split()) < MAX_WORDS
 
 
 def verb_of(words):
@@ -37,7 +37,7 @@ def test_every_command_of_ours_parses(words, tmp_path, monkeypatch):
     given = parse_flags(verb, flags)
     if verb.startswith("service ") and "service" in given:
         known_service(given["service"])
-        checked(given["service"], given.get("flags", ()))
+        check_flags(given["service"], given.get("flags", ()))
 
 
 def test_every_flag_named_exists():

@@ -81,7 +81,7 @@ def test_a_host_that_the_certificate_does_not_name_is_added(home):
 
 
 def test_a_certificate_names_at_most_so_many_hosts_the_newest_among_them(home, monkeypatch):
-    monkeypatch.setattr(home_module, "MOST_NAMES", 12)
+    monkeypatch.setattr(home_module, "MAX_NAMES", 12)
     for number in range(20):
         home.name_server([f"h{number}"])
     assert len(named(home)) <= 12 and "h19" in named(home) and "localhost" in named(home)
@@ -99,7 +99,7 @@ def test_a_certificate_of_another_authority_is_replaced(home):
     (home.folder / "ca.pem").unlink()
     (home.folder / "ca.key").unlink()
     again = Home(home.folder)
-    assert again.authority.signed(read_certificate(again.cert.read_bytes(), ""))
+    assert again.authority.has_signed(read_certificate(again.cert.read_bytes(), ""))
 
 
 @pytest.mark.parametrize("file", ["ca.pem", "ca.key", "server.pem", "server.key", "tokens.txt"])

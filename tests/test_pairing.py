@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from home.desk.desk import (
-    MOST_GUESSES,
-    MOST_OF_ADDRESS,
+    MAX_GUESSES,
+    MAX_OF_ADDRESS,
     PairingFailed,
 )
 from home.desk.home import Home
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
 from home.pairing.code import DIGITS, new_code, read_code
-from home.pairing.frames import PairFrame, framed
+from home.pairing.frames import PairFrame, encode_frame
 from home.pairing.handover import Grant
 from opensled.cli import paired
 from opensled.core.errors import ProtocolError, Unauthorized, Unreachable, UsageError
@@ -86,7 +86,7 @@ def test_a_wrong_code_pairs_nothing_and_says_so(folder):
 def test_the_third_wrong_guess_withdraws_the_code(folder):
     async def scenario():
         async with desk(folder) as (found, port):
-            for _ in range(MOST_GUESSES):
+            for _ in range(MAX_GUESSES):
                 with pytest.raises(Unauthorized):
                     await guess(port)
             with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
@@ -101,11 +101,9 @@ def test_the_third_wrong_guess_withdraws_the_code(folder):
 def test_guesses_at_the_same_time_are_no_more_than_one_after_another(folder):
     async def scenario():
         async with desk(folder) as (found, port):
-            told = await asyncio.gather(
-                *(guess(port) for _ in range(MOST_OF_ADDRESS)), return_exceptions=True
-            )
+            told = await asyncio.gather(*(guess(port) for _ in range(MAX_OF_ADDRESS)), return_exceptions=True)
             assert all(isinstance(error, Unauthorized) for error in told)
-            assert found._guesses == MOST_GUESSES and found.outcome.done()
+            assert found._guesses == MAX_GUESSES and found.outcome.done()
 
     asyncio.run(scenario())
 
@@ -115,10 +113,10 @@ def test_a_third_device_on_the_link_is_too_late(folder):
         async with desk(folder) as (found, port):
             async with line(port) as early:  # it has begun before the good device is paired
                 end = DeviceEnd(read_code(CODE))
-                early.say(framed(PairFrame.HELLO, end.hello))
+                early.say(encode_frame(PairFrame.HELLO, end.hello))
                 channel, _ = end.channel(await early.hear(PairFrame.ANSWER))
                 await device(port)
-                early.say(framed(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
+                early.say(encode_frame(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
                 with pytest.raises(Unauthorized, match="does not count any more"):
                     await early.hear(PairFrame.GRANT)
             with pytest.raises(Unauthorized, match="does not count any more"):
@@ -176,9 +174,9 @@ def test_a_recorded_pairing_is_worth_a_wrong_guess(folder):
             desk(folder) as (found, port),
             line(port) as replay,
         ):  # the same code, were it ever drawn again
-            replay.say(framed(PairFrame.HELLO, said[PairFrame.HELLO]))
+            replay.say(encode_frame(PairFrame.HELLO, said[PairFrame.HELLO]))
             await replay.hear(PairFrame.ANSWER)
-            replay.say(framed(PairFrame.REQUEST, said[PairFrame.REQUEST]))
+            replay.say(encode_frame(PairFrame.REQUEST, said[PairFrame.REQUEST]))
             with pytest.raises(Unauthorized):
                 await replay.hear(PairFrame.GRANT)
             assert found._guesses == 1 and not found.outcome.done()
@@ -228,11 +226,11 @@ def test_another_authority_than_announced_is_refused(folder):
     async def lie(reader, writer):
         hello = await frames.read_frame(reader, PairFrame.HELLO)
         end = ServerEnd("48210937", bytes(32), hello)
-        writer.write(framed(PairFrame.ANSWER, end.answer))
+        writer.write(encode_frame(PairFrame.ANSWER, end.answer))
         await frames.read_frame(reader, PairFrame.REQUEST)
         channel = end.channel()
         grant = Grant("hub:7411", Home(folder).authority.der, "ab" * 32, "kitchen")
-        writer.write(framed(PairFrame.GRANT, channel.proof + channel.seal(grant.encoded())))
+        writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
 
     async def scenario():
         server = await asyncio.start_server(lie, HERE, 0)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from opensled.core.errors import DraftRefused, UsageError
-from opensled.wire.draft_manifest import MOST_TEXT, DraftManifest, read_manifest
+from opensled.wire.draft_manifest import MAX_TEXT, DraftManifest, read_manifest
 
 CONTEXT = b"opensled-draft-1\0"  # what else this key may sign is never taken for a manifest
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -38,7 +38,7 @@ class Signer:
     def __str__(self) -> str:
         return f"{self.tenant}:{self.key}"
 
-    def verified(self, signed: Signed) -> DraftManifest:
+    def verify(self, signed: Signed) -> DraftManifest:
         """The manifest, if this key signed it for this tenant; nothing of it is read before. Raises DraftRefused."""
         try:
             public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
@@ -60,7 +60,7 @@ class Signer:
 def read_signer(text: str) -> Signer:
     """The signer in a text as the operator gives it; raises UsageError."""
     tenant, colon, key = text.strip().rpartition(":")
-    if not (colon and tenant and len(tenant) <= MOST_TEXT and tenant.isprintable() and _KEY.fullmatch(key)):
+    if not (colon and tenant and len(tenant) <= MAX_TEXT and tenant.isprintable() and _KEY.fullmatch(key)):
         raise UsageError(
             f"{text[:80]!r} is no signer; write TENANT:KEY as opensled drafts publish prints it, with 64 hex digits"
         )
@@ -100,6 +100,6 @@ class SigningKey:
         return self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, manifest: DraftManifest) -> Signed:
-        content = manifest.encoded()
+        content = manifest.encode()
         read_manifest(content)  # what no device would take is not signed
         return Signed(content, self._key.sign(CONTEXT + content))

@@ -16,17 +16,17 @@ from home.desk.devices import add_device, revoke_device
 from home.desk.home import Home
 from home.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
 from home.pairing.code import read_code
-from home.pairing.frames import DONE, STORED, PairFrame, Refusal, framed, read_frame, refusal_of
+from home.pairing.frames import DONE, STORED, PairFrame, Refusal, encode_frame, read_frame, refusal_of
 from home.pairing.handover import Grant, PairRequest, read_request
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
-from opensled.net.address import joined
+from opensled.net.address import join_host_port
 
 log = logging.getLogger(__name__)
 
-MOST_GUESSES = 3  # wrong proofs, of all connections together
+MAX_GUESSES = 3  # wrong proofs, of all connections together
 # Runs of the key exchange for one code: what strangers can make us compute, and how often they can time it.
-MOST_RUNS = 32
-MOST_CONNECTIONS, MOST_OF_ADDRESS = 16, 4  # at the same time
+MAX_RUNS = 32
+MAX_CONNECTIONS, MAX_OF_ADDRESS = 16, 4  # at the same time
 TOTAL_SECONDS = 30.0  # of one connection
 
 
@@ -98,10 +98,10 @@ class PairingDesk:
 
     def _admit(self, address: str, writer: asyncio.StreamWriter) -> None:
         """Few connections of one address; of many addresses, the one that has been silent for longest gives way."""
-        if self._by_address[address] > MOST_OF_ADDRESS:
+        if self._by_address[address] > MAX_OF_ADDRESS:
             raise Overloaded("too many connections of this address")
         self._waiting[writer] = None
-        if len(self._waiting) > MOST_CONNECTIONS:
+        if len(self._waiting) > MAX_CONNECTIONS:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.transport.abort()
@@ -111,7 +111,7 @@ class PairingDesk:
         self._waiting.pop(writer, None)
         self._count_run()
         end = ServerEnd(self._digits, fingerprint(self._home.authority.der), hello)
-        writer.write(framed(PairFrame.ANSWER, end.answer))
+        writer.write(encode_frame(PairFrame.ANSWER, end.answer))
         body = await read_frame(reader, PairFrame.REQUEST)
         channel = self._proven(end, body[:PROOF_BYTES])
         try:
@@ -123,8 +123,8 @@ class PairingDesk:
     def _count_run(self) -> None:
         self._require_open()
         self._runs += 1
-        if self._runs > MOST_RUNS:
-            self._fail(f"the code is withdrawn: {MOST_RUNS} connections began to pair and did not; run opensled pair "
+        if self._runs > MAX_RUNS:
+            self._fail(f"the code is withdrawn: {MAX_RUNS} connections began to pair and did not; run opensled pair "
                        "again, on a network of your own")  # fmt: skip
             self._require_open()
 
@@ -140,10 +140,10 @@ class PairingDesk:
             channel.require_proof(proof)
         except (Unauthorized, ProtocolError):
             self._guesses += 1
-            log.warning("a wrong pairing code, %d of %d", self._guesses, MOST_GUESSES)
-            if self._guesses >= MOST_GUESSES:
+            log.warning("a wrong pairing code, %d of %d", self._guesses, MAX_GUESSES)
+            if self._guesses >= MAX_GUESSES:
                 self._fail(
-                    f"the code is withdrawn after {MOST_GUESSES} wrong guesses; run opensled pair again"
+                    f"the code is withdrawn after {MAX_GUESSES} wrong guesses; run opensled pair again"
                 )
             raise
         self._taken = True
@@ -163,18 +163,18 @@ class PairingDesk:
         name, token = add_device(self._home, request.name, address)
         try:
             grant = self._grant(request, name, token)
-            writer.write(framed(PairFrame.GRANT, channel.proof + channel.seal(grant.encoded())))
+            writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
             if channel.unseal(await read_frame(reader, PairFrame.STORED)) != STORED:
                 raise ProtocolError("the device did not say that it stored its token")
         except BaseException:
             revoke_device(self._home, name)
             raise
-        writer.write(framed(PairFrame.DONE, channel.seal(DONE)))
+        writer.write(encode_frame(PairFrame.DONE, channel.seal(DONE)))
         await writer.drain()
         self.outcome.set_result(Paired(name, address, grant.server, renewed))
 
     def _grant(self, request: PairRequest, name: str, token: str) -> Grant:
-        server = joined(request.host, self._server_port)
+        server = join_host_port(request.host, self._server_port)
         return Grant(server, self._home.authority.der, token, name, self._home.signer)
 
     def _fail(self, reason: str) -> None:
@@ -184,7 +184,7 @@ class PairingDesk:
     def _refuse(self, writer: asyncio.StreamWriter, error: BaseException) -> None:
         reason = Refusal.WITHDRAWN if isinstance(error, _Withdrawn) else refusal_of(error)
         if not writer.is_closing():
-            writer.write(framed(PairFrame.REFUSED, bytes((reason,))))
+            writer.write(encode_frame(PairFrame.REFUSED, bytes((reason,))))
 
 
 class _Withdrawn(OpenSledError):

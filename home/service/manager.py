@@ -93,7 +93,7 @@ def require() -> None:
 def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """Run a command; raises OpenSledError with what it complains of."""
     try:
-        done = _done(words, environment)
+        done = _call(words, environment)
     except FileNotFoundError as error:
         raise OpenSledError(f"there is no {words[0]} here") from error
     if done.returncode:
@@ -103,13 +103,13 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> N
 def _output(words: Sequence[str]) -> str:
     """What a question prints; "" if it fails."""
     try:
-        done = _done(words, timeout=PATIENCE)
+        done = _call(words, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return "" if done.returncode else done.stdout
 
 
-def _done(
+def _call(
     words: Sequence[str], environment: Mapping[str, str] | None = None, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """With the folder by which a user's manager is found, which a shell after `su` lacks."""
@@ -148,13 +148,13 @@ def _error(line: str) -> _LoggedError | None:
     except (ValueError, KeyError, TypeError):
         return None
     if message.startswith("{"):
-        message = _logged(message)
+        message = _error_message(message)
     elif priority > 3 and not message.startswith(("error: ", "ERROR ", "CRITICAL ")):
         return None
     return _LoggedError(message.removeprefix("error: "), at) if message else None
 
 
-def _logged(message: str) -> str:
+def _error_message(message: str) -> str:
     """The message of a log line in JSON (opensled/process/logs.py) if its level is an error."""
     try:
         record = json.loads(message)

@@ -21,7 +21,7 @@ OFF = "off"  # no file (edge_client/offline/modes.py has the meaning of each opt
 # Secrets and certificates, by the names of their options; systemd loads them, so that they may stay root's.
 CREDENTIAL = re.compile(r"(^|_)(tokens?|tls|keys)(_|$)")
 # Flags, and characters of one; chosen, far below systemd's limit for a line.
-MOST_WORDS, MOST_LENGTH = 200, 4096
+MAX_WORDS, MAX_LENGTH = 200, 4096
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Given:
         return [f"{self.option.flag}={text}"] if text.startswith("-") else [self.option.flag, text]
 
 
-def checked(service: str, words: Iterable[str]) -> list[Given]:
+def check_flags(service: str, words: Iterable[str]) -> list[Given]:
     """The flags of a service, in their order. Raises UsageError or NotFound for what it would refuse itself."""
     words = list(words)
     distribution.require(service, VERBS[service].here)
@@ -53,7 +53,7 @@ def checked(service: str, words: Iterable[str]) -> list[Given]:
     values = parse_flags(service, words)
     if service == "edge" and {"pair", "host"} & values.keys():
         raise UsageError("pair this device before it becomes a service: opensled edge --pair CODE HOST")
-    return [given(service, name, value) for name, value in values.items()]
+    return [bind_option(service, name, value) for name, value in values.items()]
 
 
 def option_of(service: str, name: str) -> Option:
@@ -62,16 +62,14 @@ def option_of(service: str, name: str) -> Option:
 
 
 def _require_plain(words: list[str]) -> None:
-    if len(words) > MOST_WORDS or max(map(len, words), default=0) > MOST_LENGTH:
-        raise UsageError(
-            f"a service takes at most {MOST_WORDS} flags of at most {MOST_LENGTH} characters each"
-        )
+    if len(words) > MAX_WORDS or max(map(len, words), default=0) > MAX_LENGTH:
+        raise UsageError(f"a service takes at most {MAX_WORDS} flags of at most {MAX_LENGTH} characters each")
     for word in words:
         if not word.isprintable():  # surrogates of undecodable bytes are not printable either
             raise UsageError(f"{word!r} holds a character that a unit file cannot: use printable text")
 
 
-def given(service: str, name: str, value: Any) -> Given:
+def bind_option(service: str, name: str, value: Any) -> Given:
     """An option with its value. Raises NotFound for a file with a secret or a certificate that is not there."""
     item = option_of(service, name)
     found = Given(item, value, _path(item, value))

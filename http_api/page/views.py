@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from http_api.bodies import whole_body
-from http_api.event_stream import attended
+from http_api.event_stream import run_while_connected
 from http_api.fields import Fields, parse_object
 from http_api.responses import to_json
 from opensled.core.errors import InvalidRequest, Overloaded
@@ -21,8 +21,8 @@ from opensled.models.examples import examples
 from opensled.text.origins import ORIGINS
 
 PERIOD = 1.0  # seconds from one look to the next
-MOST_WATCHERS = 16  # at the same time; a look at a full server takes its event loop 6 ms
-MOST_BYTES = 4096  # of the body of a switch
+MAX_WATCHERS = 16  # at the same time; a look at a full server takes its event loop 6 ms
+MAX_BYTES = 4096  # of the body of a switch
 
 Look = Callable[[], Mapping[str, Any]]  # gives what is to be shown now, as JSON
 
@@ -56,12 +56,12 @@ class Watching:
         """GET /page/events: looks as server-sent events, until the reader leaves or the process ends."""
         if request.method == "HEAD":  # which the router lets in with GET
             return Response(media_type=_Looks.media_type)
-        if self._watchers >= MOST_WATCHERS:
-            raise Overloaded(f"{MOST_WATCHERS} pages watch already; close one", retry_after=self._period)
-        return _Looks(self._looks, self._watched)
+        if self._watchers >= MAX_WATCHERS:
+            raise Overloaded(f"{MAX_WATCHERS} pages watch already; close one", retry_after=self._period)
+        return _Looks(self._looks, self._count_watcher)
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _count_watcher(self) -> Iterator[None]:
         """A place, from before the first byte on: many that come at once find the same number."""
         self._watchers += 1
         try:
@@ -78,7 +78,7 @@ class Watching:
 
     async def switch(self, request: Request) -> Response:
         """POST /page/devices {"tenant", "device", "drafting"}: see `PageView.switch`."""
-        fields = Fields(parse_object(await whole_body(request, MOST_BYTES)))
+        fields = Fields(parse_object(await whole_body(request, MAX_BYTES)))
         tenant, device = fields.text("tenant", ""), fields.text("device", "")
         drafting = fields.flag("drafting", None)
         fields.finish()
@@ -103,7 +103,7 @@ class _Looks(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._place(), contextlib.suppress(ClientDisconnect):
-            await attended(receive, self._send_all(send))
+            await run_while_connected(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -64,7 +64,7 @@ class ImageFacts:
     token_id: int  # the placeholder
     rows: int  # embeddings, and so positions, of a picture
     most: int = MAX_IMAGES  # pictures of a prompt
-    most_bytes: int = MAX_IMAGE_BYTES  # of one file
+    max_bytes: int = MAX_IMAGE_BYTES  # of one file
 
 
 def starts_of(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def starts_of(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | N
     return tuple(starts)
 
 
-def expanded(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:
+def expand(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:
     """A rendered prompt, which has one placeholder for each picture, with all positions of each.
 
     Raises InvalidRequest where the text itself has the placeholder of the target.

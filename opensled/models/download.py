@@ -35,7 +35,7 @@ class Source:
         path = self.folder / name
         return path.with_name(f".{path.name}.{self.commit[:12]}.part")
 
-    def here(self, name: str) -> int:
+    def part_size(self, name: str) -> int:
         """How many bytes of a part are there."""
         part = self.part(name)
         return part.stat().st_size if part.is_file() else 0
@@ -48,7 +48,7 @@ def fetch(source: Source, file: HubFile, show: Callable[[int], None]) -> str:
     and for a full disk, and what `HubClient.open` raises.
     """
     part = source.part(file.name)
-    with keeping(source.folder, file.bytes - source.here(file.name)):
+    with keeping(source.folder, file.bytes - source.part_size(file.name)):
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("a+b") as sink:
             return _Content(source, file, sink, show).complete()

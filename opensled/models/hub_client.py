@@ -20,7 +20,7 @@ from opensled.net.address import is_loopback
 
 HUB = "https://huggingface.co"
 TIMEOUT = 20.0  # seconds without a byte
-MOST_ANSWER = 32 << 20  # bytes of a listing
+MAX_ANSWER = 32 << 20  # bytes of a listing
 # Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
 TOKEN_FILE = "token"
 
@@ -62,12 +62,12 @@ class HubClient:
         where = f"/revision/{quote(revision, safe='')}" if revision else ""
         with self._get(f"/api/models/{repository}{where}?blobs=true", repository, revision) as answer:
             try:
-                content = answer.read(MOST_ANSWER + 1)
+                content = answer.read(MAX_ANSWER + 1)
             except (OSError, HTTPException) as error:
                 raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
-        if len(content) > MOST_ANSWER:
+        if len(content) > MAX_ANSWER:
             raise Unreachable(
-                f"{self.endpoint} answers with more than {MOST_ANSWER >> 20} MB; it is no hub of models"
+                f"{self.endpoint} answers with more than {MAX_ANSWER >> 20} MB; it is no hub of models"
             )
         return read_listing(content, repository)
 

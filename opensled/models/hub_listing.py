@@ -9,14 +9,14 @@ import re
 from typing import Any, NamedTuple
 
 from opensled.core.errors import ModelError, NotFound
-from opensled.models.hub_names import GgufModel, HubName, chosen, gguf_models
+from opensled.models.hub_names import GgufModel, HubName, choose_model, gguf_models
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-MOST_FILES = 20_000
-MOST_NAME = 512  # characters
-MOST_BYTES = 1 << 42  # of one file: more than any model has
-MOST_TEXT = 64 << 20  # bytes of a file that is no weights; large tokenizers have 35 MB
+MAX_FILES = 20_000
+MAX_NAME = 512  # characters
+MAX_BYTES = 1 << 42  # of one file: more than any model has
+MAX_TEXT = 64 << 20  # bytes of a file that is no weights; large tokenizers have 35 MB
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 TEXTS = (".json", ".jinja", ".model", ".txt")  # of a folder with safetensors; never pickles
 MORE_TEMPLATES = "additional_chat_templates"  # a folder in it, of templates by name
@@ -51,7 +51,7 @@ def read_listing(content: bytes, repository: str) -> Listing:
     try:
         document = json.loads(content)
         commit, siblings = document["sha"], document["siblings"]
-        if not COMMIT.fullmatch(commit) or len(siblings) > MOST_FILES:
+        if not COMMIT.fullmatch(commit) or len(siblings) > MAX_FILES:
             raise ValueError("no commit, or too many files")
         files = [_file(entry) for entry in siblings]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -64,7 +64,7 @@ def _file(entry: dict[str, Any]) -> HubFile:
     if not _is_safe(name):
         raise ValueError(f"it names the file {name!r:.80}, which would lie outside of its folder")
     size = large.get("size", entry.get("size"))
-    if type(size) is not int or not 0 <= size <= MOST_BYTES:
+    if type(size) is not int or not 0 <= size <= MAX_BYTES:
         raise ValueError(f"it says that {name} has {size!r:.40} bytes")
     return HubFile(name, size, _hex(SHA256, large.get("sha256")), _hex(COMMIT, entry.get("blobId")))
 
@@ -77,7 +77,7 @@ def _is_safe(name: str) -> bool:
     """Whether `name` stays in its folder, on every system."""
     parts = name.split("/")
     return (
-        0 < len(name) <= MOST_NAME
+        0 < len(name) <= MAX_NAME
         and name.isprintable()
         and not {"", ".", ".."} & set(parts)
         and not re.search(r"[\\:]", name)
@@ -93,7 +93,7 @@ def select(listing: Listing, name: HubName) -> Selection:
     has_safetensors = CONFIG in listing.files and any(map(_is_weights, listing.files))
     if not name.choice and has_safetensors:
         return Selection(name, _folder(listing), [model.quant for model in models])
-    found = chosen(models, name.choice)
+    found = choose_model(models, name.choice)
     if found is None:
         raise NotFound(_nothing(name, models, has_safetensors), "model")
     others = [] if name.choice else [model.quant for model in models if model is not found]
@@ -126,7 +126,7 @@ def _folder(listing: Listing) -> list[HubFile]:
     """Weights and what belongs to them; config.json comes last: a folder that has it is complete."""
     files = [file for name, file in listing.files.items() if _is_weights(name) or _is_text(name)]
     for file in files:
-        if _is_text(file.name) and file.bytes > MOST_TEXT:
+        if _is_text(file.name) and file.bytes > MAX_TEXT:
             raise ModelError(
                 f"{file.name} has {file.bytes / 1e6:.0f} MB: no file of its kind needs more than 67 MB"
             )

@@ -91,7 +91,7 @@ class _Pull:
                 if file.sha256:
                     require_pinned(self.repository, self.known, file.name, file.sha256)
             missing = [file for file in files if not self._is_there(file.name)]
-            require_room(self.folder, sum(file.bytes - self.source.here(file.name) for file in missing))
+            require_room(self.folder, sum(file.bytes - self.source.part_size(file.name) for file in missing))
             self._tell(missing)
             if self.pin is None:  # a pull that goes on later is of the same commit
                 write_pin(self.repository, self.known)

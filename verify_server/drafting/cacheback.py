@@ -17,7 +17,7 @@ from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 # Tenants with tables, and leaders in all tables together: 16 full tables of 35 MB. Those of the tenant that drafted
 # longest ago go first. Chosen.
-MOST_TENANTS, MOST_LEADERS = 256, 16 * TableShape.leaders
+MAX_TENANTS, MAX_LEADERS = 256, 16 * TableShape.leaders
 
 
 @dataclass
@@ -58,13 +58,13 @@ class ServerTables(ServerDrafter):
         """What follows a session's text as it is now."""
         text = self._texts.get(ask.session)
         if text is None:
-            text = self._texts[ask.session] = self._begun(ask)
+            text = self._texts[ask.session] = self._begin(ask)
         self._tenants.move_to_end(ask.tenant)
         text.followers.extend(ask.tokens[text.read :])
         text.read = ask.length
         return text.followers
 
-    def _begun(self, ask: Ask) -> _Text:
+    def _begin(self, ask: Ask) -> _Text:
         known = self._tenants.setdefault(ask.tenant, _OfTenant())
         followers = Followers(known.table, None, self._ends, known.calibration.another())
         followers.read(ask.tokens)
@@ -72,7 +72,7 @@ class ServerTables(ServerDrafter):
 
     def _is_full(self) -> bool:
         leaders = sum([len(known.table) for known in self._tenants.values()])
-        return len(self._tenants) > MOST_TENANTS or leaders > MOST_LEADERS
+        return len(self._tenants) > MAX_TENANTS or leaders > MAX_LEADERS
 
     def _drop_oldest(self) -> None:
         """Its sessions hold its tables, too: they begin anew when they ask again."""

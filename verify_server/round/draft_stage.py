@@ -2,7 +2,7 @@
 
 What it proposes is trusted as little as a device's drafts: a draft that is no chain or tree of known ids is cut, a
 confidence that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no
-answer. `asked_of` says what a session asks for.
+answer. `ask_of` says what a session asks for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
 READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
 
 
-def asked_of(item: StepItem) -> Ask | None:
+def ask_of(item: StepItem) -> Ask | None:
     """What one session asks for after its step is committed; None = nothing, as where it has ended."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
     limits = session.sources.limits
@@ -50,7 +50,7 @@ def asked_of(item: StepItem) -> Ask | None:
         terms.key,
         item.blocks,
         content=sequence.memory.content,
-        most_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
+        max_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
     )
     for rider in session.riders:
         ask = rider.ask(ask)
@@ -106,17 +106,17 @@ class DraftStage:
         if self.needs_kv and self._drafter.reads_blocks:
             return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
         if self._drafter.reads_blocks:
-            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
+            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, max_passes=1)
         return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()
 
     def forget(self, session: int) -> None:
         """The session is over. Called from any thread."""
         self._over.append(session)
 
-    def freed(self, blocks: Sequence[int]) -> None:
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
         """See `ServerDrafter`."""
         try:
-            self._drafter.freed(blocks)
+            self._drafter.forget_blocks(blocks)
         except Exception:
             log.exception("the server's drafter failed when %d KV blocks were given back", len(blocks))
 
@@ -149,7 +149,7 @@ class DraftStage:
         true."""
         block = proposal.block
         follows = block.base == ask.length and (not block.parents or _is_tree(block))
-        most = ask.most_of_tree if block.parents else ask.most
+        most = ask.max_of_tree if block.parents else ask.most
         tokens = map(_token, block.tokens[:most] if follows else ())
         known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, tokens))
         read, unread = (min(ask.length, max(0, operator.index(count))) for count in proposal[1:])

@@ -30,14 +30,14 @@ class Ask(NamedTuple):
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
     # By position, what stands for rows of pictures: their placeholders are the same ids in every text
     content: Mapping[int, int] = {}
-    most_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
+    max_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
 
     @property
     def length(self) -> int:
         """Tokens of the text."""
         return len(self.tokens)
 
-    def emitted_after(self, drafted: Sequence[int]) -> Emitted | None:
+    def penalty_counts(self, drafted: Sequence[int]) -> Emitted | None:
         """What penalties count behind `drafted` tokens of the draft."""
         return None if self.emitted is None else Emitted(self.emitted, tuple(drafted))
 
@@ -69,5 +69,5 @@ class ServerDrafter(ABC):
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""
 
-    def freed(self, blocks: Sequence[int]) -> None:  # noqa: B027
+    def forget_blocks(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """These KV blocks belong to no session any more. Called from any thread, also while it drafts."""

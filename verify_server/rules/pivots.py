@@ -24,10 +24,10 @@ Array = NDArray[np.float32]
 
 ABOUT, WEIGHTS = "pivots.json", "pivots.npz"
 FORMAT = 1
-MOST_WIDTH, MOST_SIZE = 1 << 12, 1 << 16  # of a layer here, and of the target's states
+MAX_WIDTH, MAX_SIZE = 1 << 12, 1 << 16  # of a layer here, and of the target's states
 SMALLEST = 1e-6  # of a state's norm, against division by 0
 # Least probability whose logarithm is taken: below it tokens differ in nothing that matters.
-LEAST_PROB = 1e-9
+MIN_PROB = 1e-9
 FACTS = 2  # entropy and probability
 WEIGHT_NAMES = ("state", "facts", "inner", "inner_bias", "outer", "outer_bias")
 
@@ -65,7 +65,7 @@ class PivotClassifier:
 def features(states: Array, entropies: Array, probs: Array, weights: Mapping[str, Array]) -> Array:
     """[n, s + f]: what the hidden layer reads. States count by their direction: their lengths differ by position."""
     norms = np.maximum(SMALLEST, np.sqrt(np.mean(np.square(states, dtype=np.float32), axis=1, keepdims=True)))
-    facts = np.stack([entropies, np.log(np.maximum(LEAST_PROB, probs))], axis=1).astype(np.float32)
+    facts = np.stack([entropies, np.log(np.maximum(MIN_PROB, probs))], axis=1).astype(np.float32)
     return np.concatenate([states / norms @ weights["state"], facts @ weights["facts"]], axis=1)
 
 
@@ -101,7 +101,7 @@ def load(folder: Path) -> PivotClassifier:
             training=dict(about["training"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+        raise _damage_error(folder, f"{type(error).__name__}: {error}") from error
 
 
 def require_target(found: PivotClassifier, folder: Path, vocabulary: str) -> None:
@@ -121,9 +121,9 @@ def _about(folder: Path) -> dict[str, Any]:
             f"there is no pivot classifier in {folder}; train one with `opensled train-pivots`", "model"
         ) from error
     except (OSError, ValueError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise _damage_error(folder, str(error)) from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise _damaged(folder, f"{ABOUT} is of another format")
+        raise _damage_error(folder, f"{ABOUT} is of another format")
     return about
 
 
@@ -132,9 +132,9 @@ def _weights(folder: Path) -> dict[str, Array]:
         with np.load(folder / WEIGHTS, allow_pickle=False) as file:
             weights = {name: np.asarray(file[name], np.float32) for name in WEIGHT_NAMES}
     except (OSError, KeyError, ValueError, BadZipFile, EOFError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise _damage_error(folder, str(error)) from error
     if not _fits(weights):
-        raise _damaged(folder, "its matrices do not fit each other")
+        raise _damage_error(folder, "its matrices do not fit each other")
     return weights
 
 
@@ -144,7 +144,7 @@ def _fits(weights: Mapping[str, Array]) -> bool:
         return False
     (size, s), (count, f), (joined, h) = (weights[name].shape for name in ("state", "facts", "inner"))
     ends = (weights["inner_bias"].shape, weights["outer"].shape, weights["outer_bias"].shape)
-    small = size <= MOST_SIZE and max(s, f, h) <= MOST_WIDTH
+    small = size <= MAX_SIZE and max(s, f, h) <= MAX_WIDTH
     shapes = count == FACTS and joined == s + f and ends == ((h,), (h,), (1,))
     return small and shapes and all(bool(np.isfinite(each).all()) for each in weights.values())
 
@@ -155,7 +155,7 @@ def _chance(value: Any) -> float:
     return float(value)
 
 
-def _damaged(folder: Path, why: str) -> UnsupportedModel:
+def _damage_error(folder: Path, why: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"the pivot classifier in {folder} cannot be used: {' '.join(why.split())[:200]}; train it again with "
         "`opensled train-pivots`"

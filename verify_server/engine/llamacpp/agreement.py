@@ -17,7 +17,7 @@ from opensled.models import remembered
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel, build
 from opensled.models.step_threads import StepThreads
-from opensled.process.logs import announce, tell, told_long
+from opensled.process.logs import announce, tell, tell_long
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.llamacpp import widened
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
@@ -38,7 +38,7 @@ CELLS = 4096  # for all prompts and answers; a system turn may be long
 # SmolLM2-135M agrees at 124 of 128 places from Q4_1 and at 125 from Q8_0, which both answer wrongly.
 LEAST = 0.98
 # Of the 16-bit weights with which a file is compared: 650 million parameters, so that a start stays quick. Chosen.
-MOST_BYTES, MEMORY_SHARE = 1_300_000_000, 0.25
+MAX_BYTES, MEMORY_SHARE = 1_300_000_000, 0.25
 Render = Callable[[str], Sequence[int]]  # token ids of a chat that begins with a question
 
 
@@ -60,10 +60,10 @@ def check(model: LlamaModel, path: Path, render: Render, threads: int) -> None:
     """
     head = read_head(path)
     size = widened.wide_bytes(head)
-    if not widened.is_quantized(head) or size > min(MOST_BYTES, MEMORY_SHARE * available_host_bytes()):
+    if not widened.is_quantized(head) or size > min(MAX_BYTES, MEMORY_SHARE * available_host_bytes()):
         return
     try:
-        found = _recall(_place(path, threads)) or _found(model, path, render, threads, size)
+        found = _recall(_place(path, threads)) or _find(model, path, render, threads, size)
     except OpenSledError as error:
         tell(f"{path.name} was not compared with its weights in 16 bits: {error}")
         return
@@ -74,10 +74,10 @@ def check(model: LlamaModel, path: Path, render: Render, threads: int) -> None:
         )
 
 
-def _found(model: LlamaModel, path: Path, render: Render, threads: int, size: int) -> Agreement:
-    with told_long("still comparing with the weights in 16 bits") as spell:
+def _find(model: LlamaModel, path: Path, render: Render, threads: int, size: int) -> Agreement:
+    with tell_long("still comparing with the weights in 16 bits") as spell:
         prompts = [render(question) for question in QUESTIONS]
-        with widened.widened(path, size) as file:
+        with widened.make_f16(path, size) as file:
             answers = _answers(LlamaModel(file), prompts, threads)
         found = compare(model, prompts, answers, threads)
     remembered.keep(_place(path, threads), found._asdict())

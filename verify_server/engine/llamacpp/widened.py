@@ -17,13 +17,13 @@ from opensled.core.errors import OpenSledError
 from opensled.models import llama
 from opensled.models.download import keeping
 from opensled.models.gguf_file import Head, read_head
-from opensled.process.logs import announce, tell, told_long
+from opensled.process.logs import announce, tell, tell_long
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
 
 # Values of --dtype for a GGUF file. Others are for engine torch.
 AUTO, STORED, F16 = "auto", "stored", "float16"
-MOST_BYTES = 600_000_000  # of a file that `auto` widens: 300 million parameters (chosen)
+MAX_BYTES = 600_000_000  # of a file that `auto` widens: 300 million parameters (chosen)
 MEMORY_SHARE = 0.25  # of the memory that can become free, for such a file (chosen)
 PLAIN = {0, 1, 30}  # ggml's numbers of F32, F16 and BF16
 FILES = DerivedModels("widened", ".gguf")
@@ -66,12 +66,12 @@ def wide_bytes(head: Head) -> int:
 
 
 def _is_small(head: Head) -> bool:
-    return wide_bytes(head) <= min(MOST_BYTES, MEMORY_SHARE * available_host_bytes())
+    return wide_bytes(head) <= min(MAX_BYTES, MEMORY_SHARE * available_host_bytes())
 
 
 def _make(path: Path, place: Path, size: int) -> None:
     """Raises UnsupportedModel and ModelError."""
-    with told_long("still widening the weights") as spell, widened(path, size) as file:
+    with tell_long("still widening the weights") as spell, make_f16(path, size) as file:
         FILES.keep(file, path, size)
     announce(
         f"{path.name} is served in 16 bits a weight: in fewer, rounding changes the answers of a model this small. "
@@ -81,7 +81,7 @@ def _make(path: Path, place: Path, size: int) -> None:
 
 
 @contextmanager
-def widened(path: Path, size: int) -> Iterator[Path]:
+def make_f16(path: Path, size: int) -> Iterator[Path]:
     """While inside, a file of `path`'s weights in F16, of about `size` bytes; it may be moved away.
 
     Raises UnsupportedModel and ModelError.

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from opensled.core.errors import EngineError, UsageError
 from opensled.models.step_threads import StepThreads
-from opensled.process.logs import told_long
+from opensled.process.logs import tell_long
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.torch import guards, loading
@@ -79,7 +79,7 @@ class TorchEngine(TargetEngine):
         """Of one token in KV."""
         return self._model.memory.bytes_per_token()
 
-    def beside(self, network: PreTrainedModel) -> PackedModel:
+    def pack_draft_model(self, network: PreTrainedModel) -> PackedModel:
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
         return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])
 
@@ -104,12 +104,12 @@ class TorchEngine(TargetEngine):
         if self._reader is not None and self._tap is not None:
             rows = batch.live
             with torch.inference_mode():
-                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots[:rows])
+                self._reader.read(self._tap.stack_rows(rows), batch.positions[0, :rows], batch.slots[:rows])
         if self._kept is None:
             return TorchScores(logits)
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
-        kept = self._kept.taken(batch.live)[:, 0].index_select(0, wanted)
+        kept = self._kept.stack_rows(batch.live)[:, 0].index_select(0, wanted)
         return TorchScores(logits, kept)
 
     def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
@@ -149,7 +149,7 @@ def load(
     attention: str = "auto",
     numerics: str = "auto",
     context: int = 0,
-    most_rows: int = 512,
+    max_rows: int = 512,
     graphs: str = "auto",
     threads: int | None = None,
     eos_ids: tuple[int, ...] = (),
@@ -157,7 +157,7 @@ def load(
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
-    `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
+    `context`: positions to serve, 0 = all the model has. `max_rows`: rows of the largest step for which level exact is
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
     which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
@@ -170,7 +170,7 @@ def load(
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     width = loading.pick_dtype(dtype, place, weights)
-    needed = memory_of(weights, place, width, (kv_tokens, context_length), most_rows)
+    needed = memory_of(weights, place, width, (kv_tokens, context_length), max_rows)
     needed.require()
     network, eyes = _read(weights, place, width)
     return around(
@@ -180,7 +180,7 @@ def load(
         context_length,
         attention=attention,
         numerics=numerics,
-        most_rows=most_rows,
+        max_rows=max_rows,
         graphs=graphs,
         weights=weights.path,
         eyes=eyes,
@@ -197,7 +197,7 @@ def around(
     *,
     attention: str = "auto",
     numerics: str = "auto",
-    most_rows: int = 512,
+    max_rows: int = 512,
     graphs: str = "auto",
     weights: Path | None = None,
     eyes: ImageEncoder | None = None,
@@ -216,11 +216,11 @@ def around(
         torch.set_num_threads(threads or threads_of(network, weights).few)
     with told_tested():
         backends = backends_of(attention, place)
-        tested, level = first_that_works(network, backends, numerics, most_rows, weights)
+        tested, level = first_that_works(network, backends, numerics, max_rows, weights)
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = _allocated(tested.memory, num_blocks(tested.memory.bytes_per_token()))
+    memory = _allocate(tested.memory, num_blocks(tested.memory.bytes_per_token()))
     vocab_size = network.config.get_text_config(decoder=True).vocab_size
     info = EngineInfo(
         model_id=model,
@@ -248,14 +248,14 @@ def _read(
     weights: loading.Weights, place: torch.device, width: torch.dtype
 ) -> tuple[PreTrainedModel, ImageEncoder | None]:
     """The decoder, and what looks at pictures for it."""
-    with told_long("still reading the weights") as reading:
+    with tell_long("still reading the weights") as reading:
         network = loading.load_network(weights, place, width)
         eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
     tell_read(network.num_parameters(), reading.seconds)
     return decoder_of(network) if eyes else network, eyes
 
 
-def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
+def _allocate(tested: KVMemory, num_blocks: int) -> KVMemory:
     """KV memory of the same form as that of the self-test. Raises UsageError."""
     memory = KVMemory(num_blocks)
     try:
