@@ -79,7 +79,7 @@ def _tell_files(changed: list[Path], plan: ServicePlan) -> None:
 def _start_steps(manager: Manager, service: str) -> list[Step]:
     """An installation that is repeated does not stop answers that are under way."""
     name = manager.unit(service).name
-    return [Step(tuple(manager.command(*words, name))) for words in (("enable",), ("start", "--no-block"))]
+    return [Step(manager.command(*words, name)) for words in (("enable",), ("start", "--no-block"))]
 
 
 def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
@@ -91,11 +91,9 @@ def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) ->
         outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
         print(json.dumps({**plan.document(), **outcome}))
     elif state != "failed":
-        print(
-            _format_state(name, state, error),
-            *([f"the page: {plan.facts.page}"] if plan.facts.page else []),
-            sep="\n",
-        )
+        print(_format_state(name, state, error))
+        if plan.facts.page:
+            print(f"the page: {plan.facts.page}")
     if state == "failed":
         raise OpenSledError(
             f"{name} is installed and does not start: {error or 'its journal says nothing'}; correct the cause and "
@@ -117,10 +115,11 @@ def _wait_for_state(manager: Manager, service: str) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         shown = manager.show(service)
-        if shown.get("ActiveState") in ("active", "failed"):
-            return shown["ActiveState"]
-        if shown.get("SubState") == RETRIED:
-            return RETRIED
+        if not shown.get("Job"):  # while a start is queued or under way, the state may be the one before it
+            if shown.get("ActiveState") in ("active", "failed"):
+                return shown["ActiveState"]
+            if shown.get("SubState") == RETRIED:
+                return RETRIED
         time.sleep(0.2)
     return "activating"
 
@@ -140,8 +139,8 @@ def remove(config: RemoveConfig) -> int:
     if config.json:
         print(json.dumps({**plan.document(), "kept": kept}))
         return 0
-    print(*(f"deleted {path}" for path in plan.gone), sep="\n")
-    print(*(f"credentials stay: {path}" for path in kept), sep="\n" if kept else "", end="\n" if kept else "")
+    lines = [f"deleted {path}" for path in plan.gone] + [f"credentials stay: {path}" for path in kept]
+    print(*lines, sep="\n")
     return 0
 
 
@@ -150,11 +149,10 @@ def _show(plan: ServicePlan, as_json: bool) -> int:
     if as_json:
         print(json.dumps(plan.document()))
         return 0
-    print(*(f"+ {step}" for step in plan.before), sep="\n", end="\n" * bool(plan.before))
-    for path, text in plan.files.items():
-        print(f"# {path}\n{unit_files.add_seal(text)}")
-    print(*(f"+ rm {path}" for path in plan.gone), sep="\n", end="\n" * bool(plan.gone))
-    print(*(f"+ {step}" for step in plan.after), sep="\n")
+    lines = [f"+ {step}" for step in plan.before]
+    lines += [f"# {path}\n{unit_files.add_seal(text)}" for path, text in plan.files.items()]
+    lines += [f"+ {step}" for step in (*(f"rm {path}" for path in plan.gone), *plan.after)]
+    print(*lines, sep="\n")
     return 0
 
 

@@ -90,8 +90,8 @@ def _path(item: Option, value: Any) -> Path | None:
 
 def value_of(flags: Iterable[Given], service: str, name: str) -> Any:
     """The value of one option of the service: the given one, else its default."""
-    defaults: dict[str, Any] = {item.name: item.default for item in options(CONFIGS.get(service))}
-    return {**defaults, **{each.option.name: each.value for each in flags}}.get(name)
+    values = {each.option.name: each.value for each in flags}
+    return values.get(name, option_of(service, name).default)
 
 
 def model_names(flags: Iterable[Given]) -> list[str]:

@@ -26,6 +26,10 @@ class Seen:
     bytes: int
     changed: int  # time of its last change, in nanoseconds: only a file that changed since is read again
 
+    def is_at(self, file: Path) -> bool:
+        """Whether the file is there, with the same bytes."""
+        return file.is_file() and inspect_file(file, self).sha256 == self.sha256
+
 
 @dataclass(frozen=True)
 class Pin:

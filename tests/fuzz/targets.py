@@ -22,7 +22,7 @@ from opensled.core.messages import Guide
 from opensled.drafting import table_file
 from opensled.drafting.tables import FrozenTable, LruTable
 from opensled.models.gguf_file import read_head
-from opensled.models.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
+from opensled.models.hub_listing import MAX_BYTES, HubFile, read_listing, select, without_strays
 from opensled.models.hub_names import HubName
 from opensled.text.answer_text import StopStrings, TextStream
 from opensled.text.held_schema import reduce
@@ -232,8 +232,8 @@ def hub_listing(data: bytes) -> None:
         listing = read_listing(content, "org/repo")
         for name in listing.files:
             assert (Path("/a/b") / name).resolve().is_relative_to("/a/b")
-        for file in select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M")))).files:
-            require_bounded(file)
+        selection = select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M"))))
+        assert all(0 <= file.bytes <= MAX_BYTES for file in selection.files)
 
 
 def config_file(data: bytes) -> None:

@@ -41,12 +41,8 @@ class DerivedModels:
 
     def is_whole(self, place: Path) -> bool:
         """Whether the model is there, with the weights that were written."""
-        record, weights = self._record(place), place / self._weights
-        return (
-            record is not None
-            and weights.is_file()
-            and inspect_file(weights, record[1]).sha256 == record[1].sha256
-        )
+        record = self._record(place)
+        return record is not None and record[1].is_at(place / self._weights)
 
     @contextmanager
     def part(self, source: Path, size: int) -> Iterator[Path]:
