@@ -86,7 +86,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + _dashed(self.name)
+        return "--" + _file_key(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -127,9 +127,9 @@ class Option:
             value = WORDS[text.lower()] if self.kind is bool else self.kind(text)
         except (KeyError, ValueError):
             raise UsageError(f"{source}: {text!r} is not {_SPELLED[self.kind]}") from None
-        return self.checked(value, source)
+        return self.check_value(value, source)
 
-    def checked(self, value: Any, source: str) -> Any:
+    def check_value(self, value: Any, source: str) -> Any:
         """`value` of the right type and within its rules, or UsageError naming `source`."""
         right = (int, float) if self.kind is float else self.kind
         if not isinstance(value, right) or (isinstance(value, bool) and self.kind is not bool):
@@ -222,8 +222,8 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     files: Iterable[Path] | None = None,
 ) -> Config:
-    """A `config` from its layers: see `layered`, which also knows where the values come from."""
-    return config(**layered(config, section, flags, environ, files).values)
+    """A `config` from its layers: see `merge_layers`, which also knows where the values come from."""
+    return config(**merge_layers(config, section, flags, environ, files).values)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Layered:
     from_folder: dict[str, Any]
 
 
-def layered(
+def merge_layers(
     config: type,
     section: str,
     flags: Mapping[str, Any],
@@ -290,19 +290,19 @@ def _from_file(
                 )
         elif name in known:
             if not known[name].metadata["apart"]:
-                values[name] = known[name].checked(value, f"{path}: {key}")
+                values[name] = known[name].check_value(value, f"{path}: {key}")
         elif keys is not None and key not in sections and name not in keys():
-            hint = did_you_mean(key, map(_dashed, keys())) or "; see opensled config init"
+            hint = did_you_mean(key, map(_file_key, keys())) or "; see opensled config init"
             raise UsageError(f"{path}: unknown key {key!r}{hint}")
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")
         if name not in known:
             hint = (
-                did_you_mean(key, map(_dashed, known))
+                did_you_mean(key, map(_file_key, known))
                 or f"; see opensled {section.replace('.', ' ')} --help-all"
             )
             raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
-        values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
+        values[name] = known[name].check_value(value, f"{path}: {key} in [{section}]")
     return values
 
 
@@ -314,7 +314,7 @@ def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) 
     return f"did you mean [{near}]?" if near else f"sections are {', '.join(sorted(sections))}"
 
 
-def _dashed(name: str) -> str:
+def _file_key(name: str) -> str:
     """A key as it is written in a file."""
     return name.replace("_", "-")
 
