@@ -45,7 +45,7 @@ every_policy = pytest.mark.parametrize("name", POLICIES)
 
 
 @every_policy
-@tried(250)
+@tried(100)
 @given(situation=snapshots(1) | snapshots(8), profile=profiles())
 def test_plans_are_valid(name: str, situation: tuple[Snapshot, float], profile: HardwareProfile) -> None:
     policy, promises = POLICIES[name]
@@ -63,7 +63,7 @@ def test_plans_for_many_sessions_are_valid(name: str, seed: int) -> None:
 
 
 @every_policy
-@tried(60)
+@tried(25)
 @given(profile=profiles(), seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=6))
 def test_plans_stay_valid_whoever_comes_and_goes(
     name: str, profile: HardwareProfile, seeds: list[int]

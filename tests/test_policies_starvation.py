@@ -90,7 +90,7 @@ def any_world(policy: SchedulingPolicy, seed: int, budget: int, cost: StepCost) 
     return world
 
 
-@tried(30)
+@tried(12)
 @given(
     seed=st.integers(0, 2**32),
     budget=st.sampled_from((1, 2, 8, 64, 512)),

@@ -207,4 +207,4 @@ class Protocol(RuleBasedStateMachine):
         asyncio.set_event_loop(None)
 
 
-TestProtocol = bounded(Protocol, examples=300, steps=60)
+TestProtocol = bounded(Protocol, examples=120, steps=60)

@@ -115,7 +115,7 @@ def test_probes_of_a_dear_drafter_take_a_small_share_of_the_time(pass_s: float) 
     policy, memory, profile = Goodput(WAIT), None, server(DraftingCost(pass_s, 0.0, 1e-5))
     sessions = tuple([own(id, own_forecast=HOPELESS) for id in range(1, 9)])
     now, spent_s = 0.0, 0.0
-    while now < 400.0:
+    while now < 120.0:
         found = policy.plan(Snapshot(sessions, memory), profile, now)
         passes = max([piece.ask for piece in found.slices])
         spent_s += passes * pass_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 from opensled.core.messages import Limits, ModelInfo, RuleFacts
@@ -22,17 +23,22 @@ def area(width, height):
 """
 
 
+@cache  # thousands of fakes ask for it
 def tiny_tokenizer() -> TargetTokenizer:
     return TargetTokenizer(TOKENIZER_JSON)
 
 
+@cache
+def _fingerprint() -> str:
+    return fingerprint(tiny_tokenizer().pieces)
+
+
 def tiny_info(**changes: object) -> ModelInfo:
     """A server of the `tiny` target, as `Describe` would show it."""
-    pieces = tiny_tokenizer().pieces
     told: dict = {
         "model_id": "tiny",
-        "vocab_size": len(pieces),
-        "fingerprint": fingerprint(pieces),
+        "vocab_size": len(tiny_tokenizer().pieces),
+        "fingerprint": _fingerprint(),
         "eos_ids": (0,),
         "limits": Limits(max_draft=16, context_length=1024),
         "rules": (RuleFacts("match", trees=True),),
