@@ -271,6 +271,7 @@ def test_the_official_client_with_a_key_over_https(files):
                 client.with_options(api_key="wrong").models.list()
             assert refused.value.code == "invalid_api_key"
         finally:
+            http.close()
             server.stop()
             thread.join(30)
     assert not thread.is_alive()

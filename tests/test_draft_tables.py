@@ -216,7 +216,7 @@ class TestShipped:
         assert set(splits) == {"train"}
 
     def test_a_part_of_it_comes_out_the_same_again(self):
-        first, second = (draft_table.build(10, with_code=False) for _ in range(2))
+        first, second = (draft_table.build(5, with_code=False) for _ in range(2))
         assert table_file.encode(first) == table_file.encode(second)
 
     @pytest.mark.long
