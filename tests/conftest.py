@@ -31,34 +31,41 @@ sys.dont_write_bytecode = False
 
 COLD_START = Process._start
 
-# The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
+# The files that take the longest, in this order: `make test` and `make test-lab` list the slowest tests. They start first, so that no
 # worker waits for another one at the end.
 SLOWEST = (
-    "test_cluster_streams",
     "test_processes",
-    "test_goodput_system",
+    "test_thinking",
+    "test_vision_processes",
+    "test_hierarchy_processes",
     "test_cluster",
-    "test_policies_starvation",
-    "test_lossless",
+    "test_cluster_streams",
+    "test_goodput_system",
+    "test_drain",
+    "test_pairing_processes",
+    "test_without_linux",
+    "test_triton_attention",
+    "test_loose_references",
+    "test_probes",
+    "test_head_drafters",
     "test_conformance",
+    "test_lossless",
+    "test_rolling_restart",
     "test_goodput_lossless",
-    "test_stateful_protocol",
-    "test_shaped",
-    "test_policies_properties",
-    "test_edge_lossless",
     "test_bad_input",
-    "test_stateful_session",
-    "test_tree_engine",
-    "test_prefix_lossless",
-    "test_engine",
-    "test_ratio",
-    "test_goodput_processes",
-    "test_offline",
+    "test_left_out",
+    "test_policies_starvation",
+    "test_gpu_bench",
+    "test_simulated_head",
+    "test_process_guard",
+    "test_plan_answers",
+    "test_training",
+    "test_hierarchy_planner",
 )
 
 
 def pytest_collection(session):
-    """In a fresh checkout each worker would compile every test: it begins with a share of its own, and finds the rest."""
+    """In a fresh checkout each worker would compile every test: it begins with a share, and finds the rest."""
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
