@@ -31,8 +31,8 @@ sys.dont_write_bytecode = False
 
 COLD_START = Process._start
 
-# The files that take the longest, in this order: `make test` and `make test-lab` list the slowest tests. They start first, so that no
-# worker waits for another one at the end.
+# The files that take the longest, in this order: `make test` and `make test-lab` list the slowest tests. They start
+# first, so that no worker waits for another one at the end.
 SLOWEST = (
     "test_processes",
     "test_thinking",
