@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ os.environ.setdefault(
 )  # Triton reads it at its import, which torch may be the first to do
 
 COLD_START = Process._start
+WARM = (["opensled", "serve"], ["opensled", "relay"])  # they import torch
 
 # The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
 # worker waits for another one at the end.
@@ -55,6 +57,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
 
 
+def pytest_sessionstart():
+    """A shell ignores SIGINT for what it starts in the background, and so would every program that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_unconfigure(config):
     """A worker's last collection of garbage can take seconds; execnet interrupts what takes more than five."""
     if hasattr(config, "workerinput"):
@@ -70,17 +78,18 @@ def _own_folders(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_servers():
-    """Servers of tests start from a process that has imported torch already (tests/warm.py)."""
+    """Servers and relays of tests start from a process that has imported torch already (tests/warm.py)."""
     parents = []
 
     def start(self, environment):
         changed = {name for name, value in environment.items() if os.environ.get(name) != value}
-        warm = self.arguments[2:4] == ["opensled", "serve"] and "--replicas" not in self.arguments
+        warm = self.arguments[2:4] in WARM and "--replicas" not in self.arguments
         if not warm or not all(name.startswith("OPENSLED_") for name in changed):
             return COLD_START(self, environment)
         if not parents:
             parents.append(Parent())
-        return parents[0].start(self.arguments[3:], environment)
+        with self.log.open("ab") if self.log else contextlib.nullcontext(sys.__stderr__) as errors:
+            return parents[0].start(self.arguments[3:], environment, errors.fileno())
 
     Process._start = start
     yield
