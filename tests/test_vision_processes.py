@@ -14,6 +14,7 @@ from openai import BadRequestError, OpenAI
 from lab.testbed.processes import Process, free_port
 from lab.testbed.vision_reference import VisionReference
 from lab.training.vision.scenes import draw
+from opensled.cli.main import main
 from opensled.models.store import model_path
 from tests.vision_models import picture, vision_model
 
@@ -141,9 +142,8 @@ def test_tiny_vision_writes_the_same_with_every_drafter(tiny_vision, seer, scene
     assert json.loads(done.stdout)["token_ids"] == ids
 
 
-def test_the_demo_shows_scenes_and_answers_that_are_the_targets_own():
-    done = command("demo", "--vision", "--json")
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)["answers"]
+def test_the_demo_shows_scenes_and_answers_that_are_the_targets_own(capsys):
+    assert main(["demo", "--vision", "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
     assert len(answers) == 4 and all(each["same"] for each in answers)
     assert sum(each["accepted"] for each in answers) > 0, "the device drafts from the text"
