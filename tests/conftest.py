@@ -25,6 +25,7 @@ os.environ.setdefault(
 
 COLD_START = Process._start
 WARM = (["opensled", "serve"], ["opensled", "relay"])  # they import torch
+OURS = ("OPENSLED_", "TEST_", "XDG_")  # variables that only our own code reads, none of it at its import
 
 # The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
 # worker waits for another one at the end.
@@ -84,7 +85,7 @@ def _warm_servers():
     def start(self, environment):
         changed = {name for name, value in environment.items() if os.environ.get(name) != value}
         warm = self.arguments[2:4] in WARM and "--replicas" not in self.arguments
-        if not warm or not all(name.startswith("OPENSLED_") for name in changed):
+        if not warm or not all(name.startswith(OURS) for name in changed):
             return COLD_START(self, environment)
         if not parents:
             parents.append(Parent())

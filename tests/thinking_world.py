@@ -190,7 +190,11 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
     text = HFText(folder(at, kind, template(TAGS[kind], prompt_opens, **options)))
     script = Script(text, TAGS[kind], prompt_opens)
     async with (
-        http_serving(engine=ScriptEngine(script=script), text=text, limits=LIMITS) as (manager, address, http),
+        http_serving(engine=ScriptEngine(script=script), text=text, limits=LIMITS) as (
+            manager,
+            address,
+            http,
+        ),
         asking(http) as server,
         linked(address) as link,
     ):

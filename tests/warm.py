@@ -1,4 +1,4 @@
-"""Servers and relays that start without importing torch anew, which takes five seconds of each: forked from a process that has.
+"""Servers and relays that start without importing torch anew, five seconds each: forked from a process that has.
 
 They are processes of their own all the same, and run what `python -m opensled` runs. `python -m tests.warm FD` is the
 process they are forked from; it has one thread, has computed nothing yet, and ends with the test process.
