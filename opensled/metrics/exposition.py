@@ -28,7 +28,7 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 PATIENCE = 5.0  # seconds for the next bytes of a request
 ACCEPT_PAUSE = 0.5  # seconds without new connections after one could not be accepted
-MOST_CONNECTIONS = 64  # at the same time; the oldest one gives way. Chosen
+MAX_CONNECTIONS = 64  # at the same time; the oldest one gives way. Chosen
 PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
 
 
@@ -163,7 +163,7 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingWSGIServer):
     """One thread for each connection."""
 
-    request_queue_size = 2 * MOST_CONNECTIONS  # with 5, a connection in a burst is tried again after a second
+    request_queue_size = 2 * MAX_CONNECTIONS  # with 5, a connection in a burst is tried again after a second
     certificate: Watched[ssl.SSLContext] | None = None  # without it connections are not encrypted
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
@@ -183,7 +183,7 @@ class _Server(ThreadingWSGIServer):
         """Slow clients do not keep a scraper or a probe out: they are the oldest."""
         with self._counting:
             self._open[request.fileno()] = request
-            if len(self._open) > MOST_CONNECTIONS:
+            if len(self._open) > MAX_CONNECTIONS:
                 oldest = self._open.pop(next(iter(self._open)))
                 with suppress(OSError):  # it has just ended by itself
                     oldest.shutdown(socket.SHUT_RDWR)  # its thread then reads the end
