@@ -11,7 +11,7 @@ import opensled
 from opensled.cli.verbs import VERBS
 from opensled.core import distribution
 from opensled.core.errors import INTERRUPTED, OpenSledError, UsageError
-from opensled.core.registry import Registry, remedy
+from opensled.core.registry import Registry, remedy_of
 from opensled.core.suggestion import did_you_mean, nearest
 
 CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
@@ -26,8 +26,8 @@ the text stays exact.
 
 START = """\
 Start with `opensled run tiny` or `opensled run smollm2` (98 MB, fetched once):
-a model of your own and a conversation. `opensled demo` shows four devices.
-"""
+a model of your own and a conversation."""
+DEMO = " `opensled demo` shows four devices."
 
 FOOTER = """\
 opensled COMMAND --help shows the options used most, --help-all every one. An
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
-        _complain(f"{error}{remedy(error.name)}")
+        _complain(f"{error}{remedy_of(error)}")
         return 1
     except BrokenPipeError:
         # The reader of our output is gone (`opensled ... | head`): print nothing more, not even at exit.
@@ -87,7 +87,7 @@ def run(argv: list[str]) -> int:
     for words in (2, 1):
         name = " ".join(argv[:words])
         if name in VERBS:
-            distribution.require(name, VERBS[name].here)
+            distribution.require(name, VERBS[name].modules)
             return _run_verb(name, argv[words:])
     return _group(first, argv[1:])
 
@@ -97,7 +97,9 @@ def _group(name: str, rest: list[str]) -> int:
     choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
     if not choices:
         raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
-    distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
+    verbs = [VERBS[f"{name} {choice}"] for choice in choices]
+    if not any(verb.here for verb in verbs):
+        distribution.require(name, verbs[0].modules)
     if not rest or rest[0] in ("-h", "--help", "--help-all"):
         print(overview(f"{name} "))
         return 0
@@ -116,7 +118,7 @@ def overview(prefix: str) -> str:
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
     absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
-    start = [START] if {"run", "demo"} <= shown.keys() and not absent else []
+    start = [f"{START}{DEMO if 'demo' in shown else ''}\n"] if "run" in shown else []
     return "\n".join(
         [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
     )
