@@ -61,7 +61,7 @@ UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("home/service/u
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="opensled-wheel-") as name:
         folder = Path(name)
-        whole, device = built(".", folder), built("deploy/edge", folder)
+        whole, device = built(".", "opensled", folder), built("deploy/edge", "opensled_edge", folder)
         check_contents(whole)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
@@ -73,12 +73,10 @@ def main() -> None:
             print(contents(wheel))
 
 
-def built(source: str, folder: Path) -> Path:
-    """A new wheel of a folder of this checkout, made as `make wheel` does."""
-    outdir = folder / "dist" / Path(source).name
-    run([sys.executable, "-m", "build", "--wheel", "--outdir", outdir, source], ROOT)
-    (wheel,) = outdir.glob(f"*-{opensled.__version__}-py3-none-any.whl")
-    return wheel
+def built(source: str, package: str, folder: Path) -> Path:
+    """A new wheel of a folder of this checkout, made as `make wheel` does: both in one folder."""
+    run([sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", source], ROOT)
+    return folder / f"dist/{package}-{opensled.__version__}-py3-none-any.whl"
 
 
 def contents(wheel: Path) -> str:
