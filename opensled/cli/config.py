@@ -23,6 +23,7 @@ else:
 
 Config = TypeVar("Config")
 
+TABLES = ("limits",)  # of the files, besides those of the commands
 FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
@@ -46,6 +47,8 @@ def option(
     often: bool = False,
     apart: bool = False,
     several: bool = False,
+    file_only: bool = False,
+    table: str = "",
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
@@ -57,7 +60,9 @@ def option(
     verbs mean another thing by this name, so a key above all tables of a file does not count for it. `optional`: a
     positional argument that may be left out. `typed`: configuration files cannot set it. `paired`: where nothing else
     sets it, the server counts that this device was paired with (opensled/cli/paired.py). `several`: a
-    text whose flag may be given several times, each time one more line of it.
+    text whose flag may be given several times, each time one more line of it. `file_only`: it is
+    rarely set, and has no flag, only a key and a variable. `table`: one of TABLES, in which its key stands instead of
+    in the table of its verb; it is `file_only`, too.
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
     facts = {
@@ -69,6 +74,7 @@ def option(
     }
     facts |= {"group": group, "often": often, "apart": apart}
     facts |= {"optional": optional, "typed": typed, "paired": paired, "several": several}
+    facts |= {"file_only": file_only or bool(table), "table": table}
     return field(default=default, metadata=facts | rules)
 
 
@@ -90,8 +96,24 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags of this option; a switch has two."""
+        """The flags of this option: a switch has two, one that only a file sets has none."""
+        if self.file_only:
+            return ()
         return (self.flag, "--no-" + self.flag[2:]) if self.kind is bool else (self.flag,)
+
+    @property
+    def key(self) -> str:
+        """As a file spells it."""
+        return _dashed(self.name)
+
+    @property
+    def file_only(self) -> bool:
+        return bool(self.metadata["file_only"])
+
+    @property
+    def table(self) -> str:
+        """Of the files, "" = that of the verb."""
+        return str(self.metadata["table"])
 
     @property
     def variable(self) -> str:
@@ -280,6 +302,24 @@ def _from_file(
     keys: Callable[[], Collection[str]] | None,
 ) -> dict[str, Any]:
     document = read_file(path)
+    values = _above_tables(path, document, known, sections, keys)
+    for table in dict.fromkeys((section, *(item.table or section for item in known.values()))):
+        for key, value in _table(document, table, path).items():
+            name = key.replace("-", "_")
+            if name not in known or (known[name].table or section) != table:
+                raise UsageError(f"{path}: {_misplaced(key, table, section, known)}")
+            values[name] = known[name].checked(value, f"{path}: {key} in [{table}]")
+    return values
+
+
+def _above_tables(
+    path: Path,
+    document: dict[str, Any],
+    known: dict[str, Option],
+    sections: set[str],
+    keys: Callable[[], Collection[str]] | None,
+) -> dict[str, Any]:
+    """Values of the keys above all tables; raises UsageError for an unknown key or table."""
     values = {}
     for key, value in document.items():
         name = key.replace("-", "_")
@@ -289,21 +329,28 @@ def _from_file(
                     f"{path}: unknown section [{key}]; {_instead_of(key, sections, keys() if keys else ())}"
                 )
         elif name in known:
+            if known[name].table:
+                raise UsageError(f"{path}: {_elsewhere(known[name])}")
             if not known[name].metadata["apart"]:
                 values[name] = known[name].checked(value, f"{path}: {key}")
         elif keys is not None and key not in sections and name not in keys():
             hint = did_you_mean(key, map(_dashed, keys())) or "; see opensled config init"
             raise UsageError(f"{path}: unknown key {key!r}{hint}")
-    for key, value in _table(document, section, path).items():
-        name = key.replace("-", "_")
-        if name not in known:
-            hint = (
-                did_you_mean(key, map(_dashed, known))
-                or f"; see opensled {section.replace('.', ' ')} --help-all"
-            )
-            raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
-        values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
     return values
+
+
+def _misplaced(key: str, table: str, section: str, known: dict[str, Option]) -> str:
+    """What is wrong with a key that its table does not have."""
+    item = known.get(key.replace("-", "_"))
+    if item is not None:
+        return _elsewhere(item) if item.table else f"{key!r} belongs in [{section}], not in [{table}]"
+    near = did_you_mean(key, (item.key for item in known.values() if (item.table or section) == table))
+    page = "config init" if table in TABLES else f"{section.replace('.', ' ')} --help-all"
+    return f"unknown key {key!r} in [{table}]{near or f'; see opensled {page}'}"
+
+
+def _elsewhere(item: Option) -> str:
+    return f"{item.key!r} belongs in [{item.table}]"
 
 
 def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) -> str:
