@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from edge_client.device.config import DeviceConfig
 from edge_client.device.device import Device, connect
-from lab.testbed.processes import QUIET, Process
+from lab.testbed.processes import QUIET, Process, settings
 from lab.testbed.quality.config import QualityConfig
 from verify_server.options.serve_config import ServeConfig
 from verify_server.rules import RULES
@@ -27,7 +27,6 @@ def serve_words(config: QualityConfig) -> list[str]:
         "listen": "127.0.0.1:0",
         "policy": "fcfs",
         "draft-wait": "inf",
-        "max-draft": max(ServeConfig.max_draft, config.draft_length),
         "loose-rules": ",".join(_loose(config.rules)),
     }
     if config.pivots:
@@ -44,7 +43,9 @@ def _loose(rules: Sequence[str]) -> list[str]:
 async def site(config: QualityConfig) -> AsyncIterator[dict[str, Device]]:
     """The devices by rule, while the server runs. Raises OpenSledError if it or a device does not start."""
     async with AsyncExitStack() as stack:
-        address = stack.enter_context(Process(serve_words(config), isolated=True)).wait_ready()
+        limits = settings(max_draft=max(ServeConfig.max_draft, config.draft_length))
+        server = Process(serve_words(config), isolated=True, environment=limits)
+        address = stack.enter_context(server).wait_ready()
         devices = {}
         for rule in config.rules:
             devices[rule] = await connect(_device(config, address, rule), config.users)
