@@ -85,7 +85,7 @@ class DeviceConfig(LinkConfig):
         "hint",
         "when a draft block ends. hint: where the server says, which knows what drafts cost and gain all its users; at "
         f"{UNADVISED} tokens while it says nothing; fixed: at --draft-length, or at a shorter hint; confidence: also "
-        "before the first token below --confidence; or your own module:Class",
+        "before the first token below `confidence`; or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
     )

@@ -22,7 +22,7 @@ class GpuConfig:
     )
     graphs: str = option(
         "auto",
-        "small steps as CUDA graphs; auto: where a GPU and --attention triton are",
+        "small steps as CUDA graphs; auto: where a GPU and attention triton are",
         choices=GRAPHS,
         file_only=True,
     )

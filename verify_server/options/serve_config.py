@@ -185,7 +185,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     max_pace: float = option(
         0.0,
-        "highest pace that the server promises, in tokens/s; 0 = --min-pace, or without it half of what one sequence "
+        "highest pace that the server promises, in tokens/s; 0 = min-pace, or without it half of what one sequence "
         "alone would get",
         low=0,
         metavar="N",

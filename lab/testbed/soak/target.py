@@ -102,8 +102,7 @@ class SoakTarget(ABC):
     @property
     def environment(self) -> dict[str, str]:
         """Of its processes: its clock, and what has no flag."""
-        cache = self.place.folder / "cache"
-        return {**self.place.clock.environment, **settings(keep_text_mb=KEPT_MB, cache_dir=cache)}
+        return {**self.place.clock.environment, **settings(keep_text_mb=KEPT_MB)}
 
     @property
     def kept(self) -> Path:
@@ -146,7 +145,7 @@ class SoakTarget(ABC):
                 *("--server", server, "--token-file", str(token), "--http", listen, "--threads", "1"),
                 *("--personal-table", str(folder / "personal.table"), "--log-level", "info"),
             ]
-            return self._listening(["edge", *flags], EDGE)
+            return self._listening(["edge", *flags], EDGE, cache_dir=folder / "cache")
 
         part = self.parts[EDGE] = Part(start)
         with self._at_work():
@@ -154,12 +153,17 @@ class SoakTarget(ABC):
         return part
 
     def _listening(
-        self, arguments: Sequence[str], name: str, module: str = "opensled", python: str = sys.executable
+        self,
+        arguments: Sequence[str],
+        name: str,
+        module: str = "opensled",
+        python: str = sys.executable,
+        **unflagged: object,
     ) -> Process:
         process = Process(
             arguments,
             isolated=True,
-            environment=self.environment,
+            environment={**self.environment, **settings(**unflagged)},
             module=module,
             log=self.place.folder / f"{name}.log",
             python=python,
