@@ -23,6 +23,8 @@ OPTIONS = """
     class ServeConfig(Base):
         model: str = option("tiny", "target")
         both: int = option(2, "told anew here")
+        rare: int = option(2, "set by a file", file_only=True)
+        most: int = limit(2, "set by a table of a file")
         KINDS: ClassVar[int] = 3
 """
 MINI = {
@@ -72,8 +74,10 @@ def test_a_tree_is_counted_by_its_text(tree: SourceTree) -> None:
     assert counts["lines of turns.py"] == 6
     assert counts["files directly in opensled/"] == 5
     assert counts["public classes"] == 4  # without generated and private ones
-    assert counts["options of serve"] == 3  # the parent's come through two imports; one is told anew
-    assert counts["fields of ServeConfig"] == 2
+    assert (
+        counts["options of serve"] == 3
+    )  # the parent's come through two imports; one is told anew; two have no flag
+    assert counts["fields of ServeConfig"] == 4
     assert counts["numeric constants of the product's modules"] == 4  # no truth value, name or tuple
     assert counts["options of chat"] is None
 
@@ -149,4 +153,4 @@ def test_change() -> None:
 def test_the_options_are_those_of_the_command_line() -> None:
     tree = checkout(house.ROOT)
     found = tree.public_class(*house.VERBS["serve"])
-    assert house.option_count(tree, found) == len(options(ServeConfig))
+    assert house.option_count(tree, found) == sum(not item.file_only for item in options(ServeConfig))

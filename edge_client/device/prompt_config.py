@@ -123,7 +123,6 @@ class ChatConfig(SamplingConfig):
     show_vetted: bool = option(
         False,
         "behind a relay: show what it has vetted, marked, before the target has confirmed it",
-        file_only=True,
     )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     history: bool = option(True, "keep typed lines for the arrow keys of the next conversation", often=True)

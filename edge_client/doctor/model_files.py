@@ -23,7 +23,7 @@ from opensled.net.address import host_port, joined
 Config = TypeVar("Config", bound=DeviceConfig)
 
 SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
-SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables without an option
+SWITCHES = {"OPENSLED_CONFIG", "OPENSLED_NO_CONFIG"}  # environment variables without an option
 
 
 def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:

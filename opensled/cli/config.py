@@ -219,7 +219,10 @@ def _kind(hint: Any) -> type:
 
 
 def config_files() -> list[Path]:
-    """The existing configuration files, highest precedence first; none with OPENSLED_NO_CONFIG set."""
+    """The configuration files, highest precedence first: the one that OPENSLED_CONFIG names, or else those that exist;
+    none of these with OPENSLED_NO_CONFIG set."""
+    if named := os.environ.get("OPENSLED_CONFIG"):
+        return [Path(named)]
     folder = config_folder()
     candidates = [FOLDER_FILE, folder / "config.toml"] if folder else []
     return [path for path in candidates if path.is_file()]

@@ -73,7 +73,7 @@ async def serving(
         )
     with TemporaryDirectory() as folder:
         told = _told(server, dilation, traces, Path(folder)) if server.accelerator else {}
-        told |= settings(batch=server.batch, server_draft=server.draft_length)
+        told |= unflagged(server)
         told["OPENSLED_CACHE_DIR"] = str(cache_folder())  # fetched models are found; all else is isolated
         process = Process(command(server, dilation), isolated=True, environment=told)
         try:
@@ -123,6 +123,11 @@ def command(server: Server, dilation: float) -> list[str]:
         *_drafter(server),
         *("--threads", "1", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--log-level", "error"),
     ]
+
+
+def unflagged(server: Server) -> dict[str, str]:
+    """The variables that set what has no flag."""
+    return settings(batch=server.batch, server_draft=server.draft_length)
 
 
 def _drafter(server: Server) -> tuple[str, ...]:

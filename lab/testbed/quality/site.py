@@ -34,6 +34,11 @@ def serve_words(config: QualityConfig) -> list[str]:
     return ["serve", *(word for name, value in options.items() for word in (f"--{name}", str(value))), *QUIET]
 
 
+def limits(config: QualityConfig) -> dict[str, str]:
+    """The variables of the server."""
+    return settings(max_draft=max(ServeConfig.max_draft, config.draft_length))
+
+
 def _loose(rules: Sequence[str]) -> list[str]:
     names = dict.fromkeys(rule.partition(":")[0] for rule in rules)
     return [name for name in names if not getattr(RULES.get(name), "lossless", True)]
@@ -43,8 +48,7 @@ def _loose(rules: Sequence[str]) -> list[str]:
 async def site(config: QualityConfig) -> AsyncIterator[dict[str, Device]]:
     """The devices by rule, while the server runs. Raises OpenSledError if it or a device does not start."""
     async with AsyncExitStack() as stack:
-        limits = settings(max_draft=max(ServeConfig.max_draft, config.draft_length))
-        server = Process(serve_words(config), isolated=True, environment=limits)
+        server = Process(serve_words(config), isolated=True, environment=limits(config))
         address = stack.enter_context(server).wait_ready()
         devices = {}
         for rule in config.rules:
