@@ -74,7 +74,7 @@ def test_a_named_file_is_read_alone(
     named = tmp_path / "named.toml"
     monkeypatch.setenv("OPENSLED_CONFIG", str(named))
     monkeypatch.setenv("OPENSLED_NO_CONFIG", "1")  # as in containers, and in services of the system
-    with pytest.raises(UsageError, match="named.toml cannot be read"):
+    with pytest.raises(UsageError, match=r"named\.toml cannot be read"):
         resolve(Sample, "sample", {})
     named.write_text("[limits]\nmost = 20\n[sample]\ncount = 20\n")
     assert resolve(Sample, "sample", {}) == Sample(count=20, most=20)

@@ -67,8 +67,9 @@ def _warn_of_variables(edit: Sequence[str]) -> None:
     """systemd starts a service without the variables of this shell; `edit` is its command that adds some."""
     found = sorted(name for name in os.environ if name.startswith("OPENSLED_") and os.environ[name])
     if found:
+        names = ", ".join(found)
         announce(
-            f"{', '.join(found)} of this shell will not reach the service; give flags, or set them by: {shlex.join(edit)}"
+            f"{names} of this shell will not reach the service; give flags, or set them by: {shlex.join(edit)}"
         )
 
 
