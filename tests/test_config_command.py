@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from opensled.cli import main as cli
-from opensled.cli.config import TABLES, layered, options, read_file
+from opensled.cli.config import layered, options
 from opensled.cli.config_command import DEVICE_VERBS, sample
+from opensled.cli.config_file import TABLES, read_file
 
 VERBS = ("serve", *DEVICE_VERBS)
 

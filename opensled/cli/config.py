@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -12,18 +11,12 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from opensled.cli import paired
+from opensled.cli.config_file import ConfigFile, dashed
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import UsageError
-from opensled.core.suggestion import did_you_mean, nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Config = TypeVar("Config")
 
-TABLES = ("limits",)  # of the files, besides those of the commands
 FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
@@ -92,7 +85,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + _dashed(self.name)
+        return "--" + dashed(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -104,7 +97,7 @@ class Option:
     @property
     def key(self) -> str:
         """As a file spells it."""
-        return _dashed(self.name)
+        return dashed(self.name)
 
     @property
     def file_only(self) -> bool:
@@ -279,7 +272,7 @@ def layered(
     known = {item.name: item for item in options(config) if not item.positional}
     paths = list(config_files() if files is None else files)
     written = {name: item for name, item in known.items() if not item.metadata["typed"]}
-    read = {path: _from_file(path, section, written, set(sections), keys) for path in paths}
+    read = {path: ConfigFile(path, section, written, set(sections), keys).values() for path in paths}
     above = _from_environment(known, os.environ if environ is None else environ) | dict(flags)
     folder = read.get(FOLDER_FILE, {})
     below = [values for path, values in reversed(read.items()) if path != FOLDER_FILE]
@@ -295,92 +288,3 @@ def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> d
     """An empty variable counts as not set."""
     named = {name: item for name, item in known.items() if environ.get(item.variable)}
     return {name: item.parse(environ[item.variable], item.variable) for name, item in named.items()}
-
-
-def _from_file(
-    path: Path,
-    section: str,
-    known: dict[str, Option],
-    sections: set[str],
-    keys: Callable[[], Collection[str]] | None,
-) -> dict[str, Any]:
-    document = read_file(path)
-    values = _above_tables(path, document, known, sections, keys)
-    for table in dict.fromkeys((section, *(item.table or section for item in known.values()))):
-        for key, value in _table(document, table, path).items():
-            name = key.replace("-", "_")
-            if name not in known or (known[name].table or section) != table:
-                raise UsageError(f"{path}: {_misplaced(key, table, section, known)}")
-            values[name] = known[name].checked(value, f"{path}: {key} in [{table}]")
-    return values
-
-
-def _above_tables(
-    path: Path,
-    document: dict[str, Any],
-    known: dict[str, Option],
-    sections: set[str],
-    keys: Callable[[], Collection[str]] | None,
-) -> dict[str, Any]:
-    """Values of the keys above all tables; raises UsageError for an unknown key or table."""
-    values = {}
-    for key, value in document.items():
-        name = key.replace("-", "_")
-        if isinstance(value, dict):
-            if sections and key not in sections:
-                raise UsageError(
-                    f"{path}: unknown section [{key}]; {_instead_of(key, sections, keys() if keys else ())}"
-                )
-        elif name in known:
-            if known[name].table:
-                raise UsageError(f"{path}: {_elsewhere(known[name])}")
-            if not known[name].metadata["apart"]:
-                values[name] = known[name].checked(value, f"{path}: {key}")
-        elif keys is not None and key not in sections and name not in keys():
-            hint = did_you_mean(key, map(_dashed, keys())) or "; see opensled config init"
-            raise UsageError(f"{path}: unknown key {key!r}{hint}")
-    return values
-
-
-def _misplaced(key: str, table: str, section: str, known: dict[str, Option]) -> str:
-    """What is wrong with a key that its table does not have."""
-    item = known.get(key.replace("-", "_"))
-    if item is not None:
-        return _elsewhere(item) if item.table else f"{key!r} belongs in [{section}], not in [{table}]"
-    near = did_you_mean(key, (item.key for item in known.values() if (item.table or section) == table))
-    page = "config init" if table in TABLES else f"{section.replace('.', ' ')} --help-all"
-    return f"unknown key {key!r} in [{table}]{near or f'; see opensled {page}'}"
-
-
-def _elsewhere(item: Option) -> str:
-    return f"{item.key!r} belongs in [{item.table}]"
-
-
-def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) -> str:
-    """What to write instead of a section that there is not."""
-    if section.replace("-", "_") in keys:
-        return f"write `{section} = VALUE` above all sections, or in that of its command (see opensled config init)"
-    near = nearest(section, sections)
-    return f"did you mean [{near}]?" if near else f"sections are {', '.join(sorted(sections))}"
-
-
-def _dashed(name: str) -> str:
-    """A key as it is written in a file."""
-    return name.replace("_", "-")
-
-
-def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
-    table: Any = document
-    for name in section.split("."):
-        table = table.get(name, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"{path}: {name} is not a section; write [{section}]")
-    return table
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The tables of a configuration file; raises UsageError naming it."""
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None

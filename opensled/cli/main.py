@@ -124,10 +124,11 @@ def overview(prefix: str) -> str:
 
 def _run_verb(name: str, argv: list[str]) -> int:
     from opensled.cli import config
+    from opensled.cli.config_file import TABLES
     from opensled.process import logs
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
-    sections = {verb.split()[0] for verb in VERBS} | set(config.TABLES)
+    sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
     found = config.layered(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
