@@ -64,13 +64,8 @@ def check_config_files() -> list[Finding]:
         found = [(path, read_file(path)) for path in layers.config_files()]
         layers.resolve(EdgeConfig, "edge", {})
     except UsageError as error:
-        return [
-            failed(
-                "configuration",
-                error,
-                "correct the file, or leave it out: OPENSLED_NO_CONFIG=1, without OPENSLED_CONFIG",
-            )
-        ]
+        remedy = "correct the file, or leave it out: OPENSLED_NO_CONFIG=1, without OPENSLED_CONFIG"
+        return [failed("configuration", error, remedy)]
     if not found:
         return [
             ok("configuration", "no file; ./opensled.toml or ~/.config/opensled/config.toml would be read")
