@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from opensled.core.errors import UsageError
 from opensled.core.suggestion import did_you_mean, nearest
@@ -16,10 +16,25 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-if TYPE_CHECKING:
-    from opensled.cli.config import Option
-
 TABLES = ("limits",)  # of several verbs, besides the table of each verb
+
+
+class Keyed(Protocol):
+    """The part of `config.Option` that matters here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def table(self) -> str: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    def checked(self, value: Any, source: str) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,7 @@ class ConfigFile:
 
     path: Path
     section: str
-    known: Mapping[str, Option]
+    known: Mapping[str, Keyed]
     sections: Collection[str]
     keys: Callable[[], Collection[str]] | None
 
@@ -79,7 +94,7 @@ class ConfigFile:
         hint = did_you_mean(key, map(dashed, self.keys())) or "; see opensled config init"
         raise UsageError(f"{self.path}: unknown key {key!r}{hint}")
 
-    def _table_of(self, item: Option) -> str:
+    def _table_of(self, item: Keyed) -> str:
         return item.table or self.section
 
     def _content(self, document: Mapping[str, Any], table: str) -> Iterator[tuple[str, Any]]:
@@ -103,7 +118,7 @@ class ConfigFile:
         return f"unknown key {key!r} in [{table}]{near or f'; see opensled {page}'}"
 
 
-def _elsewhere(item: Option) -> str:
+def _elsewhere(item: Keyed) -> str:
     return f"{item.key!r} belongs in [{item.table}]"
 
 
