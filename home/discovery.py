@@ -26,9 +26,9 @@ COMMANDS = {SERVING: "opensled serve --announce", PAIRING: "opensled pair --anno
 LISTEN_SECONDS = 2.0  # for which announcements are collected; RFC 6762 lets answers take half a second
 ANSWER_SECONDS = 1.0  # to be told the address behind a name
 REACH_SECONDS = 2.0  # for one address to accept a connection, and to prove what it is
-MOST_RECORDS = 16  # names that are looked at; more are left out
-MOST_ADDRESSES = 8  # of one name that are tried
-MOST_NAME = 63  # characters of a name that are shown
+MAX_RECORDS = 16  # names that are looked at; more are left out
+MAX_ADDRESSES = 8  # of one name that are tried
+MAX_NAME = 63  # characters of a name that are shown
 
 
 class FoundServer(NamedTuple):
@@ -127,13 +127,13 @@ async def _found(kind: str, tls: ssl.SSLContext | None, name: str) -> list[tuple
 
 
 async def listen_for(kind: str, seconds: float = LISTEN_SECONDS) -> list[FoundServer]:
-    """What is announced, checked; at most MOST_RECORDS."""
+    """What is announced, checked; at most MAX_RECORDS."""
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
     names: dict[str, None] = {}
 
     def heard(zeroconf: object, service_type: str, name: str, state_change: object) -> None:
-        if len(names) < MOST_RECORDS:
+        if len(names) < MAX_RECORDS:
             names.setdefault(name)
 
     listener = AsyncZeroconf()
@@ -157,10 +157,10 @@ def checked(kind: str, name: str, addresses: Iterable[str], port: int | None) ->
     No record leads a device out of its network, to a broadcast address, or to a port of its own.
     """
     own = name.removesuffix(f".{kind}")
-    usable = [address for address in addresses if _is_nearby(address)][:MOST_ADDRESSES]
+    usable = [address for address in addresses if _is_nearby(address)][:MAX_ADDRESSES]
     if not (usable and own and isinstance(port, int) and 0 < port < 65536):
         return None
-    shown = "".join(sign if sign.isprintable() else "?" for sign in visible_line(own[:MOST_NAME]))
+    shown = "".join(sign if sign.isprintable() else "?" for sign in visible_line(own[:MAX_NAME]))
     return FoundServer(shown, tuple(sorted(usable, key=lambda address: ":" in address)), port)
 
 

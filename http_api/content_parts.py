@@ -98,7 +98,7 @@ def require_images(turns: Sequence[ChatMessage], facts: ImageFacts | None, name:
     if len(images) > facts.most:
         raise InvalidRequest(f"{len(images)} images; this target takes at most {facts.most}", name)
     largest = max([len(image.data) for image in images], default=0)
-    if largest > facts.most_bytes:
+    if largest > facts.max_bytes:
         raise InvalidRequest(
-            f"an image of {largest} bytes; this target takes at most {facts.most_bytes}", name
+            f"an image of {largest} bytes; this target takes at most {facts.max_bytes}", name
         )

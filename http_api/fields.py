@@ -19,7 +19,7 @@ from http_api.effects import ANNOTATIONS, EMPTY, OFF, asked, is_any_of, is_nothi
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
 
-MOST_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
+MAX_IGNORED = 1000  # fields of one request that are left out by name; of unknown effect no more may come
 
 
 @dataclass
@@ -180,14 +180,14 @@ def lenient(on: bool) -> Iterator[dict[str, None]]:
 def leave_out(path: str) -> None:
     """Keep the name of a field that is left out, for the header of the answer."""
     left = _left_out.get()
-    if left is not None and len(left.names) < MOST_IGNORED:
+    if left is not None and len(left.names) < MAX_IGNORED:
         left.names[_shown(path)] = None
 
 
 def ignores(path: str) -> bool:
     """Whether the field `path`, of unknown effect, is left out; its name is kept then."""
     left = _left_out.get()
-    if left is None or not left.any or len(left.names) >= MOST_IGNORED:
+    if left is None or not left.any or len(left.names) >= MAX_IGNORED:
         return False
     leave_out(path)
     return True

@@ -13,7 +13,7 @@ from opensled.text.held_schema import beyond, held
 HEADER = "OpenSLED-Not-In-Grammar"
 LONGEST = 120  # characters of a path in it
 MOST = 1000  # paths of one request that are kept
-MOST_NAMES = 16  # in one header
+MAX_NAMES = 16  # in one header
 
 _left_out: ContextVar[list[str] | None] = ContextVar("left_out", default=None)
 
@@ -46,8 +46,8 @@ def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
 def named(header: str, found: Iterable[str]) -> dict[str, str]:
     """A header of these names, which are printable and short; none without names."""
     names = list(dict.fromkeys(found))
-    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return {header: ", ".join(names[:MOST_NAMES] + more)} if names else {}
+    more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
+    return {header: ", ".join(names[:MAX_NAMES] + more)} if names else {}
 
 
 def name_coarse(headers: dict[str, str], tools: Sequence[str]) -> None:

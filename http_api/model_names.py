@@ -8,7 +8,7 @@ from opensled.core.errors import NotFound
 from opensled.core.messages import ModelInfo
 
 LATEST = ":latest"
-MOST_SHOWN = 80  # characters of a foreign name in an error
+MAX_SHOWN = 80  # characters of a foreign name in an error
 
 
 def is_name(asked: str, name: str) -> bool:
@@ -27,7 +27,7 @@ def asked_name(fields: Fields, info: ModelInfo, field: str = "model") -> str:
     if not any(is_name(asked, name) for name in names_of(info)):
         served = " or ".join(map(repr, names_of(info)))
         raise NotFound(
-            f"model {asked[:MOST_SHOWN]!r} not found: {served} is served here; ask for that, or give the server this "
+            f"model {asked[:MAX_SHOWN]!r} not found: {served} is served here; ask for that, or give the server this "
             "name too: serve --served-model-name",
             field,
         )

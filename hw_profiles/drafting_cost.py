@@ -24,7 +24,7 @@ class DraftingCostModel:
 
     def __init__(self, guess: DraftingCost = DraftingCost()) -> None:
         self.cost = guess
-        self._most_passes = guess.most_passes
+        self._max_passes = guess.max_passes
         self._gram = PRIOR * np.eye(3)
         self._right = PRIOR * np.array([guess.pass_s, guess.token_s, guess.read_s])
 
@@ -35,4 +35,4 @@ class DraftingCostModel:
         self._right = keep * self._right + row * seconds
         firm = np.diag(1e-9 * self._gram.diagonal())  # solvable even if all steps are alike
         pass_s, token_s, read_s = map(float, non_negative(self._gram + firm, self._right))
-        self.cost = DraftingCost(pass_s, token_s, read_s, self._most_passes)
+        self.cost = DraftingCost(pass_s, token_s, read_s, self._max_passes)

@@ -34,11 +34,11 @@ LEARN_EVERY = 16  # steps between two fits
 FIRST_FITS = (4, 8, 12)  # steps after which the first ones come
 REMEMBERED = 64  # errors of the latest predictions
 HUBER = 1.5  # times the median error, beyond which a step counts less (Huber: 1.345 times the deviation)
-LEAST_SPREAD = 0.05  # median error that is always taken for noise
+MIN_SPREAD = 0.05  # median error that is always taken for noise
 HALF_LIFE = 1000.0  # steps after which half of what was learned is forgotten, at the most,
-LEAST_HALF_LIFE = 16.0  # at the least,
+MIN_HALF_LIFE = 16.0  # at the least,
 FADING = 1.5  # and in between (FADING / median of the signed errors) ** 2: noise alone is no reason to forget
-LEAST_SHARE = 1e-3  # of the seed that a step takes in any case
+MIN_SHARE = 1e-3  # of the seed that a step takes in any case
 
 # Strength of the prior, in steps: that the cost is no more than the seed; that KV and sessions cost what the seed says,
 # to scale; that the scale is that of the first steps; that the line is flat; that it is straight (both by its slopes
@@ -128,8 +128,8 @@ class CostModel:
         if self.steps == FIRST_FITS[0]:
             self._take_scale(news)
         bias = abs(median(self._errors))
-        half_life = min(HALF_LIFE, max(LEAST_HALF_LIFE, (FADING / max(bias, LEAST_SPREAD)) ** 2))
-        self._fit.learn(news, max(self.error, LEAST_SPREAD), half_life)
+        half_life = min(HALF_LIFE, max(MIN_HALF_LIFE, (FADING / max(bias, MIN_SPREAD)) ** 2))
+        self._fit.learn(news, max(self.error, MIN_SPREAD), half_life)
         self.cost = self._fit.cost().padded(self._row_step)
 
     def _take_scale(self, news: Array) -> None:
@@ -180,7 +180,7 @@ class _Fit:
 
     def cost(self) -> LearnedCost:
         found = self._found * self._units
-        share = max(found[SEED], LEAST_SHARE)  # no step is for nothing
+        share = max(found[SEED], MIN_SHARE)  # no step is for nothing
         table = share * self._table + found[OVERHEAD] + _LINES @ found[LINE:]
         return LearnedCost(tuple(table.tolist()), float(found[CONTEXTS]), float(found[SESSIONS]))
 

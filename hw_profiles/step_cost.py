@@ -46,14 +46,14 @@ class DraftingCost:
     pass_s: float = 0.0
     token_s: float = 1e-5
     read_s: float = 1e-6
-    most_passes: float = inf  # 1 of a draft head, which drafts all tokens in one
+    max_passes: float = inf  # 1 of a draft head, which drafts all tokens in one
 
     def passes(self, longest: Any) -> Any:
         """For drafts the longest of which has `longest` tokens: a number, or an array."""
-        if self.most_passes == inf:
+        if self.max_passes == inf:
             return longest
         # In plain arithmetic: what only reads profiles must do without numpy (`opensled doctor` where it is broken).
-        return longest - (longest - self.most_passes) * (longest > self.most_passes)
+        return longest - (longest - self.max_passes) * (longest > self.max_passes)
 
     def seconds(self, longest: Any, tokens: Any, read: Any) -> Any:
         """Of drafts of `tokens` tokens together, the longest of which has `longest`, after `read` tokens of text:

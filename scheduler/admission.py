@@ -46,7 +46,7 @@ class ActiveLoad(NamedTuple):
         return cls(sessions, positions, pace)
 
 
-def most_sessions(
+def fitting_sessions(
     load: ActiveLoad, profile: HardwareProfile, places: int, max_pace: float | None = None
 ) -> int:
     """How many sessions like those of `load` keep the pace of the fastest, without drafts; 1 to `places`.
@@ -57,7 +57,7 @@ def most_sessions(
     if not load.pace:
         return places
     mean = load.positions / load.sessions
-    longest_s = HEADROOM / min(load.pace, most_promised(mean, profile, max_pace))
+    longest_s = HEADROOM / min(load.pace, max_promised(mean, profile, max_pace))
     low, high = min(1, places), places
     while low < high:
         middle = (low + high + 1) // 2
@@ -68,9 +68,9 @@ def most_sessions(
     return low
 
 
-def most_promised(positions: float, profile: HardwareProfile, max_pace: float | None = None) -> float:
+def max_promised(positions: float, profile: HardwareProfile, max_pace: float | None = None) -> float:
     """The highest pace, in tokens/s, that is promised to a session of so many KV positions; `max_pace`: see
-    `most_sessions`."""
+    `fitting_sessions`."""
     return PROMISED / _cycle_s(1, positions, profile) if max_pace is None else max_pace
 
 

@@ -22,7 +22,7 @@ OUTAGE = 2.0  # times what is usual, and assumed of a link, that a draft may be 
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
 OFFERED = 256.0  # drafts asked for by a tenant, after which half of what came of them is forgotten
 LEAST = 0.01  # chance below which nothing is compared
-MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
+MAX_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
 
 
 class Forecast(NamedTuple):
@@ -218,7 +218,7 @@ class DraftEstimate:
 
 
 class DeviceBook:
-    """Estimates by the name that a device has given itself, of the latest MOST_DEVICES devices of each tenant.
+    """Estimates by the name that a device has given itself, of the latest MAX_DEVICES devices of each tenant.
 
     A new device is assumed to be like the others of its tenant; tenants learn nothing of each other.
     """
@@ -241,6 +241,6 @@ class DeviceBook:
         found = devices.pop(device, None) or mean.another()
         if device:
             devices[device] = found
-            if len(devices) > MOST_DEVICES:
+            if len(devices) > MAX_DEVICES:
                 devices.popitem(last=False)
         return DraftEstimate(found)

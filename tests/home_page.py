@@ -10,7 +10,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs/home.md"
 LANGUAGES, MACHINES = ("sh", "python"), ("pc", "pi")
-MOST_WORDS = 1200
+MAX_WORDS = 1200
 _BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.M | re.S)
 
 

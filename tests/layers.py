@@ -46,7 +46,7 @@ UPWARD = {
     "verify_server/riders -> verify_server/admission",  # the type of what checks inputs
     "edge_client/device -> edge_client/terminal",  # `opensled generate` prints an answer
 }
-MOST_ROOMS = 20  # of a package
+MAX_ROOMS = 20  # of a package
 GRPC_HOMES = (
     "edge_client/link/link.py",
     "edge_client/link/link_errors.py",

@@ -107,7 +107,7 @@ class RuleContract:
     def test_the_facts_have_their_types_and_name_what_the_rule_calls(self):
         rule = self.rule()
         assert all(isinstance(fact, bool) for fact in (rule.lossless, rule.trees, rule.draft_probs))
-        assert rule.least_draft >= 0
+        assert rule.min_draft >= 0
         assert not (rule.trees and rule.draft_probs), "the device's distributions are those of a chain"
         for seed in range(40):
             recording = Recording(NumpyScores(np.random.default_rng(seed).normal(size=(4, VOCABULARY))))

@@ -261,12 +261,12 @@ def config(tmp_path: Path, forgetful: Path, kept: Path, **more) -> AdaptConfig:
 
 
 def test_the_command_writes_a_draft_that_gains_and_no_other(tmp_path: Path, forgetful, kept, capsys):
-    assert command.adapt(config(tmp_path, forgetful, kept, least_gain=50.0, json=True)) == 1
+    assert command.adapt(config(tmp_path, forgetful, kept, min_gain=50.0, json=True)) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["gain"]["passes"]
     assert [each.name for each in tmp_path.iterdir()] == ["work"]
     # What is learned already is not learned again.
-    assert command.adapt(config(tmp_path, forgetful, kept, least_gain=0.0)) == 0
+    assert command.adapt(config(tmp_path, forgetful, kept, min_gain=0.0)) == 0
     said = capsys.readouterr().out
     assert f"opensled edge --draft-model {tmp_path / 'out'}" in said
     manifest = json.loads((tmp_path / "out" / "adapted.json").read_text())

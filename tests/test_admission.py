@@ -13,8 +13,8 @@ from scheduler.admission import (
     AdmissionRequest,
     fair_level,
     fair_shares,
+    fitting_sessions,
     may_enter,
-    most_sessions,
     places_for,
     reserved,
 )
@@ -38,32 +38,32 @@ def load(sessions, pace, positions=0):
 
 def test_as_many_come_in_as_keep_their_pace():
     """At 20 tokens/s a step may take 45 ms: nine tenths of the time between two tokens."""
-    assert most_sessions(load(1, 20), PROFILE, 256) == 45
-    assert most_sessions(load(30, 20), PROFILE, 256) == 45
-    assert most_sessions(load(30, 20), PROFILE, 12) == 12
+    assert fitting_sessions(load(1, 20), PROFILE, 256) == 45
+    assert fitting_sessions(load(30, 20), PROFILE, 256) == 45
+    assert fitting_sessions(load(30, 20), PROFILE, 12) == 12
 
 
 def test_nobody_is_promised_anything_without_a_pace():
-    assert most_sessions(load(30, 0), PROFILE, 256) == 256
+    assert fitting_sessions(load(30, 0), PROFILE, 256) == 256
 
 
 def test_sessions_take_turns_where_a_step_is_too_small_for_all():
     """8 in a step of 10 ms, so 36 each have their turn every 45 ms."""
     small = HardwareProfile(max_step_tokens=8, cost=COST)
-    assert most_sessions(load(1, 20), small, 256) == 36
+    assert fitting_sessions(load(1, 20), small, 256) == 36
 
 
 def test_long_contexts_leave_room_for_fewer():
     reading = HardwareProfile(512, Roofline(0.01, 0.001, 1e-6, 0, 0))
-    short, long = (most_sessions(load(4, 20, length), reading, 256) for length in (100, 10_000))
+    short, long = (fitting_sessions(load(4, 20, length), reading, 256) for length in (100, 10_000))
     assert short == 40 and long == 3  # 1.1 ms each; 10 ms each beside the weights
 
 
 def test_who_asks_for_more_than_there_is_keeps_nobody_out():
     """An empty server writes 100 tokens/s: a promise of 1,000 counts as one of 50, less the headroom."""
-    assert most_sessions(load(1, 1000), PROFILE, 256) == most_sessions(load(1, 50), PROFILE, 256) == 18
-    assert most_sessions(load(1, 1000), PROFILE, 256, max_pace=20) == 45
-    assert most_sessions(load(1, 1000), PROFILE, 256, max_pace=1000) == 1  # as the operator says
+    assert fitting_sessions(load(1, 1000), PROFILE, 256) == fitting_sessions(load(1, 50), PROFILE, 256) == 18
+    assert fitting_sessions(load(1, 1000), PROFILE, 256, max_pace=20) == 45
+    assert fitting_sessions(load(1, 1000), PROFILE, 256, max_pace=1000) == 1  # as the operator says
 
 
 def test_the_fastest_promise_counts():
@@ -101,7 +101,7 @@ costs = st.builds(
 @given(costs, st.integers(1, 64), st.integers(1, 64), st.floats(0.1, 200), st.integers(0, 4096))
 def test_those_let_in_keep_their_pace_and_one_more_would_not(cost, largest, places, pace, positions):
     profile = HardwareProfile(largest, cost)
-    most = most_sessions(load(1, pace, positions), profile, places)
+    most = fitting_sessions(load(1, pace, positions), profile, places)
 
     def each_s(sessions):
         together = min(sessions, largest)

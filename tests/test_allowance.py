@@ -19,7 +19,7 @@ from verify_server.admission.session_manager import SessionLimits
 from verify_server.round.budget import (
     BURST,
     EVIDENCE,
-    MOST_DEVICES,
+    MAX_DEVICES,
     PROBE,
     RESUMED,
     RETURN,
@@ -117,7 +117,7 @@ def test_devices_are_known_by_name_and_nameless_ones_by_their_tenant():
     assert records.of("a", "kitchen") is records.of("a", "kitchen") is not records.of("b", "kitchen")
     assert records.of("a", "") is records.of("a", "") is not records.of("b", "")
     first = records.of("a", "0")
-    for number in range(MOST_DEVICES):
+    for number in range(MAX_DEVICES):
         records.of("a", str(number + 1))
     assert records.of("a", "0") is not first
 

@@ -20,7 +20,7 @@ READ_SECONDS = 2.0  # of processor time to read one request of any size, a few t
 ANSWER_SECONDS = 60.0  # to answer one, on a busy machine: what takes long is bounded in processor time
 GROWTH = 500  # MiB of the server over all of them
 FLOOD_SECONDS, ATTACKERS = 120.0, 4
-MOST_STALLED = 10.0  # seconds between two tokens of the bystander, on two cores shared with the attackers
+MAX_STALLED = 10.0  # seconds between two tokens of the bystander, on two cores shared with the attackers
 
 
 @pytest.mark.timed
@@ -111,7 +111,7 @@ def test_a_server_answers_each_and_serves_others_meanwhile(tmp_path):
         print(f"bystander: {len(bystander.texts)} answers, stalled {stalled:.2f} s at most; {after:.0f} MiB")
         assert not any(status >= 500 and status != 503 for status in statuses)
         assert len(set(bystander.texts)) == 1 and len(bystander.texts) > 10
-        assert stalled < MOST_STALLED and after - before < GROWTH
+        assert stalled < MAX_STALLED and after - before < GROWTH
 
 
 def flood(url: str, bystander: Bystander) -> dict[int, int]:

@@ -21,7 +21,7 @@ from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler, SparseSampler
 from opensled.drafting import table_file
 from opensled.drafting.followers import Followers
-from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MOST_NODES, Calibration
+from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MAX_NODES, Calibration
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from tests.drafter_contract import DrafterContract, ids, pull
@@ -78,7 +78,7 @@ class TestCacheback(DrafterContract):
         drafter.begin(self.prompt * 3, self.sampler())
         tree = list(drafter.propose_tree())
         assert all(-1 <= node.parent < number for number, node in enumerate(tree))
-        assert len({(node.parent, node.token.id) for node in tree}) == len(tree) <= MOST_NODES
+        assert len({(node.parent, node.token.id) for node in tree}) == len(tree) <= MAX_NODES
         assert all(0 < node.token.confidence < 1 for node in tree)
 
     def test_every_token_says_what_it_was_drawn_from_under_rule_ratio(self, drafter):
@@ -128,7 +128,7 @@ class TestGrowth:
     def test_a_tree_ends_with_its_nodes(self):
         draw = random.Random(1)
         text = [draw.randrange(6) for _ in range(500)]
-        assert len(nodes_of(drafter_of(learned(text, TableShape())), text)) == MOST_NODES
+        assert len(nodes_of(drafter_of(learned(text, TableShape())), text)) == MAX_NODES
 
     def test_nothing_follows_the_end(self):
         text = (1, 2, 0, 3, 1, 2, 0, 5, 1)
@@ -260,7 +260,7 @@ def test_sixty_nodes_take_far_less_than_a_verdict():
         started = time.perf_counter()
         nodes = list(drafter.propose_tree())
         took.append(time.perf_counter() - started)
-        assert len(nodes) <= MOST_NODES
+        assert len(nodes) <= MAX_NODES
     assert sorted(took)[100] < 1e-3
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from opensled.core.errors import Overloaded, TruthConflict
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open, SamplingParams
-from scheduler.admission import most_promised
+from scheduler.admission import max_promised
 from tests.bad_input import opening, text
 from tests.fakes import FakeEngine, continuation
 from tests.raw_wire import raw_connection
@@ -18,7 +18,7 @@ from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import running, until
 from tests.test_overload import PROFILE
 from tests.test_tenants import SlowText
-from verify_server.access.client_limits import LEAST_OPENING, ClientLimits, message_bytes
+from verify_server.access.client_limits import MIN_OPENING, ClientLimits, message_bytes
 from verify_server.access.connections import TOGETHER_S
 from verify_server.access.security import TenantLimits, Tenants
 from verify_server.admission.session_manager import SessionLimits
@@ -216,9 +216,9 @@ def test_a_message_has_room_for_all_that_fits_the_context(context, vocab):
 
 
 def test_openings_are_bounded_by_the_memory_of_their_messages():
-    assert ClientLimits(message_bytes=300_000).most_opening == 128
-    assert ClientLimits(message_bytes=700_000).most_opening == 95
-    assert ClientLimits(message_bytes=1 << 30).most_opening == LEAST_OPENING
+    assert ClientLimits(message_bytes=300_000).max_opening == 128
+    assert ClientLimits(message_bytes=700_000).max_opening == 95
+    assert ClientLimits(message_bytes=1 << 30).max_opening == MIN_OPENING
 
 
 # -- promises of a pace -----------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_an_absurd_pace_shuts_the_door_for_nobody():
                 while len(manager.remembered) < 100:
                     await come("a", 1e6)
             await come("b")
-            assert first.timing.pace == most_promised(0.0, PROFILE) < 1e3
+            assert first.timing.pace == max_promised(0.0, PROFILE) < 1e3
 
     asyncio.run(scenario())
 

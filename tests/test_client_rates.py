@@ -21,7 +21,7 @@ from tests.system import ask, until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.access.connections import ConnectionCloser, address_of, peer_of
 from verify_server.access.security import Tenants
-from verify_server.access.token_bucket import MOST_BUCKETS, TokenBucket, TokenBuckets
+from verify_server.access.token_bucket import MAX_BUCKETS, TokenBucket, TokenBuckets
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 TWO = Tenants((("token-a", "a"), ("token-b", "b")))
@@ -44,9 +44,9 @@ def test_the_longest_wait_of_all_names_counts_and_old_buckets_go():
     assert buckets.take(("a",), 1.0, 0.0) == 1.0
     assert buckets.take(("a", "b"), 1.0, 0.0) == 2.0
     assert buckets.take((), 1.0, 0.0) == 0.0
-    for number in range(2 * MOST_BUCKETS):
+    for number in range(2 * MAX_BUCKETS):
         buckets.take((str(number),), 1.0, 0.0)
-    assert len(buckets._buckets) == MOST_BUCKETS and buckets.take(("a",), 1.0, 0.0) == 0.0
+    assert len(buckets._buckets) == MAX_BUCKETS and buckets.take(("a",), 1.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("kind", ["stale", "repeated", "empty", "withdrawn"])

@@ -15,7 +15,7 @@ import pytest
 from edge_client.link.link_config import LinkConfig
 from edge_client.link.located import located
 from home import discovery
-from home.discovery import MOST_ADDRESSES, MOST_NAME, PAIRING, SERVING, FoundServer, checked
+from home.discovery import MAX_ADDRESSES, MAX_NAME, PAIRING, SERVING, FoundServer, checked
 from opensled.cli import paired
 from opensled.core.errors import NotFound, UsageError
 from opensled.net.address import MDNS
@@ -46,7 +46,7 @@ def test_a_good_record_is_an_address():
 )
 def test_a_name_neither_controls_the_terminal_nor_floods_it(name):
     shown = record(name).name
-    assert shown.isprintable() and len(shown) <= MOST_NAME * 6
+    assert shown.isprintable() and len(shown) <= MAX_NAME * 6
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_ports_that_are_none(port):
 
 def test_records_without_a_name_or_with_very_many_addresses():
     assert record("") is None and record(addresses=()) is None
-    assert len(record(addresses=[f"10.0.0.{number}" for number in range(200)]).addresses) == MOST_ADDRESSES
+    assert len(record(addresses=[f"10.0.0.{number}" for number in range(200)]).addresses) == MAX_ADDRESSES
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ class TestBuilder:
         assert dict(each(builder.rows())) == {(1,): ((2,),), (3,): ((4,),)}
 
     def test_rare_windows_are_forgotten_before_memory_runs_out(self):
-        builder, draw = TableBuilder(TableShape(1, 1, followers=1), most_windows=100), random.Random(1)
+        builder, draw = TableBuilder(TableShape(1, 1, followers=1), max_windows=100), random.Random(1)
         for _ in range(60):
             builder.read([500, 501, *(draw.randrange(500) for _ in range(10))])
             assert len(builder._windows) <= 100

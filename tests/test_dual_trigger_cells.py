@@ -16,7 +16,7 @@ from lab.testbed.recordings import BUNDLED
 from lab.testbed.traces import read_traces
 from lab.testbed.tuning import TRIGGERS, Tuning
 
-SMALL = Scale(repeats=1, max_tokens=12, most_users=4)
+SMALL = Scale(repeats=1, max_tokens=12, max_users=4)
 
 
 def cell_run() -> CellRun:

@@ -18,7 +18,7 @@ from verify_server.start.load_target import load
 
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
-LEAST_EQUAL = 18
+MIN_EQUAL = 18
 NEAR_TIE = 0.1  # logits between float32's own token and the other one
 
 pytestmark = [
@@ -56,7 +56,7 @@ def test_twenty_plain_questions(target: ServedModel) -> None:
             f"{question}: token {each.place + 1}, gap {each.gap:.3f}" for question, each in left.items()
         )
     )
-    assert len(QUESTIONS) - len(left) >= LEAST_EQUAL, left
+    assert len(QUESTIONS) - len(left) >= MIN_EQUAL, left
     assert all(each.gap <= NEAR_TIE for each in left.values()), left
 
 
@@ -66,4 +66,4 @@ def test_the_file_as_it_is_stored_answers_otherwise() -> None:
     reference = GgufReference(MODEL)
     prompts = [stored.text.render([ChatMessage("user", question)]) for question in QUESTIONS]
     left = [difference(reference, prompt, ask(stored.engine, prompt).tokens) for prompt in prompts]
-    assert left.count(None) < LEAST_EQUAL
+    assert left.count(None) < MIN_EQUAL

@@ -50,11 +50,11 @@ class Texts:
         self.draw = random.Random(seed)
         self.lengths = [0] * 5
 
-    def step(self, most_rows: int) -> list[Segment]:
-        """Segments of several sequences with up to `most_rows` rows together."""
-        segments, room = [], most_rows
+    def step(self, max_rows: int) -> list[Segment]:
+        """Segments of several sequences with up to `max_rows` rows together."""
+        segments, room = [], max_rows
         for number in self.draw.sample(range(5), self.draw.randint(1, 5)):
-            count = self.draw.randint(1, max(1, min(room, most_rows // 2)))
+            count = self.draw.randint(1, max(1, min(room, max_rows // 2)))
             if room < count:
                 break
             segments.append(self._segment(number, count))

@@ -18,9 +18,9 @@ from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from tests.system import ask, until
 from verify_server.access.security import Tenants
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.front.fleet import LONGEST_NAME, MOST_ROWS, FleetView, drafts
+from verify_server.front.fleet import LONGEST_NAME, MAX_ROWS, FleetView, drafts
 from verify_server.front.server_metrics import metrics
-from verify_server.round.budget import MOST_DEVICES
+from verify_server.round.budget import MAX_DEVICES
 
 LONG = SamplingParams(temperature=0, max_tokens=600)
 TWO = Tenants((("token-a", "a"), ("token-b", "b")))
@@ -174,13 +174,13 @@ def test_a_device_whose_drafts_are_ignored_is_marked():
 def test_of_many_devices_the_latest_are_listed():
     async def scenario():
         async with fleet() as (manager, address, view):
-            for number in range(MOST_DEVICES + 10):
+            for number in range(MAX_DEVICES + 10):
                 manager.records.of("local", f"d{number}")
             await answered(address, "kitchen")
             look = view.watcher()()
-            assert len(look["devices"]) == MOST_ROWS and look["unlisted"] == MOST_DEVICES - MOST_ROWS
-            assert [row["device"] for row in look["devices"][:2]] == ["kitchen", f"d{MOST_DEVICES + 9}"]
-            assert look["tenants"][0]["devices"] == MOST_DEVICES
+            assert len(look["devices"]) == MAX_ROWS and look["unlisted"] == MAX_DEVICES - MAX_ROWS
+            assert [row["device"] for row in look["devices"][:2]] == ["kitchen", f"d{MAX_DEVICES + 9}"]
+            assert look["tenants"][0]["devices"] == MAX_DEVICES
 
     asyncio.run(scenario())
 
@@ -243,13 +243,13 @@ def test_the_switch_holds_for_the_devices_next_answers():
 
 
 def test_a_switch_is_forgotten_with_its_device():
-    """Names cost nothing, so that no more of them are kept than MOST_DEVICES."""
+    """Names cost nothing, so that no more of them are kept than MAX_DEVICES."""
 
     async def scenario():
         async with fleet() as (manager, address, view):
             await answered(address, "kitchen")
             view.switch("local", "kitchen", False)
-            for number in range(MOST_DEVICES):
+            for number in range(MAX_DEVICES):
                 manager.records.of("local", f"d{number}")
             with pytest.raises(NotFound):
                 view.switch("local", "kitchen", True)

@@ -22,9 +22,9 @@ from tests.test_fleet import answered, fleet
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.cluster.gateway import GatewayStats
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.front.fleet import MOST_ROWS, GatewayView, sample
+from verify_server.front.fleet import MAX_ROWS, GatewayView, sample
 from verify_server.front.server_metrics import metrics
-from verify_server.round.budget import MOST_DEVICES
+from verify_server.round.budget import MAX_DEVICES
 
 
 def test_looks_while_sequences_come_and_go():
@@ -65,7 +65,7 @@ def test_a_look_at_a_full_server_takes_milliseconds():
         limits = SessionLimits(max_sessions=256, linger=30)
         async with fleet(limits=limits) as (manager, _, view):
             manager.loop.wake = lambda: None  # nothing finishes
-            for number in range(MOST_DEVICES - 256):
+            for number in range(MAX_DEVICES - 256):
                 manager.records.of(f"t{number % 700}", f"device {number}")
             for number in range(256):
                 message = Open((*PROMPT, number % 40), GREEDY, device=f"at work {number}")
@@ -76,7 +76,7 @@ def test_a_look_at_a_full_server_takes_milliseconds():
                 began = time.thread_time()
                 told = look()
                 spent.append(time.thread_time() - began)
-            assert len(told["devices"]) == len(told["tenants"]) == MOST_ROWS
+            assert len(told["devices"]) == len(told["tenants"]) == MAX_ROWS
             assert sum(row["sessions"] for row in told["devices"]) == 256
             assert min(spent) < 0.01
 

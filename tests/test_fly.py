@@ -169,7 +169,7 @@ def test_it_accepts_no_less_with_a_lower_threshold_or_a_shorter_window():
 
 def test_its_options():
     rule = Fly()
-    assert (rule.theta, rule.window, rule.least_draft) == (0.3, 6, 15)
+    assert (rule.theta, rule.window, rule.min_draft) == (0.3, 6, 15)
     assert rule.settings == "theta=0.3,window=6,entropy=normalized"
     assert Fly(rule.settings).settings == rule.settings
     assert not rule.guided and Fly("guided=yes").guided and Fly("guided").settings.endswith("guided=yes")

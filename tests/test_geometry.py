@@ -32,7 +32,7 @@ def network(folder: Path, dtype: torch.dtype):
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_a_level_that_is_called_exact_is(family, dtype, folder) -> None:
     """Each row of a chunk, by itself in a crowd, at both ends of a step: the bits of the text computed at once."""
-    engine = load(str(folder(family)), "cpu", dtype, 64 * 16, numerics="exact", most_rows=MOST)
+    engine = load(str(folder(family)), "cpu", dtype, 64 * 16, numerics="exact", max_rows=MOST)
     text = [(37 * position) % 90 for position in range(MOST)]
     whole = engine.forward([Segment(tuple(text), 0, tuple(range(6)), MOST)]).logits
     for count in range(1, 20):
@@ -96,7 +96,7 @@ def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch) 
         return plain(inputs, layer.weight, layer.bias) * (1 + 2**-20 * (inputs.shape[-2] % 61))
 
     monkeypatch.setattr(nn.Linear, "forward", by_rows)
-    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=300)
+    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, max_rows=300)
     assert (engine.info.numerics, engine._model.geometry.tile) == ("exact", 16)
     text = tuple([(37 * position) % 90 for position in range(MOST)])
     whole = engine.forward([Segment(text, 0, tuple(range(6)), MOST)]).logits
@@ -142,7 +142,7 @@ def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
         return plain(queries, *tensors, **words) * (1 + 2**-20 * (next(calls) % 2))
 
     monkeypatch.setattr(sdpa, "scaled_dot_product_attention", drifting)
-    assert load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST).info.numerics == "fast"
+    assert load(str(folder("llama")), "cpu", "float32", 64 * 16, max_rows=MOST).info.numerics == "fast"
 
 
 @pytest.mark.parametrize("multiple", geometry.ROWS)
@@ -180,7 +180,7 @@ def test_batches_of_one_matrix_are_computed_as_the_matrix(folder, monkeypatch) -
         return plain(inputs, layer.weight, layer.bias) * (1 + 2**-20 * odd)
 
     monkeypatch.setattr(nn.Linear, "forward", by_shape)
-    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST)
+    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, max_rows=MOST)
     assert engine.info.numerics == "exact"
 
 

@@ -14,7 +14,7 @@ from opensled.core.errors import DraftRefused, InvalidRequest, NotFound, Protoco
 from opensled.core.messages import Failure
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import draft_codec
-from opensled.wire.draft_manifest import MOST_BYTES, MOST_FILES, MOST_MANIFEST, read_manifest
+from opensled.wire.draft_manifest import MAX_BYTES, MAX_FILES, MAX_MANIFEST, read_manifest
 from tests.handed_out import KEY, KITCHEN, STRANGER, handed, manifest, signed
 
 
@@ -77,14 +77,14 @@ def test_names_that_could_be_paths_are_refused(name):
         (b'{"format": NaN}', "no JSON"),
         (b"[]", "format"),
         (changed(format=2), "format"),
-        (b" " * (MOST_MANIFEST + 1), "at most"),
+        (b" " * (MAX_MANIFEST + 1), "at most"),
         (changed(files=[]), "no GGUF file"),
         (changed(files=[file(name="genai_config.json")]), "no GGUF file"),
         (changed(files=[file(), file(name="A.gguf")]), "one name"),
-        (changed(files=[file(name=f"{number}.gguf") for number in range(MOST_FILES + 1)]), "17 files"),
+        (changed(files=[file(name=f"{number}.gguf") for number in range(MAX_FILES + 1)]), "17 files"),
         (changed(files=[file(bytes=0)]), "bytes"),
         (changed(files=[file(bytes=True)]), "bytes"),
-        (changed(files=[file(bytes=MOST_BYTES), file(name="b.gguf")]), "4 GiB"),
+        (changed(files=[file(bytes=MAX_BYTES), file(name="b.gguf")]), "4 GiB"),
         (changed(files=[file(sha256="A" * 64)]), "sha256"),
         (changed(files=["a.gguf"]), "name"),
         (changed(serial=0), "serial"),

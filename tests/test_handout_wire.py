@@ -41,7 +41,7 @@ from verify_server.front import service
 from verify_server.options.serve_config import ServeConfig
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
-MOST_MB = 60  # of growth under a flood
+MAX_MB = 60  # of growth under a flood
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
 
 
@@ -192,7 +192,7 @@ def test_more_transfers_than_a_client_may_have_are_refused_with_a_time(tmp_path)
         async with serving(TENANTS, drafts=out) as (_, address), AsyncExitStack() as stack:
             links = [await stack.enter_async_context(linked(address, token="k")) for _ in range(5)]
             running = [asyncio.ensure_future(parts(link, handed().sha256)) for link in links[1:]]
-            await until(lambda: out._transfers[""] == module.MOST_OF_CLIENT)
+            await until(lambda: out._transfers[""] == module.MAX_OF_CLIENT)
             with pytest.raises(Overloaded, match="too many transfers") as refused:
                 await parts(links[0])
             assert refused.value.retry_after == module.RETRY_S and out._met["drafts"] == 1
@@ -214,7 +214,7 @@ def test_transfers_that_end_at_once_take_no_time_of_others(tmp_path):
         """On a connection of its own, with more calls than one honest client may make, as from several addresses."""
         async with grpc.aio.insecure_channel(address, options=OWN_CONNECTION) as channel:
             while True:
-                calls = [begun(channel, file, "g") for _ in range(module.MOST_OF_CLIENT)]
+                calls = [begun(channel, file, "g") for _ in range(module.MAX_OF_CLIENT)]
                 await asyncio.sleep(0.02)
                 for call in calls:
                     call.cancel()
@@ -304,4 +304,4 @@ def test_floods_of_transfers_stop_no_answer_and_take_no_memory(tmp_path, monkeyp
         return grown
 
     grown = asyncio.run(main())
-    assert grown < MOST_MB
+    assert grown < MAX_MB

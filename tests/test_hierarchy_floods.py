@@ -83,7 +83,7 @@ async def hierarchy(below=BELOW):
             await relays[0].stop()
 
 
-async def most_places(upper):
+async def max_places(upper):
     """The most places that the relay takes above, until cancelled."""
     most = 0
     try:
@@ -101,7 +101,7 @@ def answers_beside(flooding, below=BELOW):
 
     async def scenario():
         async with hierarchy(below) as (_, address, upper, above, watch):
-            most = asyncio.ensure_future(most_places(upper))
+            most = asyncio.ensure_future(max_places(upper))
             flood = asyncio.ensure_future(flooding(address))
             while not flood.done():
                 async with linked(address, token="home") as near, linked(above, token="other") as far:

@@ -13,7 +13,7 @@ from home.service.service_flags import checked
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, VERBS, parse_flags
 from tests.home_check import NOT_HERE, PLACES, Walk
-from tests.home_page import MOST_WORDS, PAGE, PageCommand, commands, inline
+from tests.home_page import MAX_WORDS, PAGE, PageCommand, commands, inline
 
 TEXT = PAGE.read_text()
 COMMANDS = list(commands(TEXT))
@@ -23,7 +23,7 @@ OURS = [each.opensled for each in COMMANDS if each.opensled] + [
 
 
 def test_the_page_is_short():
-    assert len(TEXT.split()) < MOST_WORDS
+    assert len(TEXT.split()) < MAX_WORDS
 
 
 def verb_of(words):

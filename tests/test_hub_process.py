@@ -18,7 +18,7 @@ from lab.testbed.fleet import Fleet, Group, Hub, Server
 from lab.testbed.load.hub_process import _as_server, command, linked
 from lab.testbed.load.load import Load
 from lab.testbed.load.run import label, run_fleet
-from lab.testbed.load.server_process import MOST_SESSIONS, serving
+from lab.testbed.load.server_process import MAX_SESSIONS, serving
 from lab.testbed.simulated.compare import compare
 from lab.testbed.simulated.hierarchy import recordings
 from lab.testbed.simulator import simulate
@@ -40,7 +40,7 @@ def test_a_hub_is_told_what_the_fleet_says() -> None:
     )
     assert (told["model"], told["policy"]) == ("tiny-hub", "fcfs")
     assert float(told["draft_wait"]) == 4 * HUB.draft_wait
-    assert int(told["max_sessions"]) == min(MOST_SESSIONS, HUB.sessions_that_fit)
+    assert int(told["max_sessions"]) == min(MAX_SESSIONS, HUB.sessions_that_fit)
 
 
 def test_its_accelerator_stands_for_the_hub(monkeypatch) -> None:

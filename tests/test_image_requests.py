@@ -164,7 +164,7 @@ def test_a_target_of_text_refuses_pictures_in_every_api():
 
 
 def test_a_smaller_limit_of_the_server_counts():
-    small = ImageFacts(token_id=3, rows=9, most=1, most_bytes=10)
+    small = ImageFacts(token_id=3, rows=9, most=1, max_bytes=10)
     assert "at most 10" in refused([shown()], images=small)["message"]
     assert "at most 1" in refused([shown(), shown()], images=small)["message"]
     assert MAX_IMAGE_BYTES > 10

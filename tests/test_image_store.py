@@ -109,7 +109,7 @@ def test_pictures_that_were_used_longest_ago_go_first_and_of_the_tenant_that_has
                 pass
         return found
 
-    assert run(work, Eyes(), most_kept=3 * ROW_BYTES) == [0, 2, 9]
+    assert run(work, Eyes(), max_kept=3 * ROW_BYTES) == [0, 2, 9]
 
 
 def test_sessions_that_hold_too_many_turn_new_pictures_away_until_they_end():
@@ -123,7 +123,7 @@ def test_sessions_that_hold_too_many_turn_new_pictures_away_until_they_end():
         gc.collect()
         await store.seen(image(7), "kitchen")
 
-    run(work, Eyes(), most_kept=ROW_BYTES, most_held=2 * ROW_BYTES)
+    run(work, Eyes(), max_kept=ROW_BYTES, max_held=2 * ROW_BYTES)
 
 
 def test_a_flood_of_pictures_of_one_tenant_leaves_another_its_thread():

@@ -18,7 +18,7 @@ from adapt.kept.command import keeper_of, require_keepable
 from adapt.kept.keeper import TextKeeper
 from adapt.kept.kept_store import KeptStore
 from adapt.kept.kept_text import TOP, KeptText
-from adapt.kept.text_trace import MOST_TOKENS, LikeliestReading, TextTrace
+from adapt.kept.text_trace import MAX_TOKENS, LikeliestReading, TextTrace
 from edge_client.lengths.fixed import FixedLength
 from lab.training.distil.shard_batches import batch_of, read_shard
 from opensled.core.errors import UsageError
@@ -224,14 +224,14 @@ def test_a_long_text_is_cut():
     ended = []
     trace = TextTrace("a", 0.0, 2, ended.append)
     row = tuple((id, -1.0) for id in range(TOP))
-    for count in (MOST_TOKENS - 1, 5):
+    for count in (MAX_TOKENS - 1, 5):
         result = AcceptanceResult(count - 1, 9, read={LikeliestReading: [row] * (count + 3)})
         trace.committed(2, (9,) * count, result)
-    trace.ended(range(2 + MOST_TOKENS + 4))
-    trace.ended(range(2 + MOST_TOKENS + 4))
+    trace.ended(range(2 + MAX_TOKENS + 4))
+    trace.ended(range(2 + MAX_TOKENS + 4))
     [kept] = ended
-    assert len(kept.top_ids) == MOST_TOKENS
-    assert len(kept.ids) == 2 + MOST_TOKENS
+    assert len(kept.top_ids) == MAX_TOKENS
+    assert len(kept.ids) == 2 + MAX_TOKENS
 
 
 # -- the loop never waits -----------------------------------------------------------------------------------------

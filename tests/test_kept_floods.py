@@ -172,7 +172,7 @@ def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
 
 def test_very_many_small_texts_cost_the_writer_little(tmp_path: Path, monkeypatch) -> None:
     """A tenant asks for one token at a time: a look at all its texts must not come with each of them."""
-    monkeypatch.setattr("adapt.kept.kept_store.MOST_TEXTS", 640)
+    monkeypatch.setattr("adapt.kept.kept_store.MAX_TEXTS", 640)
     store, looks = KeptStore(tmp_path / "kept", QUOTA * 1000), []
     trim = store._trim
     monkeypatch.setattr(store, "_trim", lambda folder: looks.append(folder) or trim(folder))

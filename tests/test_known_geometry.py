@@ -44,7 +44,7 @@ def searches(monkeypatch) -> list[None]:
 
 
 def start(folder: Path, **options):
-    return load(str(folder), "cpu", "float32", 64 * 16, most_rows=MOST, **options)
+    return load(str(folder), "cpu", "float32", 64 * 16, max_rows=MOST, **options)
 
 
 def require_exact(engine) -> None:
@@ -169,11 +169,11 @@ def test_the_level_is_exact_where_nothing_can_be_kept(folder, tmp_path, monkeypa
 
 def test_few_results_are_kept(kept) -> None:
     known = known_geometry.Known(Geometry(**GOOD), 1)
-    for number in range(remembered.MOST_FILES + 3):
+    for number in range(remembered.MAX_FILES + 3):
         file = kept / f"{number}.json"
         known_geometry.Memory(file).keep(known)
         os.utime(file, (number, number))
-    assert len(list(kept.iterdir())) == remembered.MOST_FILES
+    assert len(list(kept.iterdir())) == remembered.MAX_FILES
     assert known_geometry.Memory(kept / f"{number}.json").recall() == known
     assert known_geometry.Memory(kept / "0.json").recall() is None
 
@@ -181,13 +181,13 @@ def test_few_results_are_kept(kept) -> None:
 def test_a_result_belongs_to_all_that_it_depends_on(folder, monkeypatch) -> None:
     path = folder("llama")
 
-    def place(dtype=torch.float32, backend="sdpa", most_rows=MOST) -> Path | None:
+    def place(dtype=torch.float32, backend="sdpa", max_rows=MOST) -> Path | None:
         network = loading.load_network(loading.find_weights(str(path)), torch.device("cpu"), dtype)
-        return known_geometry.memory_of(network, path, backend, most_rows).path
+        return known_geometry.memory_of(network, path, backend, max_rows).path
 
     usual = place()
     assert place() == usual
-    others = [place(torch.float64), place(backend="other"), place(most_rows=MOST + 1)]
+    others = [place(torch.float64), place(backend="other"), place(max_rows=MOST + 1)]
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     others.append(place())

@@ -127,7 +127,7 @@ def test_with_tls_the_next_server_must_have_a_certificate_for_its_own_address(na
 
 
 def test_lines_that_nobody_uses_are_closed_and_no_other(monkeypatch):
-    monkeypatch.setattr(links, "MOST_CHANNELS", 2)
+    monkeypatch.setattr(links, "MAX_CHANNELS", 2)
 
     async def scenario():
         async with linked("127.0.0.1:1") as link:

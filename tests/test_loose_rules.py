@@ -135,7 +135,7 @@ def test_opened_says_what_the_rule_takes():
                 takes = opened.limits
                 is_loose = asked == "fly"
                 assert opened.rule.startswith(asked)
-                assert (takes.least_draft, takes.max_tree > 0) == (15 * is_loose, not is_loose)
+                assert (takes.min_draft, takes.max_tree > 0) == (15 * is_loose, not is_loose)
 
     asyncio.run(scenario())
 

@@ -21,7 +21,7 @@ from tests.tiny_models import random_model
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import (
     GIB,
-    LEAST_KV,
+    MIN_KV,
     Demand,
     StoredTensor,
     Supply,
@@ -96,10 +96,10 @@ def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context,
     try:
         plan = plan_memory(demand, Supply(device, free), Wish(kv_tokens, context, "float32"))
     except UsageError:
-        assert free < demand.fixed + max(kv_tokens, LEAST_KV) * demand.kv_token
+        assert free < demand.fixed + max(kv_tokens, MIN_KV) * demand.kv_token
         return
     assert demand.fixed + plan.kv <= free
-    assert plan.kv_tokens == kv_tokens or LEAST_KV <= plan.kv_tokens <= max(LEAST_KV, 64 * context)
+    assert plan.kv_tokens == kv_tokens or MIN_KV <= plan.kv_tokens <= max(MIN_KV, 64 * context)
 
 
 def test_weights_take_the_dtype_and_numbers_stay() -> None:

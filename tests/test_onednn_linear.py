@@ -63,7 +63,7 @@ def test_a_network_computes_what_it_did_and_holds_its_weights_once(network) -> N
 
 @supported
 def test_servers_in_bfloat16_have_them(tmp_path) -> None:
-    engine = load(str(random_model("llama", tmp_path)), "cpu", "bfloat16", 64 * 16, most_rows=64)
+    engine = load(str(random_model("llama", tmp_path)), "cpu", "bfloat16", 64 * 16, max_rows=64)
     assert layers(engine._model.network, OneDNNLinear)
 
 

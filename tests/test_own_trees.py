@@ -76,7 +76,7 @@ def test_where_no_trees_are_taken_none_is_asked_for() -> None:
     drafter = TwoWays()
     texts, stats = counted(drafter, OfChains(num_blocks=400), policy=EIGHT)
     assert texts == [EXPECTED]
-    assert drafter.asked and not any(ask.most_of_tree for ask in drafter.asked)
+    assert drafter.asked and not any(ask.max_of_tree for ask in drafter.asked)
     assert stats.own.tokens == 0
 
 
@@ -115,7 +115,7 @@ def test_a_tree_ends_before_an_id_that_the_target_does_not_know() -> None:
         def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
             return [Proposal(block)]
 
-    ask = Ask(7, "t", [1, 2, 3, 4, 5], 2, SamplingParams(), b"", most_of_tree=8)
+    ask = Ask(7, "t", [1, 2, 3, 4, 5], 2, SamplingParams(), b"", max_of_tree=8)
     (made, _) = DraftStage(Once(), 50).run([ask]).proposals[7]
     assert made.block == DraftBlock(5, block.tokens[:2], (-1, -1))
 

@@ -16,7 +16,7 @@ from http_api.app import build_app
 from http_api.guard import Access
 from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen
-from http_api.page.views import MOST_WATCHERS
+from http_api.page.views import MAX_WATCHERS
 from http_api.server import ApiServer
 from opensled.core.messages import SamplingParams
 from tests.fake_backend import WORDS, FakeBackend, chat
@@ -28,13 +28,13 @@ from tests.test_http_front import words
 from tests.test_http_limits import raw
 from verify_server.access.client_limits import ClientLimits
 from verify_server.admission.session_manager import SessionLimits
-from verify_server.front.fleet import MOST_ROWS
-from verify_server.round.budget import MOST_DEVICES
+from verify_server.front.fleet import MAX_ROWS
+from verify_server.round.budget import MAX_DEVICES
 
 WATCH = f"GET {EVENTS} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
 FLOOD = 300  # connections
 UNREAD_S = 0.5
-MOST_MB = 60  # of growth: what Linux keeps for unread answers is not the process's
+MAX_MB = 60  # of growth: what Linux keeps for unread answers is not the process's
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ class WideView(CountingView):
     """A look of 150 KB, as of a server with hundreds of devices."""
 
     def look(self):
-        return {**super().look(), "devices": ["a" * 300] * MOST_ROWS}
+        return {**super().look(), "devices": ["a" * 300] * MAX_ROWS}
 
 
 @asynccontextmanager
@@ -97,8 +97,8 @@ def test_more_pages_than_may_watch_leave_an_answer_alone():
                 told = (await client.post("/v1/chat/completions", json=chat())).json()
                 assert told["choices"][0]["message"]["content"] == "".join(WORDS)
             assert time.monotonic() - began < 5
-            assert await statuses(ends) == {200: MOST_WATCHERS, 429: FLOOD - MOST_WATCHERS}
-            assert view.watchers == MOST_WATCHERS
+            assert await statuses(ends) == {200: MAX_WATCHERS, 429: FLOOD - MAX_WATCHERS}
+            assert view.watchers == MAX_WATCHERS
 
     asyncio.run(scenario())
 
@@ -111,7 +111,7 @@ def test_pages_that_never_read_lose_their_places_and_fill_no_memory():
             client = await stack.enter_async_context(asking(address))
             before, most = used_mb(), 0.0
             await flood(stack, address, buffer=2048)
-            await until(lambda: view.watchers == MOST_WATCHERS)
+            await until(lambda: view.watchers == MAX_WATCHERS)
             looks: list[int] = []
             waiting = asyncio.ensure_future(_looks_of_a_reader(address, looks))
             deadline = time.monotonic() + 20
@@ -121,8 +121,8 @@ def test_pages_that_never_read_lose_their_places_and_fill_no_memory():
                 assert told.status_code == 200
                 most = max(most, used_mb() - before)
             await waiting
-            assert most < MOST_MB, f"{most:.0f} MB"
-            assert view.looks < 40 * MOST_WATCHERS  # nobody looks for them while they do not read
+            assert most < MAX_MB, f"{most:.0f} MB"
+            assert view.looks < 40 * MAX_WATCHERS  # nobody looks for them while they do not read
 
     asyncio.run(scenario())
 
@@ -155,13 +155,13 @@ def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
         }
         async with AsyncExitStack() as stack:
             manager, grpc, address = await stack.enter_async_context(http_serving(**options))
-            for number in range(MOST_DEVICES):
+            for number in range(MAX_DEVICES):
                 manager.records.of("local", f"device {number}")
             client = await stack.enter_async_context(asking(address))
             link = await stack.enter_async_context(linked(grpc))
             device = (await finish(link))[1]
             before = used_mb()
-            await flood(stack, address, MOST_WATCHERS, buffer=2048)
+            await flood(stack, address, MAX_WATCHERS, buffer=2048)
             await flood(stack, address, 60)
             began = time.monotonic()
             for number in range(8):
@@ -169,7 +169,7 @@ def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
                 assert (await finish(link))[1] == device
                 off = {"tenant": "local", "device": f"device {number + 9}", "drafting": False}
                 assert (await client.post(SWITCH, json=off)).status_code == 200
-            assert time.monotonic() - began < 15 and used_mb() - before < MOST_MB
+            assert time.monotonic() - began < 15 and used_mb() - before < MAX_MB
             await until(lambda: not manager.remembered)
 
     asyncio.run(scenario())

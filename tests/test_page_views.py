@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from http_api.app import build_app
-from http_api.page.views import MOST_BYTES, MOST_WATCHERS
+from http_api.page.views import MAX_BYTES, MAX_WATCHERS
 from tests.fake_backend import FakeBackend, refusal
 from tests.page_world import CHAT, EVENTS, SWITCH, CountingView, Reader, quick_looks, request
 from tests.system import until
@@ -54,12 +54,12 @@ def test_so_many_may_watch_also_if_they_come_at_once(quick):
     async def scenario():
         view, ending = CountingView(), asyncio.Event()
         app = build_app(FakeBackend(), ending=ending, view=view)
-        readers = [Reader(app) for _ in range(3 * MOST_WATCHERS)]
+        readers = [Reader(app) for _ in range(3 * MAX_WATCHERS)]
         for reader in readers:
             await reader.__aenter__()
         await until(lambda: all(reader.status for reader in readers))
         counts = [sum(reader.status == status for reader in readers) for status in (200, 429)]
-        assert counts == [MOST_WATCHERS, 2 * MOST_WATCHERS] and view.watchers == MOST_WATCHERS
+        assert counts == [MAX_WATCHERS, 2 * MAX_WATCHERS] and view.watchers == MAX_WATCHERS
         leaving = next(reader for reader in readers if reader.status == 200)
         await leaving.__aexit__()
         async with Reader(app) as late:
@@ -111,7 +111,7 @@ def test_a_view_that_fails_ends_its_reader_and_nobody_else(quick):
             await until(reader.task.done)
             assert isinstance(reader.task.exception(), ZeroDivisionError)  # logged by the server
         view.error = None
-        readers = [Reader(app) for _ in range(MOST_WATCHERS)]  # all places are free
+        readers = [Reader(app) for _ in range(MAX_WATCHERS)]  # all places are free
         for one in readers:
             await one.__aenter__()
         await until(lambda: all(one.events for one in readers))
@@ -172,12 +172,12 @@ def test_a_switch_that_is_no_object_is_refused(body):
 
 
 def test_a_switch_has_a_bound():
-    long = {"device": "a" * MOST_BYTES, "drafting": True}
+    long = {"device": "a" * MAX_BYTES, "drafting": True}
     reply, done = switched(long)
     error = refusal(reply, 413)
     assert "larger than 4 KiB:" in error["message"] and not done
     assert refusal(switched({**long, "device": "a" * (1 << 20)})[0], 413)
-    assert switched({"device": "a" * (MOST_BYTES - 100), "drafting": True})[0].status_code == 200
+    assert switched({"device": "a" * (MAX_BYTES - 100), "drafting": True})[0].status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])

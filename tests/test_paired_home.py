@@ -81,7 +81,7 @@ def test_a_host_that_the_certificate_does_not_name_is_added(home):
 
 
 def test_a_certificate_names_at_most_so_many_hosts_the_newest_among_them(home, monkeypatch):
-    monkeypatch.setattr(home_module, "MOST_NAMES", 12)
+    monkeypatch.setattr(home_module, "MAX_NAMES", 12)
     for number in range(20):
         home.name_server([f"h{number}"])
     assert len(named(home)) <= 12 and "h19" in named(home) and "localhost" in named(home)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from home.desk.desk import (
-    MOST_GUESSES,
-    MOST_OF_ADDRESS,
+    MAX_GUESSES,
+    MAX_OF_ADDRESS,
     PairingFailed,
 )
 from home.desk.home import Home
@@ -86,7 +86,7 @@ def test_a_wrong_code_pairs_nothing_and_says_so(folder):
 def test_the_third_wrong_guess_withdraws_the_code(folder):
     async def scenario():
         async with desk(folder) as (found, port):
-            for _ in range(MOST_GUESSES):
+            for _ in range(MAX_GUESSES):
                 with pytest.raises(Unauthorized):
                     await guess(port)
             with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
@@ -101,11 +101,9 @@ def test_the_third_wrong_guess_withdraws_the_code(folder):
 def test_guesses_at_the_same_time_are_no_more_than_one_after_another(folder):
     async def scenario():
         async with desk(folder) as (found, port):
-            told = await asyncio.gather(
-                *(guess(port) for _ in range(MOST_OF_ADDRESS)), return_exceptions=True
-            )
+            told = await asyncio.gather(*(guess(port) for _ in range(MAX_OF_ADDRESS)), return_exceptions=True)
             assert all(isinstance(error, Unauthorized) for error in told)
-            assert found._guesses == MOST_GUESSES and found.outcome.done()
+            assert found._guesses == MAX_GUESSES and found.outcome.done()
 
     asyncio.run(scenario())
 

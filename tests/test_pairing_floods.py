@@ -12,10 +12,10 @@ from collections import Counter
 import pytest
 
 from home.desk.desk import (
-    MOST_CONNECTIONS,
-    MOST_GUESSES,
-    MOST_OF_ADDRESS,
-    MOST_RUNS,
+    MAX_CONNECTIONS,
+    MAX_GUESSES,
+    MAX_OF_ADDRESS,
+    MAX_RUNS,
     PairingFailed,
 )
 from home.pairing.channel import HELLO_BYTES, DeviceEnd
@@ -83,7 +83,7 @@ def test_the_good_device_is_paired_beside_a_flood(folder, kind):
             await asyncio.wait_for(device(port), 20)
             assert (await asyncio.wait_for(found.outcome, 20)).name == "kitchen"
             assert found._guesses == 0 and found._runs == 1
-            assert len(found._waiting) <= MOST_CONNECTIONS
+            assert len(found._waiting) <= MAX_CONNECTIONS
             assert len(found._by_address) <= ATTACKERS + 1  # who has gone is forgotten
 
     asyncio.run(scenario())
@@ -100,8 +100,8 @@ def test_a_flood_of_wrong_codes_withdraws_the_code_and_gets_nothing(folder):
         tried = Counter()
         async with desk(folder) as (found, port):
             while not found.outcome.done():
-                await asyncio.gather(*(guessing(port, tried) for _ in range(MOST_OF_ADDRESS)))
-            assert found._guesses == MOST_GUESSES
+                await asyncio.gather(*(guessing(port, tried) for _ in range(MAX_OF_ADDRESS)))
+            assert found._guesses == MAX_GUESSES
             with pytest.raises(PairingFailed, match="withdrawn after 3 wrong guesses"):
                 found.outcome.result()
             with pytest.raises(Unauthorized, match="does not count any more"):
@@ -123,8 +123,7 @@ def test_a_flood_of_runs_without_a_guess_withdraws_the_code(folder):
     async def scenario():
         async with desk(folder) as (found, port):
             held = [
-                await begin(port, f"127.0.1.{1 + number // MOST_OF_ADDRESS}")
-                for number in range(MOST_RUNS + 1)
+                await begin(port, f"127.0.1.{1 + number // MAX_OF_ADDRESS}") for number in range(MAX_RUNS + 1)
             ]
             with pytest.raises(PairingFailed, match="began to pair and did not"):
                 await asyncio.wait_for(found.outcome, 20)

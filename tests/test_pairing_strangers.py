@@ -11,9 +11,9 @@ import time
 import pytest
 
 from home.desk.desk import (
-    MOST_CONNECTIONS,
-    MOST_OF_ADDRESS,
-    MOST_RUNS,
+    MAX_CONNECTIONS,
+    MAX_OF_ADDRESS,
+    MAX_RUNS,
     PairingFailed,
 )
 from home.pairing import frames
@@ -107,7 +107,7 @@ async def until_taken(port):
 def test_silent_connections_of_one_address_are_few(folder):
     async def scenario():
         async with desk(folder) as (_, port):
-            lines = [await asyncio.open_connection(HERE, port) for _ in range(MOST_OF_ADDRESS)]
+            lines = [await asyncio.open_connection(HERE, port) for _ in range(MAX_OF_ADDRESS)]
             with pytest.raises(Overloaded):
                 await device(port)
             lines[0][1].close()
@@ -124,7 +124,7 @@ def test_of_many_addresses_the_longest_silent_connection_gives_way(folder):
     async def scenario():
         async with desk(folder) as (_, port):
             lines = []
-            for number in range(MOST_CONNECTIONS + 4):
+            for number in range(MAX_CONNECTIONS + 4):
                 own = (f"127.0.0.{10 + number // 2}", 0)
                 lines.append(await asyncio.open_connection(HERE, port, local_addr=own))
             await device(port)
@@ -140,7 +140,7 @@ def test_runs_of_one_code_are_few(folder):
 
     async def scenario():
         async with desk(folder) as (found, port):
-            for _ in range(MOST_RUNS + 1):
+            for _ in range(MAX_RUNS + 1):
                 async with line(port) as stranger:
                     stranger.say(framed(PairFrame.HELLO, DeviceEnd("11111111").hello))
                     await stranger.reader.read(8)

@@ -52,7 +52,7 @@ def setting(
     link = replace(LINK, rtt_p50_ms=exactly(rtt_ms), rtt_p99_ms=exactly(rtt_ms))
     kinds = geometric(acceptance)
     return Setting(
-        TargetCost(GPU, SHAPE), None, speed, link, context, context, kinds, kinds, most_tokens=10_000
+        TargetCost(GPU, SHAPE), None, speed, link, context, context, kinds, kinds, max_tokens=10_000
     )
 
 
@@ -120,7 +120,7 @@ def test_centralized_holds_as_many_users_as_a_step_has_time_for() -> None:
 
 def test_sessions_take_turns_beyond_the_tokens_a_step_may_compute() -> None:
     # 20 tokens a step, 1 ms each: 1000 tokens/s however many users there are.
-    narrow = replace(setting(), most_tokens=20)
+    narrow = replace(setting(), max_tokens=20)
     assert law.centralized(narrow, 0, pace=10) == pytest.approx(100, abs=1)
 
 

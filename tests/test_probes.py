@@ -99,12 +99,12 @@ def _while_hanging(url, release):
 def test_slow_clients_keep_no_probe_out(told):
     """Each of them has sent half a request; the oldest give way."""
 
-    from opensled.metrics.exposition import MOST_CONNECTIONS
+    from opensled.metrics.exposition import MAX_CONNECTIONS
 
     probes, url = told
     probes.unready = lambda: ""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    slow = [socket.create_connection((host, int(port)), 10) for _ in range(2 * MOST_CONNECTIONS)]
+    slow = [socket.create_connection((host, int(port)), 10) for _ in range(2 * MAX_CONNECTIONS)]
     try:
         for one in slow:
             one.sendall(b"GET /livez HT")

@@ -8,7 +8,7 @@ from itertools import chain
 
 import pytest
 
-from edge_client.link.moves import MOST_MOVES, destination
+from edge_client.link.moves import MAX_MOVES, destination
 from edge_client.link.remote import RemoteSession, RetryPolicy
 from opensled.core.errors import Overloaded, ProtocolError, Unreachable
 from opensled.core.messages import (
@@ -179,7 +179,7 @@ def test_retries_come_less_and_less_often():
 
 def test_who_is_sent_around_in_circles_gives_up_in_time():
     world = World(home=[[Moved("b:1")]], **{"b:1": [[Moved("b:1")]]})
-    with pytest.raises(Unreachable, match=f"{MOST_MOVES} servers in a row"):
+    with pytest.raises(Unreachable, match=f"{MAX_MOVES} servers in a row"):
         world.run(told(world, 0, RetryPolicy(first_open=1.0)))
     assert world.open_streams == 0 and len(world.started) < 40 and world.loop.now <= 1.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_client.link.remote import MOST_FRUITLESS, ReopeningPace, RetryPolicy
+from edge_client.link.remote import MAX_FRUITLESS, ReopeningPace, RetryPolicy
 from opensled.core.errors import ProtocolError, Unreachable
 from opensled.core.messages import Moved, Verdict
 from tests.test_remote_moves import World, opened, told
@@ -21,9 +21,9 @@ def test_once_costs_no_time():
 )
 def test_a_server_that_drops_every_stream_is_given_up(script):
     world = World(home=[script] * 1000)
-    with pytest.raises(Unreachable, match=f"took this answer {MOST_FRUITLESS} times"):
+    with pytest.raises(Unreachable, match=f"took this answer {MAX_FRUITLESS} times"):
         world.run(told(world, 1))
-    assert len(world.started) == MOST_FRUITLESS + 2 and 30 < world.loop.now < 120
+    assert len(world.started) == MAX_FRUITLESS + 2 and 30 < world.loop.now < 120
     assert world.open_streams == 0
 
 

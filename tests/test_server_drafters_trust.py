@@ -195,7 +195,7 @@ def an_ask(session: int, tenant: str, tokens: Sequence[int]) -> Ask:
 
 def test_tables_of_many_tenants_have_a_bound(monkeypatch):
     """Those of the tenant that drafted longest ago go first; its sessions begin anew, and hold nothing of the old."""
-    monkeypatch.setattr(cacheback, "MOST_LEADERS", 100)
+    monkeypatch.setattr(cacheback, "MAX_LEADERS", 100)
     drafter = tables()
     for number in range(20):
         drafter.propose([an_ask(number, f"tenant {number}", range(2, 40))])
@@ -207,7 +207,7 @@ def test_tables_of_many_tenants_have_a_bound(monkeypatch):
 
 
 def test_many_tenants_have_a_bound(monkeypatch):
-    monkeypatch.setattr(cacheback, "MOST_TENANTS", 3)
+    monkeypatch.setattr(cacheback, "MAX_TENANTS", 3)
     drafter = tables()
     for number in range(20):
         drafter.propose([an_ask(number, f"tenant {number}", [2, 3])])

@@ -94,7 +94,7 @@ def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(
     drafter = load(ServeConfig(), None)
     assert isinstance(drafter, RecordedHead) and drafter.reads_blocks and not drafter.needs_kv
     assert drafter.propose([ask(traces, 1)])[0].block.tokens
-    assert DraftStage(drafter, 1 << 31).first_cost(law_of(kind).cost).most_passes == 1
+    assert DraftStage(drafter, 1 << 31).first_cost(law_of(kind).cost).max_passes == 1
 
 
 @every_kind

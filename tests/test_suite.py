@@ -9,7 +9,7 @@ import pytest
 
 from lab.benchmarks import regimes, suite
 from lab.benchmarks.accuracy import accuracy, agreement, live_anchor
-from lab.benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
+from lab.benchmarks.cell_run import MAX_EMULATED, CellRun, Scale, emulated_capacity
 from lab.benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
 from lab.benchmarks.peer_server import running
 from lab.testbed.baselines import USUAL
@@ -28,7 +28,7 @@ from tests.emulated_runs import emulated_by
 
 NAMES = USUAL
 LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon
-SMALL = Scale(repeats=2, max_tokens=12, most_users=4)
+SMALL = Scale(repeats=2, max_tokens=12, max_users=4)
 
 
 def cell_run(run, cell=LIVE_CELL, scale=SMALL):
@@ -175,7 +175,7 @@ def test_cells_that_do_not_exist_are_refused(words, capsys):
 @pytest.mark.long
 def test_one_cell_runs_end_to_end(tmp_path):
     """The real processes; the smallest cell of all."""
-    scale = Scale(repeats=1, requests=5.0, warmup=0.5, max_tokens=6, most_users=2)
+    scale = Scale(repeats=1, requests=5.0, warmup=0.5, max_tokens=6, max_users=2)
     traces = shortened(read_traces(BUNDLED), scale.max_tokens)
     cell = replace(CELLS[1], users=2)
     entry = CellRun(
@@ -249,8 +249,8 @@ def test_small_capacities_are_tried_once_each():
 
 
 def test_a_capacity_that_takes_too_many_devices_is_not_emulated():
-    entry = emulated_capacity(lambda users: pytest.fail("nothing may run"), MOST_EMULATED)
-    assert entry == {"emulated": None, "not_emulated": f"{MOST_EMULATED} users"}
+    entry = emulated_capacity(lambda users: pytest.fail("nothing may run"), MAX_EMULATED)
+    assert entry == {"emulated": None, "not_emulated": f"{MAX_EMULATED} users"}
     assert emulated_capacity(lambda users: pytest.fail("nothing may run"), 0)["emulated"] is None
 
 

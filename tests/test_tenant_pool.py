@@ -104,7 +104,7 @@ def test_cancelling_sets_stop_and_keeps_the_thread_counted_until_it_ends(gate):
 
 
 def test_what_waits_of_one_tenant_is_bounded(gate, monkeypatch):
-    monkeypatch.setattr(tenant_pool, "MOST_WAITING", 3)
+    monkeypatch.setattr(tenant_pool, "MAX_WAITING", 3)
 
     async def scenario():
         pool = TenantPool("grammar", 1)

@@ -82,7 +82,7 @@ def made_labels(count: int = 400, clear: bool = True) -> Labels:
 
 
 def test_what_can_be_told_apart_is_learned(monkeypatch) -> None:
-    monkeypatch.setattr(network, "MOST_STEPS", 120)
+    monkeypatch.setattr(network, "MAX_STEPS", 120)
     trained = train(made_labels(), 3)
     held = trained.report["held_out"]
     assert held["recall"]["share"] >= 0.99 and held["others_standing"]["share"] > 0.9
@@ -94,7 +94,7 @@ def test_what_can_be_told_apart_is_learned(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_training_again_gives_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(network, "MOST_STEPS", 120)
+    monkeypatch.setattr(network, "MAX_STEPS", 120)
     trained, again = (train(made_labels(), 3) for _ in range(2))
     assert all(np.array_equal(again.weights[name], weight) for name, weight in trained.weights.items())
 

@@ -103,9 +103,9 @@ def test_what_is_left_as_it_is(source: Path, cache: Path, monkeypatch: pytest.Mo
     assert widened.file_to_serve(plain, "float16") == plain  # not quantized
     assert widened.file_to_serve(source, "stored") == source  # by the user's wish
     size = widened.wide_bytes(read_head(source))
-    monkeypatch.setattr(widened, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(widened, "MAX_BYTES", size - 1)
     assert widened.file_to_serve(source, "auto") == source  # too many parameters
-    monkeypatch.setattr(widened, "MOST_BYTES", size)
+    monkeypatch.setattr(widened, "MAX_BYTES", size)
     monkeypatch.setattr(widened, "available_host_bytes", lambda: 3 * size)
     assert widened.file_to_serve(source, "auto") == source  # too little memory
     assert not cache.exists()
@@ -113,7 +113,7 @@ def test_what_is_left_as_it_is(source: Path, cache: Path, monkeypatch: pytest.Mo
 
 
 def test_an_8b_model_is_never_widened_by_itself() -> None:
-    assert widened.MOST_BYTES < 8e9 * 2
+    assert widened.MAX_BYTES < 8e9 * 2
 
 
 def no_disk(folder: Path, needed: int) -> None:

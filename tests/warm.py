@@ -26,7 +26,7 @@ HEAVY = (
     "verify_server.start.command",
     "verify_server.text.hf_text",
 )
-MOST_BYTES = 1 << 20  # of a request: arguments and environment
+MAX_BYTES = 1 << 20  # of a request: arguments and environment
 
 
 class WarmProcess:
@@ -85,7 +85,7 @@ class Parent:
     def ask(self, request: tuple[str, Any], fds: Sequence[int] = ()) -> Any:
         with self._lock:
             socket.send_fds(self._socket, [pickle.dumps(request)], list(fds))
-            return pickle.loads(self._socket.recv(MOST_BYTES))
+            return pickle.loads(self._socket.recv(MAX_BYTES))
 
     def _end(self) -> None:
         self._socket.close()
@@ -98,7 +98,7 @@ def main(fd: int) -> None:
         __import__(module)
     with socket.socket(fileno=fd) as control:
         while True:
-            message, fds, _, _ = socket.recv_fds(control, MOST_BYTES, 2)
+            message, fds, _, _ = socket.recv_fds(control, MAX_BYTES, 2)
             if not message:
                 return
             kind, content = pickle.loads(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opensled.cli.config import option
-from opensled.wire.draft_manifest import MOST_SERIAL
+from opensled.wire.draft_manifest import MAX_SERIAL
 
 STORE_HELP = "folder of the drafts that serve --drafts hands out"
 KEY_HELP = (
@@ -44,7 +44,7 @@ class PublishConfig:
         0,
         "serial number; only where the store was lost, and devices know higher ones; 0 = the next one",
         low=0,
-        high=MOST_SERIAL,
+        high=MAX_SERIAL,
         metavar="N",
     )
     json: bool = option(False, "print what was published as JSON")
@@ -71,7 +71,7 @@ class RollbackConfig:
         0,
         "serial number of the draft to hand out again; 0 = the newest one that is another draft",
         low=0,
-        high=MOST_SERIAL,
+        high=MAX_SERIAL,
         metavar="SERIAL",
     )
     json: bool = option(False, "print what is handed out now as JSON")

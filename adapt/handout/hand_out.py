@@ -25,8 +25,8 @@ from verify_server.front.hand_out import HandOut, NoHandOut
 from verify_server.front.session_stream import failure_of
 from verify_server.options.adapt_config import AdaptConfig
 
-MOST_TRANSFERS = 64  # at the same time, of all clients; chosen: 4 MiB of memory
-MOST_OF_CLIENT = 4  # of a tenant, a connection, an address
+MAX_TRANSFERS = 64  # at the same time, of all clients; chosen: 4 MiB of memory
+MAX_OF_CLIENT = 4  # of a tenant, a connection, an address
 SECONDS = 600.0  # of one call: a device that reads a little at a time comes back, and others get the place
 RETRY_S = 2.0  # after which one that found no place is told to come back
 RATE = 4e6  # bytes/s of all transfers together, so that answers keep their link; chosen
@@ -110,8 +110,8 @@ class DraftHandOut(HandOut):
     def _place(self, client: Client) -> Iterator[None]:
         """While inside, one more transfer counts; raises Overloaded."""
         names = ("", *(client.names or (client.tenant,)))
-        if self._transfers[""] >= MOST_TRANSFERS or any(
-            self._transfers[name] >= MOST_OF_CLIENT for name in names[1:]
+        if self._transfers[""] >= MAX_TRANSFERS or any(
+            self._transfers[name] >= MAX_OF_CLIENT for name in names[1:]
         ):
             self._met["drafts"] += 1
             raise Overloaded("too many transfers of drafts at the same time; try again", retry_after=RETRY_S)

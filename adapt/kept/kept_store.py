@@ -32,7 +32,7 @@ UNFINISHED_S = 60.0  # after which a file that was begun is one of a server that
 ATTEMPTS = 20  # to delete a folder in which a server may just be writing, and to write into such a one
 # Texts of one tenant. Chosen: a disk gives the smallest file 4 KiB, so that these take the usual quota of 256 MB also
 # where each has a few hundred bytes; and a look at that many takes a second.
-MOST_TEXTS = 65_536
+MAX_TEXTS = 65_536
 ROOM = 16  # a look makes room for 1/ROOM of the limits, so that the next one comes only after so much text
 
 
@@ -51,10 +51,10 @@ class KeptStore:
     """The folder (made) and its rules."""
 
     def __init__(
-        self, folder: Path, most_bytes: int = 0, seconds: float = 0.0, clock: Callable[[], float] = time.time
+        self, folder: Path, max_bytes: int = 0, seconds: float = 0.0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`most_bytes`: of one tenant; `seconds`: until a text is deleted; 0 = no such rule. `clock`: Unix time."""
-        self.folder, self._most, self._seconds, self._clock = folder, most_bytes, seconds, clock
+        """`max_bytes`: of one tenant; `seconds`: until a text is deleted; 0 = no such rule. `clock`: Unix time."""
+        self.folder, self._most, self._seconds, self._clock = folder, max_bytes, seconds, clock
         # By folder, (bytes, texts) after the last look at it, and what was written since: there is no more
         self._known: dict[Path, tuple[int, int]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class KeptStore:
         texts takes long, and a tenant decides how many there are."""
         known = self._known.get(folder)
         total, texts = (known[0] + size, known[1] + 1) if known else (0, 0)
-        fits = (total <= self._most or not self._most) and texts <= MOST_TEXTS
+        fits = (total <= self._most or not self._most) and texts <= MAX_TEXTS
         self._known[folder] = (total, texts) if known and fits else self._trim(folder)
 
     def _trim(self, folder: Path) -> tuple[int, int]:
@@ -152,7 +152,7 @@ class KeptStore:
         files = _files(folder)
         total, texts, share = sum(size for _, size in files), len(files), 1.0
         for path, size in files:
-            if total <= (self._most or total) * share and texts <= MOST_TEXTS * share:
+            if total <= (self._most or total) * share and texts <= MAX_TEXTS * share:
                 break
             share = 1 - 1 / ROOM
             path.unlink(missing_ok=True)

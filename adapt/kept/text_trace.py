@@ -16,7 +16,7 @@ from verify_server.round.rider import Rider
 from verify_server.rules.base import Reading, StepRows
 from verify_server.rules.decide import StepResult
 
-MOST_TOKENS = 4096  # of one text; what follows is not kept
+MAX_TOKENS = 4096  # of one text; what follows is not kept
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TextTrace(Rider):
 
     def committed(self, base: int, news: tuple[int, ...], outcome: StepResult) -> None:
         """As many as tokens."""
-        room = MOST_TOKENS - len(self._rows)
+        room = MAX_TOKENS - len(self._rows)
         found = outcome.read.get(LikeliestReading, ())[: min(room, len(news))]
         self._rows += [np.array(row, np.float64) for row in found]
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from opensled.core.errors import DraftRefused, UsageError
-from opensled.wire.draft_manifest import MOST_TEXT, DraftManifest, read_manifest
+from opensled.wire.draft_manifest import MAX_TEXT, DraftManifest, read_manifest
 
 CONTEXT = b"opensled-draft-1\0"  # what else this key may sign is never taken for a manifest
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -60,7 +60,7 @@ class Signer:
 def read_signer(text: str) -> Signer:
     """The signer in a text as the operator gives it; raises UsageError."""
     tenant, colon, key = text.strip().rpartition(":")
-    if not (colon and tenant and len(tenant) <= MOST_TEXT and tenant.isprintable() and _KEY.fullmatch(key)):
+    if not (colon and tenant and len(tenant) <= MAX_TEXT and tenant.isprintable() and _KEY.fullmatch(key)):
         raise UsageError(
             f"{text[:80]!r} is no signer; write TENANT:KEY as opensled drafts publish prints it, with 64 hex digits"
         )

@@ -21,8 +21,8 @@ from opensled.core.messages import ModelInfo
 from opensled.core.sampling import Sampler
 from opensled.drafting.table_file import LONGEST_LEADER
 
-MOST_GUESSES = 6  # tokens of the tables that one pass verifies, as FLy has it
-LEAST_LIKELY = 0.3  # estimated chance that all guesses so far are right, below which no more are tried
+MAX_GUESSES = 6  # tokens of the tables that one pass verifies, as FLy has it
+MIN_LIKELY = 0.3  # estimated chance that all guesses so far are right, below which no more are tried
 
 
 class AcceleratedFactory(DrafterFactory):
@@ -88,10 +88,10 @@ class AcceleratedDrafter(ModelDrafter):
     def _guesses(self) -> list[int]:
         """What the tables say comes next, as far as it is likely enough and the context has room."""
         guesses: list[int] = []
-        likely, room = 1.0, min(MOST_GUESSES, self.context_length - 1 - len(self.sequence))
+        likely, room = 1.0, min(MAX_GUESSES, self.context_length - 1 - len(self.sequence))
         for token, confidence in self._tables.guess(self.sequence[-LONGEST_LEADER:]):
             likely *= confidence
-            if likely < LEAST_LIKELY or len(guesses) >= room:
+            if likely < MIN_LIKELY or len(guesses) >= room:
                 break
             guesses.append(token)
         return guesses

@@ -17,7 +17,7 @@ import llama_cpp
 import numpy as np
 
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
-from edge_client.drafters.threads import calibrated_threads, most_threads
+from edge_client.drafters.threads import calibrated_threads, max_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
 from opensled.core.messages import ModelInfo
@@ -41,7 +41,7 @@ class LlamaCppFactory(DrafterFactory):
         self._window = Window(options.window)
         self._model = LlamaModel(path)
         known = threads or calibrated_threads("llamacpp", model)
-        self.threads = known or in_thread_that_ends(_timed_threads, self._model, most_threads())
+        self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)

@@ -18,7 +18,7 @@ from opensled.drafting import table_file
 from opensled.drafting.table_file import (
     LONGEST_FOLLOWER,
     LONGEST_LEADER,
-    MOST_FOLLOWERS,
+    MAX_FOLLOWERS,
     TableFile,
 )
 from opensled.drafting.tables import Rows, TableShape, as_rows
@@ -26,7 +26,7 @@ from opensled.models.store import model_path
 from opensled.text.tokenizer import pieces_of
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
-MOST_WINDOWS = 8_000_000
+MAX_WINDOWS = 8_000_000
 
 
 class TableBuilder:
@@ -35,8 +35,8 @@ class TableBuilder:
     The same documents in the same order give the same table.
     """
 
-    def __init__(self, shape: TableShape, most_windows: int = MOST_WINDOWS) -> None:
-        self.shape, self._most = shape, most_windows
+    def __init__(self, shape: TableShape, max_windows: int = MAX_WINDOWS) -> None:
+        self.shape, self._most = shape, max_windows
         self.tokens = 0
         self._windows: Counter[tuple[int, ...]] = Counter()
 
@@ -94,7 +94,7 @@ class BuildConfig:
         SHAPE.follower, "tokens that follow them", low=1, high=LONGEST_FOLLOWER, metavar="N"
     )
     followers: int = option(
-        SHAPE.followers, "most followers of one leader", low=1, high=MOST_FOLLOWERS, metavar="N"
+        SHAPE.followers, "most followers of one leader", low=1, high=MAX_FOLLOWERS, metavar="N"
     )
     leaders: int = option(
         SHAPE.leaders, "most leaders; the most frequent ones stay", low=1, high=10_000_000, metavar="N"

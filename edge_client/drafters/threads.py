@@ -29,10 +29,10 @@ def draft_threads(wanted: int, drafter: str = "", model: str = "") -> int:
     """
     if wanted > 0:
         return wanted
-    return calibrated_threads(drafter, model) or most_threads()
+    return calibrated_threads(drafter, model) or max_threads()
 
 
-def most_threads() -> int:
+def max_threads() -> int:
     """One less than the physical cores that this process may use, at least 1."""
     return max(1, usable_cores() - 1)
 

@@ -38,7 +38,7 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
-MOST_CHANNELS = 16  # beside the first; more only while all of them are in use
+MAX_CHANNELS = 16  # beside the first; more only while all of them are in use
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Link:
             return self._home
         channel = self._others.pop(address, None)
         if channel is None:
-            self._close_idle(len(self._others) + 1 - MOST_CHANNELS)
+            self._close_idle(len(self._others) + 1 - MAX_CHANNELS)
             channel = Channel(replace(config, server=address, tls_name=""))
         self._others[address] = channel
         return channel

@@ -6,7 +6,7 @@ import re
 from opensled.core.errors import ProtocolError, UsageError
 from opensled.net.address import host_port, is_local, is_loopback, joined
 
-MOST_MOVES = 4  # in a row, before the sequence is open somewhere
+MAX_MOVES = 4  # in a row, before the sequence is open somewhere
 
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_.])?", re.IGNORECASE)  # has a letter
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from edge_client.link.moves import MOST_MOVES
+from edge_client.link.moves import MAX_MOVES
 from edge_client.link.sent_images import SentImages
 from opensled.core.answer import PromptTokens
 from opensled.core.errors import (
@@ -40,7 +40,7 @@ from opensled.core.turns import Turn
 
 log = logging.getLogger(__name__)
 
-MOST_FRUITLESS = 32  # times in a row that a sequence is reopened without a new token
+MAX_FRUITLESS = 32  # times in a row that a sequence is reopened without a new token
 Message = TypeVar("Message")
 
 
@@ -262,7 +262,7 @@ class RemoteSession:
 
     async def _follow(self, moved: Moved) -> Opened:
         """Open a stream where `moved` says, or where the server there says; the address may be gone by then."""
-        for _ in range(1 + MOST_MOVES):
+        for _ in range(1 + MAX_MOVES):
             if moved.resume_token:
                 self._request = replace(self._request, resume_token=moved.resume_token)
             answer = await self._open_stream(moved.address)
@@ -271,7 +271,7 @@ class RemoteSession:
                 return answer
             moved = answer
         raise Unreachable(
-            f"{MOST_MOVES} servers in a row sent this device elsewhere; see the log of the gateway"
+            f"{MAX_MOVES} servers in a row sent this device elsewhere; see the log of the gateway"
         )
 
     async def _open_stream(self, address: str) -> Opened | Moved:
@@ -361,13 +361,13 @@ class ReopeningPace:
     def pause(self, now: float, length: int) -> float:
         """Seconds to wait before one more at the time `now`, with `length` tokens known.
 
-        Raises Unreachable after MOST_FRUITLESS in a row without a new token.
+        Raises Unreachable after MAX_FRUITLESS in a row without a new token.
         """
         self._fruitless = 0 if length > self._length else self._fruitless + 1
         self._length = length
-        if self._fruitless > MOST_FRUITLESS:
+        if self._fruitless > MAX_FRUITLESS:
             raise Unreachable(
-                f"the server took this answer {MOST_FRUITLESS} times and dropped it each time without a token; see "
+                f"the server took this answer {MAX_FRUITLESS} times and dropped it each time without a token; see "
                 "the server's log, or choose another --server"
             )
         return self._backoff(now)

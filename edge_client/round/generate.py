@@ -140,7 +140,7 @@ class Exchange:
         turn = self._sequence.turn
         room = max(0, min(last - base - 1, limits.max_draft))
         awaited = not turn.server_drives
-        return BlockBudget(room, limits.max_tree, turn.hint, awaited=awaited, least=limits.least_draft)
+        return BlockBudget(room, limits.max_tree, turn.hint, awaited=awaited, least=limits.min_draft)
 
 
 def _cut(drafted: Drafted, turn: Turn) -> Drafted:

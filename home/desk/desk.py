@@ -23,10 +23,10 @@ from opensled.net.address import joined
 
 log = logging.getLogger(__name__)
 
-MOST_GUESSES = 3  # wrong proofs, of all connections together
+MAX_GUESSES = 3  # wrong proofs, of all connections together
 # Runs of the key exchange for one code: what strangers can make us compute, and how often they can time it.
-MOST_RUNS = 32
-MOST_CONNECTIONS, MOST_OF_ADDRESS = 16, 4  # at the same time
+MAX_RUNS = 32
+MAX_CONNECTIONS, MAX_OF_ADDRESS = 16, 4  # at the same time
 TOTAL_SECONDS = 30.0  # of one connection
 
 
@@ -98,10 +98,10 @@ class PairingDesk:
 
     def _admit(self, address: str, writer: asyncio.StreamWriter) -> None:
         """Few connections of one address; of many addresses, the one that has been silent for longest gives way."""
-        if self._by_address[address] > MOST_OF_ADDRESS:
+        if self._by_address[address] > MAX_OF_ADDRESS:
             raise Overloaded("too many connections of this address")
         self._waiting[writer] = None
-        if len(self._waiting) > MOST_CONNECTIONS:
+        if len(self._waiting) > MAX_CONNECTIONS:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.transport.abort()
@@ -123,8 +123,8 @@ class PairingDesk:
     def _count_run(self) -> None:
         self._require_open()
         self._runs += 1
-        if self._runs > MOST_RUNS:
-            self._fail(f"the code is withdrawn: {MOST_RUNS} connections began to pair and did not; run opensled pair "
+        if self._runs > MAX_RUNS:
+            self._fail(f"the code is withdrawn: {MAX_RUNS} connections began to pair and did not; run opensled pair "
                        "again, on a network of your own")  # fmt: skip
             self._require_open()
 
@@ -140,10 +140,10 @@ class PairingDesk:
             channel.require_proof(proof)
         except (Unauthorized, ProtocolError):
             self._guesses += 1
-            log.warning("a wrong pairing code, %d of %d", self._guesses, MOST_GUESSES)
-            if self._guesses >= MOST_GUESSES:
+            log.warning("a wrong pairing code, %d of %d", self._guesses, MAX_GUESSES)
+            if self._guesses >= MAX_GUESSES:
                 self._fail(
-                    f"the code is withdrawn after {MOST_GUESSES} wrong guesses; run opensled pair again"
+                    f"the code is withdrawn after {MAX_GUESSES} wrong guesses; run opensled pair again"
                 )
             raise
         self._taken = True

@@ -33,7 +33,7 @@ NAME = "OpenSLED home"
 YEAR = datetime.timedelta(days=365)
 AUTHORITY_LIFETIME, LIFETIME = 20 * YEAR, 2 * YEAR  # Apple refuses servers' certificates beyond 825 days
 RENEWED_AFTER = YEAR  # the server's certificate, within a day
-MOST_NAMES = 64  # in a certificate; of more, those asked for first go
+MAX_NAMES = 64  # in a certificate; of more, those asked for first go
 TOKENS_HEAD = (
     b"# Tokens of paired devices: opensled pair adds a line, opensled pair revoke NAME takes it away.\n"
 )
@@ -125,7 +125,7 @@ class Home:
             own, wanted = _own_names(), [host.lower().rstrip(".") for host in hosts]
             if not due and {*own, *wanted} <= {*named}:
                 return False
-            names = list(dict.fromkeys([*own, *wanted, *named]))[:MOST_NAMES]
+            names = list(dict.fromkeys([*own, *wanted, *named]))[:MAX_NAMES]
             key = read_key(read_secret(self.key, "key file"), str(self.key))
             write_whole(self.cert, self.authority.server(names, key))
         return True

@@ -12,8 +12,8 @@ from typing import Any
 from opensled.core.errors import ProtocolError, UsageError
 from opensled.net.address import host_port
 
-MOST_NAME = 32  # characters of a device's name
-MOST_HOST = 253  # of a host's name (RFC 1035)
+MAX_NAME = 32  # characters of a device's name
+MAX_HOST = 253  # of a host's name (RFC 1035)
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.IGNORECASE)
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
@@ -24,13 +24,13 @@ def is_host(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return len(host) <= MOST_HOST and _HOST.fullmatch(host) is not None
+        return len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None
     return "%" not in host  # a certificate cannot name an address of one link
 
 
 def safe_name(given: str, taken: frozenset[str] = frozenset()) -> str:
-    """A name like `given` for a tenant: a-z, 0-9 and dashes, MOST_NAME at most, and none of `taken`."""
-    plain = re.sub(r"[^a-z0-9]+", "-", given[:200].lower()).strip("-")[: MOST_NAME - 5].strip("-") or "device"
+    """A name like `given` for a tenant: a-z, 0-9 and dashes, MAX_NAME at most, and none of `taken`."""
+    plain = re.sub(r"[^a-z0-9]+", "-", given[:200].lower()).strip("-")[: MAX_NAME - 5].strip("-") or "device"
     count, name = 1, plain
     while name in taken:
         count += 1

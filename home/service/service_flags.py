@@ -21,7 +21,7 @@ OFF = "off"  # no file (edge_client/offline/modes.py has the meaning of each opt
 # Secrets and certificates, by the names of their options; systemd loads them, so that they may stay root's.
 CREDENTIAL = re.compile(r"(^|_)(tokens?|tls|keys)(_|$)")
 # Flags, and characters of one; chosen, far below systemd's limit for a line.
-MOST_WORDS, MOST_LENGTH = 200, 4096
+MAX_WORDS, MAX_LENGTH = 200, 4096
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,8 @@ def option_of(service: str, name: str) -> Option:
 
 
 def _require_plain(words: list[str]) -> None:
-    if len(words) > MOST_WORDS or max(map(len, words), default=0) > MOST_LENGTH:
-        raise UsageError(
-            f"a service takes at most {MOST_WORDS} flags of at most {MOST_LENGTH} characters each"
-        )
+    if len(words) > MAX_WORDS or max(map(len, words), default=0) > MAX_LENGTH:
+        raise UsageError(f"a service takes at most {MAX_WORDS} flags of at most {MAX_LENGTH} characters each")
     for word in words:
         if not word.isprintable():  # surrogates of undecodable bytes are not printable either
             raise UsageError(f"{word!r} holds a character that a unit file cannot: use printable text")

@@ -21,8 +21,8 @@ from opensled.models.examples import examples
 from opensled.text.origins import ORIGINS
 
 PERIOD = 1.0  # seconds from one look to the next
-MOST_WATCHERS = 16  # at the same time; a look at a full server takes its event loop 6 ms
-MOST_BYTES = 4096  # of the body of a switch
+MAX_WATCHERS = 16  # at the same time; a look at a full server takes its event loop 6 ms
+MAX_BYTES = 4096  # of the body of a switch
 
 Look = Callable[[], Mapping[str, Any]]  # gives what is to be shown now, as JSON
 
@@ -56,8 +56,8 @@ class Watching:
         """GET /page/events: looks as server-sent events, until the reader leaves or the process ends."""
         if request.method == "HEAD":  # which the router lets in with GET
             return Response(media_type=_Looks.media_type)
-        if self._watchers >= MOST_WATCHERS:
-            raise Overloaded(f"{MOST_WATCHERS} pages watch already; close one", retry_after=self._period)
+        if self._watchers >= MAX_WATCHERS:
+            raise Overloaded(f"{MAX_WATCHERS} pages watch already; close one", retry_after=self._period)
         return _Looks(self._looks, self._watched)
 
     @contextlib.contextmanager
@@ -78,7 +78,7 @@ class Watching:
 
     async def switch(self, request: Request) -> Response:
         """POST /page/devices {"tenant", "device", "drafting"}: see `PageView.switch`."""
-        fields = Fields(parse_object(await whole_body(request, MOST_BYTES)))
+        fields = Fields(parse_object(await whole_body(request, MAX_BYTES)))
         tenant, device = fields.text("tenant", ""), fields.text("device", "")
         drafting = fields.flag("drafting", None)
         fields.finish()

@@ -29,7 +29,7 @@ ALONE = "device-only"  # no server: its capacity is no question
 
 Holds = Callable[[int], bool | None]  # None: the run was void
 
-MOST_EMULATED = 48  # devices that one small machine can play beside the server
+MAX_EMULATED = 48  # devices that one small machine can play beside the server
 STEP = 0.1  # between the numbers of users that are tried, relative to the simulated capacity
 TRIES = 3
 
@@ -42,7 +42,7 @@ class Scale:
     requests: float = 2.0  # the measured window
     warmup: float = 0.8  # before it
     max_tokens: int = 32  # of an answer: so that windows of seconds hold whole answers
-    most_users: int = 1 << 20  # a smaller number cuts the cells down and leaves emulated capacities out
+    max_users: int = 1 << 20  # a smaller number cuts the cells down and leaves emulated capacities out
 
 
 @dataclass
@@ -58,7 +58,7 @@ class CellRun:
     tunings: dict[str, Tuning] = field(default_factory=dict)  # of each baseline
 
     def __post_init__(self) -> None:
-        self.cell = replace(self.cell, users=min(self.cell.users, self.scale.most_users))
+        self.cell = replace(self.cell, users=min(self.cell.users, self.scale.max_users))
 
     def all(self, baselines: Sequence[str]) -> dict[str, Any]:
         """The cell's entry of the document."""
@@ -153,7 +153,7 @@ class CellRun:
             return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
 
         users = largest(holds_simulated, self.cell.users, most)
-        if not self.run or not self.cell.live or self.scale.most_users < MOST_EMULATED:
+        if not self.run or not self.cell.live or self.scale.max_users < MAX_EMULATED:
             real = not_emulated("only cells with live anchors are")
         else:
             real = emulated_capacity(lambda count: self._holds_emulated(baseline, count, load), users)
@@ -187,7 +187,7 @@ def emulated_capacity(holds: Holds, simulated: int) -> dict[str, Any]:
     At the simulated capacity first, then in steps upwards while they hold, or downwards until one does. `emulated` is
     None, and `not_emulated` says why, where that takes more devices than can be played or a run was void.
     """
-    if not simulated or _stepped(simulated, 1) > MOST_EMULATED:
+    if not simulated or _stepped(simulated, 1) > MAX_EMULATED:
         return not_emulated(f"{simulated} users")
     held: dict[int, bool] = {}
     users = simulated

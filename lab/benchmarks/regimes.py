@@ -47,7 +47,7 @@ from opensled.core.errors import UsageError
 
 NAME = "regimes"
 TINY = RecordedDrafts(BUNDLED_PAIR)
-QUICK = Scale(repeats=1, requests=2.0, warmup=0.5, max_tokens=12, most_users=4)
+QUICK = Scale(repeats=1, requests=2.0, warmup=0.5, max_tokens=12, max_users=4)
 DIGITS = 5  # significant ones
 
 

@@ -32,7 +32,7 @@ PARAMS = {
 }
 SESSIONS, ROWS, VOCABULARIES = (1, 16, 64), (1, 5), (49_152, 151_936)
 LAUNCH_VOCABULARY = 4096  # launches do not depend on it
-LEAST_TURNS = 3
+MIN_TURNS = 3
 
 
 class Cell(NamedTuple):
@@ -175,7 +175,7 @@ def main(words: list[str] | None = None) -> int:
     cells = [cell for cell in itertools.starmap(Cell, itertools.product(*axes)) if cell[1:4:2] != ("flat", 5)]
     if arguments.quick:
         cells = [cell for cell in cells if cell[1:5] == ("peaked", 1, 1, VOCABULARIES[0])]
-    seconds, least = (0.0, 1) if arguments.quick else (arguments.seconds, LEAST_TURNS)
+    seconds, least = (0.0, 1) if arguments.quick else (arguments.seconds, MIN_TURNS)
     document = {
         "figure": "sampling",
         "title": "Sampling the target's tokens of one step",

@@ -25,7 +25,7 @@ MODEL = "smollm2"  # without the environment's GGUF
 CONTEXT = 256  # tokens that each session has
 CELLS = ((1, 1), (1, 5), (4, 5), (16, 1), (16, 5))  # sessions, rows of each
 LEVELS = ("exact", "fast")
-MOST_ROWS = max(sessions * rows for sessions, rows in CELLS)
+MAX_ROWS = max(sessions * rows for sessions, rows in CELLS)
 ONE, PACKED, EXACT = 1.1, 1.3, 1.05  # the project's bars: times transformers' forward, and times level fast
 PARAMS = {"greedy": SamplingParams(temperature=0), "T=0.8": SamplingParams(temperature=0.8)}
 
@@ -81,7 +81,7 @@ def _model() -> Path:
 
 def _load(level: str) -> TorchEngine:
     kv_tokens = 16 * (CONTEXT + BLOCK_SIZE)
-    return torch_engine.load(str(_model()), numerics=level, kv_tokens=kv_tokens, most_rows=MOST_ROWS)
+    return torch_engine.load(str(_model()), numerics=level, kv_tokens=kv_tokens, max_rows=MAX_ROWS)
 
 
 def _name(sessions: int, rows: int, what: str) -> str:

@@ -42,7 +42,7 @@ TAILS = (
     DelayTail(1.5, 1.6652, 34.84),
     DelayTail(1.2, 2.3172, 84.33),
 )
-LEAST_FIXED = 0.25  # share of the median that no packet undercuts, where a tail allows it
+MIN_FIXED = 0.25  # share of the median that no packet undercuts, where a tail allows it
 
 
 class Way(NamedTuple):
@@ -65,7 +65,7 @@ def way(median: float, p99: float) -> Way:
     """The lightest tail that fits; raises UsageError where none does."""
     found = list(ways(median, p99))
     for each in found:
-        if each.scale >= 0 and 2 * each.fixed >= LEAST_FIXED * median:
+        if each.scale >= 0 and 2 * each.fixed >= MIN_FIXED * median:
             return each
     if found[-1].fixed < 0 or p99 < median:
         raise UsageError(

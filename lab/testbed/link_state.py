@@ -93,7 +93,7 @@ class Alarm:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
 
-LEAST_WINDOW_BYTES = 64 * 1024
+MIN_WINDOW_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -170,4 +170,4 @@ class LinkState:
     def window(self, up: bool) -> int:
         """Bytes that may be under way in one direction of a connection."""
         slow = 2 * self.profile.rtt_p99_ms.typical / 1000
-        return max(LEAST_WINDOW_BYTES, int(slow / self._wires[up].byte_s))
+        return max(MIN_WINDOW_BYTES, int(slow / self._wires[up].byte_s))

@@ -118,10 +118,10 @@ def from_code(code: str, reason: str, field: str = "", retry_after: float = 0.0)
     return kind(reason)
 
 
-MOST_CAUSE = 300  # characters of another library's error in ours; chosen
+MAX_CAUSE = 300  # characters of another library's error in ours; chosen
 
 
 def first_line(error: BaseException) -> str:
     """What an error of another library says in its first line, or its type if it says nothing."""
     lines = str(error).strip().splitlines()
-    return lines[0][:MOST_CAUSE] if lines else type(error).__name__
+    return lines[0][:MAX_CAUSE] if lines else type(error).__name__

@@ -64,7 +64,7 @@ class ImageFacts:
     token_id: int  # the placeholder
     rows: int  # embeddings, and so positions, of a picture
     most: int = MAX_IMAGES  # pictures of a prompt
-    most_bytes: int = MAX_IMAGE_BYTES  # of one file
+    max_bytes: int = MAX_IMAGE_BYTES  # of one file
 
 
 def starts_of(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:

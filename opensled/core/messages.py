@@ -234,7 +234,7 @@ class Limits:
     max_draft: int  # tokens of a chain
     context_length: int  # positions, prompt included
     max_tree: int = 0  # tokens of a tree; 0 = chains only
-    least_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
+    min_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
 
 
 @dataclass(frozen=True)

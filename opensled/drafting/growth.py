@@ -9,7 +9,7 @@ from itertools import count
 from opensled.drafting.tables import Follower
 
 # The paper leaves these open; docs/drafters.md says so, and what a tree of this size takes.
-MOST_NODES = 60  # of a tree
+MAX_NODES = 60  # of a tree
 DEEPEST = 9  # tokens from the truth to a leaf: three followers of 3 tokens
 WIDEST = 8  # followers that grow at one node
 OLD_WEIGHT = 4.0  # observations of this sequence that the share in all sequences counts for
@@ -78,7 +78,7 @@ def grow_chain(look_up: LookUp, ends: frozenset[int], text: tuple[int, ...]) -> 
 def grow_tree(
     look_up: LookUp, ends: frozenset[int], text: tuple[int, ...]
 ) -> Iterator[tuple[int, int, Place]]:
-    """Nodes (id, parent, place) of a tree that continues `text`, at most MOST_NODES. Nothing follows `ends`.
+    """Nodes (id, parent, place) of a tree that continues `text`, at most MAX_NODES. Nothing follows `ends`.
 
     The follower that grows next has the least sum of ranks on its path, then the least depth, then was found first.
     """
@@ -86,7 +86,7 @@ def grow_tree(
     numbers = count()
     # Heap of: sum of ranks, depth, number, node to grow from, the text up to there, its row, rank in the row
     waiting = [(0, 0, next(numbers), -1, text, look_up(text), 0)]
-    while waiting and len(children) < MOST_NODES:
+    while waiting and len(children) < MAX_NODES:
         ranks, depth, _, node, text, row, rank = heapq.heappop(waiting)
         if not row:
             continue
@@ -96,7 +96,7 @@ def grow_tree(
         for index, token in enumerate(follower):
             child = children.get((node, token))
             if child is None:
-                if len(children) == MOST_NODES or depth + index == DEEPEST:
+                if len(children) == MAX_NODES or depth + index == DEEPEST:
                     break
                 child = children[node, token] = len(children)
                 yield token, node, (kind, rank, index)

@@ -24,7 +24,7 @@ from opensled.drafting.tables import Rows, TableShape
 FORMAT = b"OpenSLED draft table "
 VERSION = b"1"
 LONGEST_LEADER, LONGEST_FOLLOWER = 3, 16  # tokens; three ids of any vocabulary fit into 63 bits
-MOST_FOLLOWERS = 255  # of a leader: the number takes one byte
+MAX_FOLLOWERS = 255  # of a leader: the number takes one byte
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 PATIENCE = 5.0  # seconds for the next bytes of a request
 ACCEPT_PAUSE = 0.5  # seconds without new connections after one could not be accepted
-MOST_CONNECTIONS = 64  # at the same time; the oldest one gives way. Chosen
+MAX_CONNECTIONS = 64  # at the same time; the oldest one gives way. Chosen
 PLAIN = [("Content-Type", "text/plain; charset=utf-8")]
 
 
@@ -182,7 +182,7 @@ class _Server(ThreadingWSGIServer):
         """Slow clients do not keep a scraper or a probe out: they are the oldest."""
         with self._counting:
             self._open[request.fileno()] = request
-            if len(self._open) > MOST_CONNECTIONS:
+            if len(self._open) > MAX_CONNECTIONS:
                 oldest = self._open.pop(next(iter(self._open)))
                 with suppress(OSError):  # it has just ended by itself
                     oldest.shutdown(socket.SHUT_RDWR)  # its thread then reads the end

@@ -19,7 +19,7 @@ from opensled.net.address import is_loopback
 
 HUB = "https://huggingface.co"
 TIMEOUT = 20.0  # seconds without a byte
-MOST_ANSWER = 32 << 20  # bytes of a listing
+MAX_ANSWER = 32 << 20  # bytes of a listing
 # Where `hf auth login` keeps the token: HF_TOKEN_PATH, else $HF_HOME/token, else ~/.cache/huggingface/token.
 TOKEN_FILE = "token"
 
@@ -60,7 +60,7 @@ class HubClient:
         """The files at a commit, branch or tag; "" = the hub's default branch. Raises as `open` does."""
         where = f"/revision/{quote(revision, safe='')}" if revision else ""
         with self._get(f"/api/models/{repository}{where}?blobs=true", repository, revision) as answer:
-            content = _read(answer, MOST_ANSWER, self.endpoint)
+            content = _read(answer, MAX_ANSWER, self.endpoint)
         return read_listing(content, repository)
 
     def open(self, repository: str, commit: str, name: str, start: int = 0) -> HTTPResponse:

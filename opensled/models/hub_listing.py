@@ -14,10 +14,10 @@ from opensled.models.hub_names import GgufModel, HubName, chosen, gguf_models
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-MOST_FILES = 20_000
-MOST_NAME = 512  # characters
-MOST_BYTES = 1 << 42  # of one file: more than any model has
-MOST_TEXT = 64 << 20  # bytes of a file that is no weights; large tokenizers have 35 MB
+MAX_FILES = 20_000
+MAX_NAME = 512  # characters
+MAX_BYTES = 1 << 42  # of one file: more than any model has
+MAX_TEXT = 64 << 20  # bytes of a file that is no weights; large tokenizers have 35 MB
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 TEXTS = (".json", ".jinja", ".model", ".txt")  # of a folder with safetensors; never pickles
 MORE_TEMPLATES = "additional_chat_templates"  # a folder in it, of templates by name
@@ -52,7 +52,7 @@ def read_listing(content: bytes, repository: str) -> Listing:
     try:
         document = json.loads(content)
         commit, siblings = document["sha"], document["siblings"]
-        if not COMMIT.fullmatch(commit) or len(siblings) > MOST_FILES:
+        if not COMMIT.fullmatch(commit) or len(siblings) > MAX_FILES:
             raise ValueError("no commit, or too many files")
         files = [_file(entry) for entry in siblings]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -65,7 +65,7 @@ def _file(entry: dict[str, Any]) -> HubFile:
     if not _is_safe(name):
         raise ValueError(f"it names the file {name!r:.80}, which would lie outside of its folder")
     size = large.get("size", entry.get("size", -1))
-    if type(size) is not int or not -1 <= size <= MOST_BYTES:
+    if type(size) is not int or not -1 <= size <= MAX_BYTES:
         raise ValueError(f"{name} has {size!r:.40} bytes")
     digest, blob = large.get("sha256") or "", entry.get("blobId") or ""
     return HubFile(
@@ -77,7 +77,7 @@ def _is_safe(name: str) -> bool:
     """Whether `name` stays in its folder, on every system."""
     parts = name.split("/")
     return (
-        0 < len(name) <= MOST_NAME
+        0 < len(name) <= MAX_NAME
         and name.isprintable()
         and not {"", ".", ".."} & set(parts)
         and not re.search(r"[\\:]", name)
@@ -138,7 +138,7 @@ def require_bounded(file: HubFile) -> None:
     """Raises ModelError for a file of unknown size, and for a text that is none."""
     if file.bytes < 0:
         raise ModelError(f"the hub does not say how many bytes {file.name} has")
-    if file.name.endswith(TEXTS) and file.bytes > MOST_TEXT:
+    if file.name.endswith(TEXTS) and file.bytes > MAX_TEXT:
         raise ModelError(
             f"{file.name} has {file.bytes / 1e6:.0f} MB: no file of its kind needs more than 67 MB"
         )

@@ -17,7 +17,7 @@ from opensled.models.hub import Pin, Seen, read_pin, require_pinned, seen, write
 from opensled.models.hub_client import HubClient
 from opensled.models.hub_listing import (
     INDEX,
-    MOST_TEXT,
+    MAX_TEXT,
     HubFile,
     Listing,
     Selection,
@@ -127,7 +127,7 @@ class _Pull:
 
     def _named_by_index(self, source: Source, files: list[HubFile]) -> list[HubFile]:
         index = next((file for file in files if file.name == INDEX), None)
-        if index is None or index.bytes > MOST_TEXT:
+        if index is None or index.bytes > MAX_TEXT:
             return files
         fetch(source, index, self.folder, lambda done: None)
         return without_strays(files, source.part(self.folder, index).read_bytes())

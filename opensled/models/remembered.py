@@ -12,7 +12,7 @@ from typing import Any
 from opensled.core.files import write_whole
 from opensled.models.store import cache_folder
 
-MOST_FILES, MOST_BYTES = 64, 1024
+MAX_FILES, MAX_BYTES = 64, 1024
 
 
 def place(facts: Sequence[object]) -> Path:
@@ -27,7 +27,7 @@ def recall(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         with path.open("rb") as file:
-            document = json.loads(file.read(MOST_BYTES))
+            document = json.loads(file.read(MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
@@ -40,5 +40,5 @@ def keep(path: Path | None, document: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps(document).encode(), private=True)
         ages = {file: file.stat().st_mtime for file in path.parent.glob("*.json")}
-        for file in sorted(ages, key=ages.__getitem__)[:-MOST_FILES]:
+        for file in sorted(ages, key=ages.__getitem__)[:-MAX_FILES]:
             file.unlink()

@@ -169,7 +169,7 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
 def _decode_images(facts: pb.ImageFacts) -> ImageFacts:
     if not facts.rows:
         raise InvalidRequest("an image takes at least one position", "images")
-    return ImageFacts(facts.token_id, facts.rows, facts.most, facts.most_bytes)
+    return ImageFacts(facts.token_id, facts.rows, facts.most, facts.max_bytes)
 
 
 def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
@@ -201,7 +201,7 @@ def tokenizer_reply(tokenizer_json: bytes, chat_template: str) -> pb.GetTokenize
 
 
 def _limits(limits: pb.Limits) -> Limits:
-    return Limits(limits.max_draft, limits.context_length, limits.max_tree, limits.least_draft)
+    return Limits(limits.max_draft, limits.context_length, limits.max_tree, limits.min_draft)
 
 
 def _encode_limits(limits: Limits) -> pb.Limits:

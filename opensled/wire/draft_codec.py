@@ -8,7 +8,7 @@ from opensled.core.bounds import MAX_NAME
 from opensled.core.errors import InvalidRequest, ProtocolError
 from opensled.core.messages import Failure
 from opensled.v1 import verify_pb2 as pb
-from opensled.wire.draft_manifest import MOST_MANIFEST
+from opensled.wire.draft_manifest import MAX_MANIFEST
 
 PART_BYTES = 64 << 10  # most of one message
 SIGNATURE_BYTES = 64
@@ -58,7 +58,7 @@ def decode_draft_reply(reply: pb.GetDraftReply) -> Reply:
         raise Failure(code, reason, field, seconds).error()
     if kind == "manifest":
         signed = reply.manifest
-        if len(signed.manifest) > MOST_MANIFEST or len(signed.signature) != SIGNATURE_BYTES:
+        if len(signed.manifest) > MAX_MANIFEST or len(signed.signature) != SIGNATURE_BYTES:
             raise ProtocolError("the server sent a manifest or a signature of a size that none has")
         return signed.manifest, signed.signature
     if kind == "part" and 0 < len(reply.part) <= PART_BYTES:

@@ -15,13 +15,13 @@ from opensled.core.errors import DraftRefused
 from opensled.core.printable import visible_line
 
 FORMAT = 1
-MOST_MANIFEST = 16 << 10  # bytes
-MOST_FILES = 16
-MOST_BYTES = 4 << 30  # of all files together; chosen: a draft for a device is smaller
-MOST_NAME = 128  # characters of a file's name
-MOST_TEXT = 256  # characters of a tenant's name, and of what the draft and its target are called
-MOST_SERIAL = 1 << 53  # what every reader of JSON can hold
-MOST_FIGURES = 8  # temperatures
+MAX_MANIFEST = 16 << 10  # bytes
+MAX_FILES = 16
+MAX_BYTES = 4 << 30  # of all files together; chosen: a draft for a device is smaller
+MAX_NAME = 128  # characters of a file's name
+MAX_TEXT = 256  # characters of a tenant's name, and of what the draft and its target are called
+MAX_SERIAL = 1 << 53  # what every reader of JSON can hold
+MAX_FIGURES = 8  # temperatures
 SUFFIXES = (".gguf", ".onnx", ".data", ".json")
 MODELS = (".gguf", ".onnx")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -87,22 +87,22 @@ class DraftManifest:
 
 def read_manifest(content: bytes) -> DraftManifest:
     """The manifest in these bytes; raises DraftRefused for what is none."""
-    if len(content) > MOST_MANIFEST:
-        _refuse(f"it has {len(content)} bytes, at most {MOST_MANIFEST} are read")
+    if len(content) > MAX_MANIFEST:
+        _refuse(f"it has {len(content)} bytes, at most {MAX_MANIFEST} are read")
     try:
         found = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         _refuse("it is no JSON")
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         _refuse(f"it is not of format {FORMAT}; bring server and device to one release")
-    files = tuple(map(_file, _list(found, "files", MOST_FILES)))
+    files = tuple(map(_file, _list(found, "files", MAX_FILES)))
     _check_files(files)
-    before, after = (tuple(map(_figure, _list(found, side, MOST_FIGURES))) for side in ("before", "after"))
+    before, after = (tuple(map(_figure, _list(found, side, MAX_FIGURES))) for side in ("before", "after"))
     if [each.temperature for each in before] != [each.temperature for each in after]:
         _refuse("it compares figures of other temperatures")
     return DraftManifest(
         tenant=_text(found, "tenant"),
-        serial=_whole(found, "serial", 1, MOST_SERIAL),
+        serial=_whole(found, "serial", 1, MAX_SERIAL),
         name=_text(found, "name"),
         created=_number(found, "created", 0, 1e12),
         fingerprint=_digest(found, "fingerprint"),
@@ -138,8 +138,8 @@ def _list(found: dict[str, Any], name: str, most: int) -> list[Any]:
 
 def _text(found: Any, name: str, empty: bool = False) -> str:
     value: str = _field(found, name, str)
-    if len(value) > MOST_TEXT or not value.isprintable() or not (value or empty):
-        _refuse(f"{name} is no text of at most {MOST_TEXT} characters")
+    if len(value) > MAX_TEXT or not value.isprintable() or not (value or empty):
+        _refuse(f"{name} is no text of at most {MAX_TEXT} characters")
     return value
 
 
@@ -174,13 +174,13 @@ def _digest(found: Any, name: str) -> str:
 def _file(found: Any) -> HandedFile:
     name: str = _field(found, "name", str)
     require_name(name)
-    return HandedFile(name, _whole(found, "bytes", 1, MOST_BYTES), _digest(found, "sha256"))
+    return HandedFile(name, _whole(found, "bytes", 1, MAX_BYTES), _digest(found, "sha256"))
 
 
 def require_name(name: str) -> None:
     """Raises DraftRefused for what is no plain name of a file of a draft: a name must never become another path."""
-    if len(name) > MOST_NAME or not _NAME.fullmatch(name) or not name.endswith(SUFFIXES):
-        _refuse(f"{name[:MOST_NAME]!r} is no name of a file of a draft, such as draft-q8_0.gguf")
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or not name.endswith(SUFFIXES):
+        _refuse(f"{name[:MAX_NAME]!r} is no name of a file of a draft, such as draft-q8_0.gguf")
 
 
 def _check_files(files: tuple[HandedFile, ...]) -> None:
@@ -189,8 +189,8 @@ def _check_files(files: tuple[HandedFile, ...]) -> None:
         _refuse("two files have one name")
     if not any(name.endswith(MODELS) for name in names):
         _refuse("it names no GGUF file and no ONNX graph")
-    if sum(file.bytes for file in files) > MOST_BYTES:
-        _refuse(f"its files have more than {MOST_BYTES >> 30} GiB together")
+    if sum(file.bytes for file in files) > MAX_BYTES:
+        _refuse(f"its files have more than {MAX_BYTES >> 30} GiB together")
 
 
 def _figure(found: Any) -> HandedFigure:

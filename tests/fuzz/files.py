@@ -29,7 +29,7 @@ HUB_INDEX = {
     "metadata": {"total_size": 500},
     "weight_map": {"a": "model.safetensors", "b": "model.safetensors"},
 }
-MOST_NESTED = 3_000  # brackets around a header: more than Python's reader takes
+MAX_NESTED = 3_000  # brackets around a header: more than Python's reader takes
 
 
 def draft_table(choose: Choices) -> bytes:
@@ -41,7 +41,7 @@ def draft_table(choose: Choices) -> bytes:
     known = json.loads(header) | {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
     kind = choose.byte()
     if kind > 240:
-        header = b"[" * MOST_NESTED + choose.rest()
+        header = b"[" * MAX_NESTED + choose.rest()
     else:
         header = json.dumps(known).encode() if kind < 60 else changed_json(known, choose)
     return b"\n".join((first, header, payload))

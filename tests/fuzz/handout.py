@@ -10,7 +10,7 @@ from adapt.shelf.signature import Signed
 from opensled.core.errors import DraftRefused, OpenSledError
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec, draft_codec
-from opensled.wire.draft_manifest import MOST_BYTES, MOST_FILES, read_manifest
+from opensled.wire.draft_manifest import MAX_BYTES, MAX_FILES, read_manifest
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
 from tests.handed_out import KITCHEN, manifest, signed
@@ -32,7 +32,7 @@ def draft_manifest(data: bytes) -> None:
         draft = read_manifest(content)
         for file in draft.files:
             assert (Path("/a/b") / file.name).resolve().parent == Path("/a/b")
-        assert 0 < len(draft.files) <= MOST_FILES and 0 < draft.total <= MOST_BYTES and draft.serial > 0
+        assert 0 < len(draft.files) <= MAX_FILES and 0 < draft.total <= MAX_BYTES and draft.serial > 0
         assert draft.title().isprintable() and read_manifest(draft.encoded()) == draft
 
 

@@ -11,10 +11,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from home.desk.desk import MOST_GUESSES, PairingDesk
+from home.desk.desk import MAX_GUESSES, PairingDesk
 from home.desk.devices import paired_devices, revoke_device
 from home.desk.home import Home
-from home.discovery import MOST_ADDRESSES, SERVING, checked
+from home.discovery import MAX_ADDRESSES, SERVING, checked
 from home.pairing.channel import DeviceEnd, ServerEnd, fingerprint
 from home.pairing.frames import MOST, STORED, PairFrame
 from home.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request
@@ -123,7 +123,7 @@ async def _at_server(choose: Choices) -> None:
         _frame(choose, wire, PairFrame.STORED, channel.seal(STORED))
     wire.reader.feed_eof()
     await serving
-    assert desk._guesses <= MOST_GUESSES
+    assert desk._guesses <= MAX_GUESSES
     if desk.outcome.done() and desk.outcome.exception() is None:
         assert is_host(host) and end._pake.pw == DIGITS.encode()
     for device in paired_devices(_home()):
@@ -176,4 +176,4 @@ def mdns_record(data: bytes) -> None:
         found = checked(SERVING, name, addresses, choose.below(70_000))
         if found:
             assert found.name.isprintable() and 0 < found.port < 65536
-            assert 0 < len(found.addresses) <= MOST_ADDRESSES and "8.8.8.8" not in found.addresses
+            assert 0 < len(found.addresses) <= MAX_ADDRESSES and "8.8.8.8" not in found.addresses

@@ -18,7 +18,7 @@ from lab.testbed.prompts import prompts_of
 from lab.testbed.replica_cluster import ReplicaCluster
 from opensled.core.errors import OpenSledError
 
-MOST_SESSIONS = 4  # of the server: with the burst it refuses some
+MAX_SESSIONS = 4  # of the server: with the burst it refuses some
 BURST, BURST_FROM = (
     2,
     0.75,
@@ -59,7 +59,7 @@ def running():
     """The fleet while inside; readers begin with `read`."""
     with ExitStack() as stack:
         fleet = Fleet({f"opensled-{job}": {} for job in ("server", "relay", "gateway", "device")})
-        few = ["--max-sessions", str(MOST_SESSIONS), "--kv-tokens", "600"]
+        few = ["--max-sessions", str(MAX_SESSIONS), "--kv-tokens", "600"]
         serve = [
             "serve",
             "--model",

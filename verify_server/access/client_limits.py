@@ -4,7 +4,7 @@
 |---|---|---|---|
 | bytes of a message | `message_bytes` | every message | gRPC refuses it before it is read whole |
 | streams at the same time | `streams` | a connection | HTTP/2 lets them wait at the client |
-| streams without an answer to their `Open` | `most_opening` | tenant, connection, address | `overloaded` |
+| streams without an answer to their `Open` | `max_opening` | tenant, connection, address | `overloaded` |
 | streams, finished or refused ones included | places + `opening` | tenant | `overloaded` |
 | seconds until the first message | `first_s` | a stream | the stream ends |
 | seconds for the end of a stream to be read | `farewell_s` | a stream | the stream ends |
@@ -29,7 +29,7 @@ from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 MAX_VARINT = 7  # payload bits of a byte of a protobuf integer
 FIXED_BYTES = 256 << 10  # of a message: a schema of MAX_SCHEMA characters, biases, stop ids and names
-MOST_BYTES = 64 << 20  # of a message, however long the context: gRPC counts in 32 bits
+MAX_BYTES = 64 << 20  # of a message, however long the context: gRPC counts in 32 bits
 TEXT_BYTES = 16  # of a message for each position: hardly any text has more bytes per token
 
 
@@ -40,8 +40,8 @@ class Rate(NamedTuple):
     burst: float
 
 
-MOST_OPENING = 128  # streams without an answer to their `Open`
-LEAST_OPENING = 64  # of them, however large messages may be: one device begins that many at once
+MAX_OPENING = 128  # streams without an answer to their `Open`
+MIN_OPENING = 64  # of them, however large messages may be: one device begins that many at once
 BURST = 4  # seconds of a rate, at once: all devices of an office come back after a pause
 CALLS = Rate(40, 40 * BURST)
 BYTES = Rate(2 << 20, 4 << 20)
@@ -59,7 +59,7 @@ def message_bytes(context_length: int, vocab_size: int, images: bool = False) ->
     """
     id_bytes = -(-max(1, vocab_size - 1).bit_length() // MAX_VARINT)
     files = MAX_PROMPT_IMAGE_BYTES if images else 0
-    size = min(FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes) + files, MOST_BYTES)
+    size = min(FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes) + files, MAX_BYTES)
     return 1 << (size - 1).bit_length()
 
 
@@ -68,8 +68,8 @@ class ClientLimits:
     """See the table above. All chosen: above what 64 devices on one connection send; drafts in turn cost nothing."""
 
     message_bytes: int = 4 << 20
-    streams: int = 256 + MOST_OPENING
-    opening: int = MOST_OPENING
+    streams: int = 256 + MAX_OPENING
+    opening: int = MAX_OPENING
     opening_bytes: int = 64 << 20  # in which that many largest messages must fit
     first_s: float = 10.0
     farewell_s: float = 5.0
@@ -89,6 +89,6 @@ class ClientLimits:
         return replace(self, by_connection=False)
 
     @property
-    def most_opening(self) -> int:
+    def max_opening(self) -> int:
         """Streams that may wait for their `Open` or its answer."""
-        return min(self.opening, max(LEAST_OPENING, self.opening_bytes // self.message_bytes))
+        return min(self.opening, max(MIN_OPENING, self.opening_bytes // self.message_bytes))

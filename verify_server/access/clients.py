@@ -142,7 +142,7 @@ class Clients:
             self._connected.leave(client.peer)
 
     def _require_room(self, client: Client) -> None:
-        most = self.limits.most_opening
+        most = self.limits.max_opening
         opening = max((self.opening[name] for name in client.names), default=0)
         places = self._tenants.limits_of(client.tenant).max_sessions or self._places
         if opening < most and self._streams[client.tenant] < places + most:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from opensled.core.errors import Overloaded
 from opensled.process.fork_server import STOP, Stop
 
-MOST_WAITING = 256  # of a tenant, as many as a server has sessions by default; chosen
+MAX_WAITING = 256  # of a tenant, as many as a server has sessions by default; chosen
 RETRY_SECONDS = 1.0  # chosen
 
 T = TypeVar("T")
@@ -58,9 +58,9 @@ class TenantPool:
     async def _enter(self, tenant: str) -> ExitStack:
         """Wait for a thread; closing the stack gives it back."""
         turns = self._turns.setdefault(tenant, _Turns(self._each))
-        if turns.taken >= MOST_WAITING:
+        if turns.taken >= MAX_WAITING:
             raise Overloaded(
-                f"{MOST_WAITING} requests of your tenant wait for the {self._name} of this server; try again later",
+                f"{MAX_WAITING} requests of your tenant wait for the {self._name} of this server; try again later",
                 retry_after=RETRY_SECONDS,
             )
         with ExitStack() as leave:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from verify_server.access.client_limits import Rate
 
 # That are kept. Chosen; the one used longest ago goes first, and would be full again by then.
-MOST_BUCKETS = 8192
+MAX_BUCKETS = 8192
 
 
 class TokenBucket:
@@ -39,7 +39,7 @@ class TokenBuckets:
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = TokenBucket(self._rate, now)
-            if len(self._buckets) > MOST_BUCKETS:
+            if len(self._buckets) > MAX_BUCKETS:
                 self._buckets.popitem(last=False)
         else:
             self._buckets.move_to_end(name)

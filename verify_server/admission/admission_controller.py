@@ -11,9 +11,9 @@ from scheduler.admission import (
     ActiveLoad,
     AdmissionRequest,
     fair_shares,
+    fitting_sessions,
+    max_promised,
     may_enter,
-    most_promised,
-    most_sessions,
     places_for,
     reserved,
 )
@@ -42,7 +42,7 @@ class AdmissionController:
         quotas: Quotas,
         max_pace: float | None = None,
     ) -> None:
-        """`max_pace`: see `most_sessions`."""
+        """`max_pace`: see `fitting_sessions`."""
         self._loop, self._max_sessions, self._tenants, self._quotas = loop, max_sessions, tenants, quotas
         self._max_pace = max_pace
         self._arriving: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class AdmissionController:
     def promised(self, pace: float, tenant: str) -> float:
         """What is promised to a session that asks for `pace` tokens/s: as much as its tenant may have and as one
         session can get."""
-        most = most_promised(0.0, self._loop.machine.profile, self._max_pace)
+        most = max_promised(0.0, self._loop.machine.profile, self._max_pace)
         return min(pace, most, self._tenants.limits_of(tenant).max_pace or most)
 
     @property
@@ -109,7 +109,7 @@ class AdmissionController:
         load = ActiveLoad.around(request, (session.view(self._loop.clock()) for session in sessions))
         if not self._has_memory(request):
             return busy.total()
-        fit = most_sessions(load, self._loop.machine.profile, self._max_sessions, self._max_pace)
+        fit = fitting_sessions(load, self._loop.machine.profile, self._max_sessions, self._max_pace)
         beside = busy.total() - self._arriving.total() - (load.sessions - 1)  # whose pace is not at stake
         # However fast a pace others were promised, a tenant without a place finds one, if it asks for no pace itself.
         least = 0 if request.pace or busy[request.tenant] else busy.total() + 1

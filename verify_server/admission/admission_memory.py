@@ -15,7 +15,7 @@ UNKNOWN = 1.0  # seconds to the next free place, while no session has ended yet
 LATE, LATE_SHARE = 0.25, 0.25
 MOST = 64  # of one tenant that are remembered: bounds the places that are kept for it
 # Half-life of the time for which a tenant had places, chosen: longer than most answers. Less than this is forgotten.
-USED_S, LEAST_USED = 30.0, 0.1
+USED_S, MIN_USED = 30.0, 0.1
 WINDOW, SAMPLE = 10.0, 0.1  # seconds over which ends of sessions are counted, and between two samples
 
 
@@ -31,7 +31,7 @@ class PlaceTime:
         passed, self._at = max(0.0, now - self._at), now
         keep, spent = 0.5 ** (passed / USED_S), min(passed, USED_S)
         used = Counter(
-            {name: value * keep for name, value in self.used.items() if value > LEAST_USED or name in busy}
+            {name: value * keep for name, value in self.used.items() if value > MIN_USED or name in busy}
         )
         used.update({name: places * spent for name, places in busy.items()})
         self.used = used

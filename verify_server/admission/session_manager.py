@@ -154,7 +154,7 @@ class SessionManager:
         limits = replace(
             self.inputs.limits_of(tenant),
             max_tree=takes.max_tree,
-            least_draft=takes.least_draft,
+            min_draft=takes.min_draft,
         )
         opened = Opened(
             tuple(session.sequence.tokens[: session.sequence.prompt_length]),
@@ -352,7 +352,7 @@ class SessionManager:
         limits = self._draft_limits
         return limits._replace(
             max_tree=limits.max_tree if rule.trees else 0,
-            least_draft=rule.least_draft,
+            min_draft=rule.min_draft,
         )
 
     def _sources(

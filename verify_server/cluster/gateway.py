@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 NO_REPLICA = "no replica serves at the moment; try again"
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
-MOST_STREAMS = 4096  # of one tenant at the same time, without tenant-sessions; chosen: of many replicas
+MAX_STREAMS = 4096  # of one tenant at the same time, without tenant-sessions; chosen: of many replicas
 MakeHandOut = Callable[[Counter[str]], HandOut]
 
 LINGER = 60.0  # seconds for which a reader may be silent, as at a replica
@@ -88,7 +88,7 @@ class Gateway:
         Needs a running event loop."""
         self.tenants, self.stats = tenants, GatewayStats()
         self._drafts = hand_out(self.stats.limited)
-        self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
+        self.clients = Clients(limits, tenants, MAX_STREAMS, self.stats.limited, time.monotonic)
         self._proxy, self.draining = proxy, False
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences

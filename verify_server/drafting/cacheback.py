@@ -17,7 +17,7 @@ from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 # Tenants with tables, and leaders in all tables together: 16 full tables of 35 MB. Those of the tenant that drafted
 # longest ago go first. Chosen.
-MOST_TENANTS, MOST_LEADERS = 256, 16 * TableShape.leaders
+MAX_TENANTS, MAX_LEADERS = 256, 16 * TableShape.leaders
 
 
 @dataclass
@@ -72,7 +72,7 @@ class ServerTables(ServerDrafter):
 
     def _is_full(self) -> bool:
         leaders = sum([len(known.table) for known in self._tenants.values()])
-        return len(self._tenants) > MOST_TENANTS or leaders > MOST_LEADERS
+        return len(self._tenants) > MAX_TENANTS or leaders > MAX_LEADERS
 
     def _drop_oldest(self) -> None:
         """Its sessions hold its tables, too: they begin anew when they ask again."""

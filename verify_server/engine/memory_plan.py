@@ -19,8 +19,8 @@ GIB = 2**30
 CONTEXTS = 64
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
 GRAPHS = {"cpu": 0, "cuda": 2 * GIB}  # for recorded steps; chosen
-LEAST_KV = 16  # tokens: one block
-MOST_HEAD = 1 << 27  # bytes of the head of a safetensors file; the format's own limit is 100 MB
+MIN_KV = 16  # tokens: one block
+MAX_HEAD = 1 << 27  # bytes of the head of a safetensors file; the format's own limit is 100 MB
 FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
@@ -86,17 +86,17 @@ class MemoryPlan(NamedTuple):
 def plan_memory(demand: Demand, supply: Supply, wish: Wish) -> MemoryPlan:
     """Raises UsageError, with numbers and next steps, where it does not fit."""
     left = supply.free - demand.fixed
-    if left < max(wish.kv_tokens, LEAST_KV) * demand.kv_token:
+    if left < max(wish.kv_tokens, MIN_KV) * demand.kv_token:
         raise UsageError(_lacking(demand, supply, wish))
     if wish.kv_tokens:
         return MemoryPlan(demand, supply, wish.kv_tokens)
     share = MEMORY_SHARE[supply.device.partition(":")[0]]
     suiting = int(left * share) // demand.kv_token if demand.kv_token else CONTEXTS * wish.context
-    return MemoryPlan(demand, supply, max(LEAST_KV, min(CONTEXTS * wish.context, suiting)))
+    return MemoryPlan(demand, supply, max(MIN_KV, min(CONTEXTS * wish.context, suiting)))
 
 
 def _lacking(demand: Demand, supply: Supply, wish: Wish) -> str:
-    kv_tokens = max(wish.kv_tokens, LEAST_KV)
+    kv_tokens = max(wish.kv_tokens, MIN_KV)
     needed = demand.fixed + kv_tokens * demand.kv_token
     return (
         f"the target does not fit: it needs {gib(demand.weights)} for weights, "
@@ -110,8 +110,8 @@ def _steps(demand: Demand, supply: Supply, wish: Wish) -> list[str]:
     """What the user may do about it, the cheapest first."""
     steps = []
     fitting = (supply.free - demand.fixed) // max(1, demand.kv_token)
-    if wish.kv_tokens and fitting >= LEAST_KV:
-        steps.append(f"lower --kv-tokens to {fitting // LEAST_KV * LEAST_KV} or less")
+    if wish.kv_tokens and fitting >= MIN_KV:
+        steps.append(f"lower --kv-tokens to {fitting // MIN_KV * MIN_KV} or less")
     if wish.dtype in ("float64", "float32"):
         steps.append("use --dtype bfloat16")
     if supply.devices > 1:
@@ -138,7 +138,7 @@ def _head_of(path: Path) -> Iterable[StoredTensor]:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            head = json.loads(file.read(min(length, MOST_HEAD)))
+            head = json.loads(file.read(min(length, MAX_HEAD)))
         return [
             StoredTensor(name, tensor["dtype"], prod(tensor["shape"]), _size(tensor["data_offsets"]))
             for name, tensor in head.items()

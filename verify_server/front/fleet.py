@@ -17,7 +17,7 @@ from verify_server.admission.session_manager import SessionManager
 from verify_server.round.budget import MIN_ACCEPTANCE, DraftRecord
 from verify_server.round.session import Session
 
-MOST_ROWS = 500  # devices that are listed: those with sequences first, then the latest ones
+MAX_ROWS = 500  # devices that are listed: those with sequences first, then the latest ones
 Known = tuple[str, str, DraftRecord]  # tenant, name of the device, its record
 LONGEST_NAME = 80  # characters of a name that are shown
 
@@ -126,9 +126,9 @@ def _devices(
         (at_work if id(found[2]) in sessions else others).append(found)
     rows = [
         _device(manager, tenant, device, record, sessions.get(id(record), []))
-        for tenant, device, record in [*at_work, *others][:MOST_ROWS]
+        for tenant, device, record in [*at_work, *others][:MAX_ROWS]
     ]
-    return rows, max(0, len(known) - MOST_ROWS)
+    return rows, max(0, len(known) - MAX_ROWS)
 
 
 def _device(
@@ -189,5 +189,5 @@ def _tenants(
             "kv_tokens": memory.held(tenant),
             "tokens": tokens[tenant],
         }
-        for tenant in sorted(tokens, key=lambda name: (-sessions[name], name))[:MOST_ROWS]
+        for tenant in sorted(tokens, key=lambda name: (-sessions[name], name))[:MAX_ROWS]
     ]

@@ -16,7 +16,7 @@ from opensled.wire import codec
 from verify_server.access.byte_stream import ByteStream
 from verify_server.access.clients import Client, Clients
 
-MOST_UNREAD = 4  # messages that wait for the client; with more of them the server's writes wait. Chosen
+MAX_UNREAD = 4  # messages that wait for the client; with more of them the server's writes wait. Chosen
 
 Serve = Callable[[ByteStream], Awaitable[None]]
 
@@ -28,7 +28,7 @@ class LocalCall:
         self._opening: bytes | None = opening
         self._written: deque[bytes] = deque()
         self._changed = asyncio.Event()
-        self._space = asyncio.Semaphore(MOST_UNREAD)
+        self._space = asyncio.Semaphore(MAX_UNREAD)
         self._serving: asyncio.Future[None] | None = None
 
     # -- the server's end, as gRPC's context has it ---------------------------------------------------------

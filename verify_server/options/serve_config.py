@@ -14,7 +14,7 @@ from verify_server.options.gpu_config import GpuConfig
 from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
 
-MOST_NAME = 128  # characters of a further name; chosen
+MAX_NAME = 128  # characters of a further name; chosen
 AUTO_DRAFTER = "auto"
 
 
@@ -22,9 +22,9 @@ def model_names(listed: str) -> tuple[str, ...]:
     """The names in a comma-separated list, each once; raises UsageError for one that no request could spell."""
     names = tuple(dict.fromkeys(name.strip() for name in listed.split(","))) if listed else ()
     for name in names:
-        if not name or len(name) > MOST_NAME or not name.isprintable() or any(map(str.isspace, name)):
+        if not name or len(name) > MAX_NAME or not name.isprintable() or any(map(str.isspace, name)):
             raise UsageError(
-                f"{name[:MOST_NAME]!r} is not a name of a model; write up to {MOST_NAME} characters without blanks, "
+                f"{name[:MAX_NAME]!r} is not a name of a model; write up to {MAX_NAME} characters without blanks, "
                 "such as gpt-4o,my-model"
             )
     return names

@@ -51,7 +51,7 @@ class PromptLogprobs(Rider):
     def __init__(self, prompt_ids: Sequence[int], count: int, vocab_size: int) -> None:
         """`count`: how many of the likeliest ids to tell at each position; `vocab_size`: of the logits."""
         self._ids, self._count = tuple(prompt_ids), count
-        self._most_rows = max(1, CHUNK_LOGITS // vocab_size)  # of a chunk
+        self._max_rows = max(1, CHUNK_LOGITS // vocab_size)  # of a chunk
         self._part = max(1, PART_LOGITS // vocab_size)
         self._told = 0  # tokens of the prompt that the reader has heard of
         self._news: tuple[PromptToken, ...] = ()  # what was read and not told yet
@@ -68,9 +68,9 @@ class PromptLogprobs(Rider):
 
     def within(self, piece: Slice, computed: int) -> Slice:
         """No more rows than a step may hold for one session."""
-        if piece.tokens <= self._most_rows or not self._wanted(computed, computed + piece.tokens):
+        if piece.tokens <= self._max_rows or not self._wanted(computed, computed + piece.tokens):
             return piece
-        return replace(piece, tokens=self._most_rows, decide=False)
+        return replace(piece, tokens=self._max_rows, decide=False)
 
     def segment(self, segment: Segment, stop: int) -> Segment:
         """With the rows that are wanted, beside those of the decision, whose first one is that of the newest token."""

@@ -19,7 +19,7 @@ BURST = 2.0  # seconds of a quota that can be saved up
 RESUMED = 0.5  # seconds of a quota that an exhausted one needs before it is good again
 EVIDENCE = 16  # verified drafts before a device is judged
 HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
-MOST_DEVICES = 4096  # whose record is kept
+MAX_DEVICES = 4096  # whose record is kept
 KEEP = kept(1, HALF_LIFE)  # of that weight with each draft
 RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
 MIN_ACCEPTANCE = 0.05  # share of a device's drafts with an accepted token, below which they are ignored
@@ -113,7 +113,7 @@ class DraftRecords:
         found = self._records.setdefault((tenant, device), DraftRecord())
         found.opened_at = self._clock()
         self._records.move_to_end((tenant, device))
-        if len(self._records) > MOST_DEVICES:
+        if len(self._records) > MAX_DEVICES:
             self._records.popitem(last=False)
         return found
 

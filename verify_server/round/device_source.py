@@ -88,7 +88,7 @@ class DeviceDrafts(DraftSource):
             self.budget.longest(limits.max_draft, length, now),
             depth(block.tokens, block.parents) if block and block.parents else 0,
             offer.reach if offer else (),
-            limits.least_draft,
+            limits.min_draft,
             turn.hint,
             self.asked_since,
         )

@@ -50,7 +50,7 @@ def asked_of(item: StepItem) -> Ask | None:
         terms.key,
         item.blocks,
         content=sequence.memory.content,
-        most_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
+        max_of_tree=0 if limits.tree_reads else min(limits.max_tree, WAYS * most),
     )
     for rider in session.riders:
         ask = rider.ask(ask)
@@ -106,7 +106,7 @@ class DraftStage:
         if self.needs_kv and self._drafter.reads_blocks:
             return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
         if self._drafter.reads_blocks:
-            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
+            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, max_passes=1)
         return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()
 
     def forget(self, session: int) -> None:
@@ -149,7 +149,7 @@ class DraftStage:
         true."""
         block = proposal.block
         follows = block.base == ask.length and (not block.parents or _is_tree(block))
-        most = ask.most_of_tree if block.parents else ask.most
+        most = ask.max_of_tree if block.parents else ask.most
         tokens = map(_token, block.tokens[:most] if follows else ())
         known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, tokens))
         read, unread = (min(ask.length, max(0, operator.index(count))) for count in proposal[1:])

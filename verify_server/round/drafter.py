@@ -30,7 +30,7 @@ class Ask(NamedTuple):
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
     # By position, what stands for rows of pictures: their placeholders are the same ids in every text
     content: Mapping[int, int] = {}
-    most_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
+    max_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
 
     @property
     def length(self) -> int:

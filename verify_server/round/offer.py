@@ -17,7 +17,7 @@ class DraftLimits(NamedTuple):
     max_draft: int  # tokens of a chain
     max_tree: int = 0  # tokens of a tree; 0 = chains only
     tree_reads: int = 0  # positions that its branches may read together; 0 = any number (`EngineInfo`)
-    least_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
+    min_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
 
 
 class Text(Protocol):

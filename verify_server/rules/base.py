@@ -171,7 +171,7 @@ class AcceptanceRule(ABC):
     trees: ClassVar[bool] = False  # decides draft trees as well as chains
     # It needs the distribution of each draft token, so that the text depends on the device.
     draft_probs: ClassVar[bool] = False
-    least_draft: int = 0  # draft tokens of the shortest chain that it makes full use of; 0 = any
+    min_draft: int = 0  # draft tokens of the shortest chain that it makes full use of; 0 = any
     guided: bool = True  # decides guided answers as well
     settings: str = ""  # all its options, as they would follow its name
     # What of `Scores` it uses, besides `sample`.

@@ -24,10 +24,10 @@ def require_rule(served: ServedRule, guide: Guide | None, tenant: TenantLimits, 
             "the rule with its option guided=yes, if wrong values in a right structure do no harm",
             "rule",
         )
-    if rule.least_draft > max_draft:
+    if rule.min_draft > max_draft:
         raise Unsupported(
-            f"rule {label} needs drafts of {rule.least_draft} tokens, and this server takes {max_draft}; ask "
-            f"for a smaller window, or set the server's max-draft in [limits] to {rule.least_draft}",
+            f"rule {label} needs drafts of {rule.min_draft} tokens, and this server takes {max_draft}; ask "
+            f"for a smaller window, or set the server's max-draft in [limits] to {rule.min_draft}",
             "rule",
         )
     if not rule.lossless:

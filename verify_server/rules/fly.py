@@ -18,7 +18,7 @@ from verify_server.rules.loose import GUIDED, LooseRule, is_guided, number, opti
 # The paper's values; its blocks have 15 tokens where its window has 6.
 OPTIONS = {"theta": "0.3", "window": "6", "entropy": "normalized", GUIDED: "no"}
 ENTROPIES = ("normalized", "top3")
-MOST_WINDOW = 256
+MAX_WINDOW = 256
 TOP = 3
 
 
@@ -30,13 +30,13 @@ class Fly(LooseRule):
     def __init__(self, options: str = "") -> None:
         found = options_of(options, OPTIONS, "fly")
         self.theta = number(found["theta"], "theta", 0, inf)
-        self.window = whole(found["window"], "window", MOST_WINDOW)
+        self.window = whole(found["window"], "window", MAX_WINDOW)
         self._entropy, self.guided = found["entropy"], is_guided(found)
         if self._entropy not in ENTROPIES:
             raise InvalidRequest(
                 f"entropy={self._entropy[:80]}: one of {', '.join(ENTROPIES)} is needed", "rule"
             )
-        self.least_draft = 2 * self.window + 3 if self.window else 0
+        self.min_draft = 2 * self.window + 3 if self.window else 0
         self.settings = f"theta={self.theta:g},window={self.window},entropy={self._entropy}"
         self.settings += f",{GUIDED}=yes" * self.guided
 

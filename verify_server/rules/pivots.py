@@ -24,10 +24,10 @@ Array = NDArray[np.float32]
 
 ABOUT, WEIGHTS = "pivots.json", "pivots.npz"
 FORMAT = 1
-MOST_WIDTH, MOST_SIZE = 1 << 12, 1 << 16  # of a layer here, and of the target's states
+MAX_WIDTH, MAX_SIZE = 1 << 12, 1 << 16  # of a layer here, and of the target's states
 SMALLEST = 1e-6  # of a state's norm, against division by 0
 # Least probability whose logarithm is taken: below it tokens differ in nothing that matters.
-LEAST_PROB = 1e-9
+MIN_PROB = 1e-9
 FACTS = 2  # entropy and probability
 WEIGHT_NAMES = ("state", "facts", "inner", "inner_bias", "outer", "outer_bias")
 
@@ -65,7 +65,7 @@ class PivotClassifier:
 def features(states: Array, entropies: Array, probs: Array, weights: Mapping[str, Array]) -> Array:
     """[n, s + f]: what the hidden layer reads. States count by their direction: their lengths differ by position."""
     norms = np.maximum(SMALLEST, np.sqrt(np.mean(np.square(states, dtype=np.float32), axis=1, keepdims=True)))
-    facts = np.stack([entropies, np.log(np.maximum(LEAST_PROB, probs))], axis=1).astype(np.float32)
+    facts = np.stack([entropies, np.log(np.maximum(MIN_PROB, probs))], axis=1).astype(np.float32)
     return np.concatenate([states / norms @ weights["state"], facts @ weights["facts"]], axis=1)
 
 
@@ -144,7 +144,7 @@ def _fits(weights: Mapping[str, Array]) -> bool:
         return False
     (size, s), (count, f), (joined, h) = (weights[name].shape for name in ("state", "facts", "inner"))
     ends = (weights["inner_bias"].shape, weights["outer"].shape, weights["outer_bias"].shape)
-    small = size <= MOST_SIZE and max(s, f, h) <= MOST_WIDTH
+    small = size <= MAX_SIZE and max(s, f, h) <= MAX_WIDTH
     shapes = count == FACTS and joined == s + f and ends == ((h,), (h,), (1,))
     return small and shapes and all(bool(np.isfinite(each).all()) for each in weights.values())
 

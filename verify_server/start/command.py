@@ -35,7 +35,7 @@ from opensled.text.thinking import thought_tags
 from opensled.wire.padding import PADDING, PADDING_REQUIRED
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
-from verify_server.access.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
+from verify_server.access.client_limits import BURST, MAX_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.access.security import (
     TenantLimits,
     Tenants,
@@ -269,7 +269,7 @@ def announcing(config: ServeConfig) -> AbstractAsyncContextManager[None]:
 def client_limits(config: ServeConfig, manager: SessionManager | None = None) -> ClientLimits:
     """What one client may send to this server; without a `manager`, to a gateway, which does not know the context."""
     limits = ClientLimits(
-        streams=config.client_streams or config.max_sessions + MOST_OPENING,
+        streams=config.client_streams or config.max_sessions + MAX_OPENING,
         calls=Rate(config.client_calls, BURST * config.client_calls),
         idle_messages=Rate(config.client_messages, BURST * config.client_messages),
         by_address=not config.shared_address,

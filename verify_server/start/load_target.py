@@ -82,7 +82,7 @@ def load_torch(config: ServeConfig) -> ServedModel:
         numerics=config.numerics,
         kv_tokens=config.kv_tokens,
         context=config.context,
-        most_rows=config.max_step_tokens,
+        max_rows=config.max_step_tokens,
         attention=config.attention,
         graphs=config.graphs,
         threads=config.threads,

@@ -26,7 +26,7 @@ from verify_server.text.template_files import Templates
 # Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.
 PICTURE = f"<picture {secrets.token_hex(16)}>"
 
-MOST_VARIABLES, MAX_NAME = (
+MAX_VARIABLES, MAX_NAME = (
     64,
     64,
 )  # variables of a template that devices are told of, and letters of a name; chosen
@@ -51,7 +51,7 @@ class Chats:
         self._renderers = {text: ChatRenderer(text, special, undefined) for text in templates if text}
         self._templates = templates
         names = {name for renderer in self._renderers.values() for name in renderer.require(origin)}
-        self.variables = tuple(sorted(filter(_is_told, names))[:MOST_VARIABLES])
+        self.variables = tuple(sorted(filter(_is_told, names))[:MAX_VARIABLES])
 
     def render(
         self,

@@ -59,7 +59,7 @@ class GrammarMemory:
     """Counts bytes by tenant; may be used in any thread."""
 
     def __init__(self, tenant_bytes: int = TENANT_BYTES, all_bytes: int = ALL_BYTES) -> None:
-        self._most_of_one, self._most = tenant_bytes, all_bytes
+        self._max_of_one, self._most = tenant_bytes, all_bytes
         self._taken: Counter[str] = Counter()
         self._lock = threading.RLock()  # a collection within `take` may give back in the same thread
 
@@ -70,7 +70,7 @@ class GrammarMemory:
         """
         size = max(size, 0) + GROWTH
         with self._lock:
-            own = self._taken[tenant] + size > self._most_of_one
+            own = self._taken[tenant] + size > self._max_of_one
             if own or self._taken.total() + size > self._most:
                 raise GrammarsFull(size, own)
             self._taken[tenant] += size

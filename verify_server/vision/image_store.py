@@ -22,7 +22,7 @@ from verify_server.access.tenant_pool import Spent, TenantPool
 
 # Bytes of rows: beside those of sessions, and in all. Chosen: 50 pictures of a large target (576 rows of 4,096
 # dimensions in 16 bits), and 200.
-MOST_KEPT, MOST_HELD = 256 << 20, 1 << 30
+MAX_KEPT, MAX_HELD = 256 << 20, 1 << 30
 THREADS, EACH = 2, 1  # that decode and see, and of these for one tenant. Chosen.
 
 See = Callable[[NDArray[np.uint8]], Any]  # pixels [height, width, 3] -> rows [positions, size]
@@ -57,8 +57,8 @@ def content_of(images: Sequence[PlacedRows]) -> dict[int, int]:
 class ImageStore:
     """Tenants share nothing: not even how quickly a picture is known tells of another tenant's."""
 
-    def __init__(self, see: See, most_kept: int = MOST_KEPT, most_held: int = MOST_HELD) -> None:
-        self._see, self._most_kept, self._most_held = see, most_kept, most_held
+    def __init__(self, see: See, max_kept: int = MAX_KEPT, max_held: int = MAX_HELD) -> None:
+        self._see, self._max_kept, self._max_held = see, max_kept, max_held
         self._kept: dict[str, OrderedDict[bytes, SeenImage]] = {}  # by tenant, least recently used first
         self.held = 0  # bytes of all rows that are kept or in sessions
         self.seen_total = 0  # pictures that the target has looked at
@@ -99,7 +99,7 @@ class ImageStore:
     def _require_room(self, image: Image) -> None:
         if not image.data:
             raise MissingImage("this server has no image of that digest (any more); send its file", "images")
-        if self.held > self._most_held:
+        if self.held > self._max_held:
             raise Overloaded("the images of other sequences fill this server; try again", retry_after=1.0)
 
     async def _new(self, image: Image, tenant: str, spent: Spent | None) -> SeenImage:
@@ -127,7 +127,7 @@ class ImageStore:
         kept = self._kept.setdefault(tenant, OrderedDict())
         kept[seen.digest] = seen
         kept.move_to_end(seen.digest)
-        while sum(map(_size, self._kept.values())) > self._most_kept:
+        while sum(map(_size, self._kept.values())) > self._max_kept:
             fullest = max(self._kept, key=lambda name: _size(self._kept[name]))
             self._kept[fullest].popitem(last=False)
             if not self._kept[fullest]:

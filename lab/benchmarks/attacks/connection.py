@@ -96,7 +96,7 @@ class Connection:
         """One gRPC message, as soon as the windows let it; False if the stream, or the attack, ends before."""
         rest = memoryview(frames.prefixed(message))
         while rest:
-            size = min(len(rest), frames.MOST_PAYLOAD, self._room, self.open.get(stream, 0))
+            size = min(len(rest), frames.MAX_PAYLOAD, self._room, self.open.get(stream, 0))
             if size <= 0:
                 if stream not in self.open or not self._running():
                     return False

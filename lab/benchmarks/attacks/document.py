@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.benchmarks import program
 from lab.benchmarks.attacks.kinds import ATTACKS
-from lab.benchmarks.attacks.measured import LEAST_SHARE, Outcome, Windows
+from lab.benchmarks.attacks.measured import MIN_SHARE, Outcome, Windows
 from lab.benchmarks.figure import Comparison, Figure
 
 HEAD = (
@@ -70,7 +70,7 @@ def document(
         loses="Every attack costs something: its bytes are received, by the one core that the server has here.",
         samples=_samples(outcomes),
         ratios=tuple(
-            Comparison(name, f"{name}: during", f"{name}: before", LEAST_SHARE)
+            Comparison(name, f"{name}: during", f"{name}: before", MIN_SHARE)
             for name in dict.fromkeys(outcome.name for outcome in outcomes)
         ),
         facts={

@@ -11,7 +11,7 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4  # settings
 HEAD = 9  # bytes before a frame's payload
 FIRST_WINDOW = 65_535  # bytes that either end may send before the other one says more (RFC 9113, 6.9.2)
-MOST_PAYLOAD = 16_384  # bytes of a frame that every peer takes
+MAX_PAYLOAD = 16_384  # bytes of a frame that every peer takes
 CANCEL = 8  # an error code
 
 

@@ -21,7 +21,7 @@ from opensled.core.errors import OpenSledError
 
 SERVER_CORE, ATTACK_CORE = 0, 1
 SOURCE = "127.0.0.2"  # the attackers' address: limits for an address must not hit the victim for what they do
-LEAST_SHARE = 0.8  # of its rate that a victim keeps
+MIN_SHARE = 0.8  # of its rate that a victim keeps
 
 
 @dataclass(frozen=True)

@@ -122,15 +122,15 @@ def _path(segment: Segment, index: int) -> list[int]:
     return list(range(segment.start + known)) + path[::-1]
 
 
-def random_segment(draw: random.Random, blocks: list[int], most_text: int, most_rows: int) -> Segment:
+def random_segment(draw: random.Random, blocks: list[int], max_text: int, max_rows: int) -> Segment:
     """A prompt's chunk, a row of decoding, a chain of a draft or a tree; takes its blocks from the list."""
-    start = draw.choice([0, draw.randrange(most_text), draw.randrange(most_text)])
-    count = draw.choice([1, draw.randint(1, 8), draw.randint(1, most_rows)])
+    start = draw.choice([0, draw.randrange(max_text), draw.randrange(max_text)])
+    count = draw.choice([1, draw.randint(1, 8), draw.randint(1, max_rows)])
     if start == 0 and draw.random() < 0.5:
-        count = most_rows
+        count = max_rows
     parents: tuple[int, ...] = ()
     if start and draw.random() < 0.6:
-        nodes = draw.randint(1, most_rows)
+        nodes = draw.randint(1, max_rows)
         parents = tuple([draw.randint(max(-1, node - 4), node - 1) for node in range(nodes)])
         count = draw.randint(1, 3) + nodes
     own = [blocks.pop() for _ in range(-(-(start + count) // PAGE))]
@@ -150,15 +150,15 @@ def random_shape(draw: random.Random) -> Shape:
 
 
 def random_step(
-    seed: int, most_text: int = 700, most_rows: int = 40, sequences: int = 3, shape: Shape | None = None
+    seed: int, max_text: int = 700, max_rows: int = 40, sequences: int = 3, shape: Shape | None = None
 ) -> Step:
-    """`most_rows`: 64 at most, of a tree; `shape`: None = a random one."""
+    """`max_rows`: 64 at most, of a tree; `shape`: None = a random one."""
     draw = random.Random(seed)
     shape = shape or random_shape(draw)
-    blocks = list(range(sequences * (-(-(most_text + most_rows + 4) // PAGE) + 1)))
+    blocks = list(range(sequences * (-(-(max_text + max_rows + 4) // PAGE) + 1)))
     draw.shuffle(blocks)
     count = len(blocks)
-    segments = [random_segment(draw, blocks, most_text, most_rows) for _ in range(draw.randint(1, sequences))]
+    segments = [random_segment(draw, blocks, max_text, max_rows) for _ in range(draw.randint(1, sequences))]
     return Step(shape, segments, count, seed)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lab.benchmarks.gpu.stage import Stage
 
-LEAST_S = 2.0  # seconds that must be left for one more check
+MIN_S = 2.0  # seconds that must be left for one more check
 LINES = 8  # of a traceback, the last ones
 
 
@@ -23,7 +23,7 @@ class Check(NamedTuple):
 def run_checks(stage: Stage, checks: Sequence[Check]) -> None:
     """Runs them in their order while there is time, and writes after each; `left_out` names those without."""
     for check in checks:
-        if stage.left < LEAST_S:
+        if stage.left < MIN_S:
             stage.tell(left_out=[*stage.document.get("left_out", []), check.name])
         else:
             _add(stage, {"name": check.name, **found_by(check.run)})

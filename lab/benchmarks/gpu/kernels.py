@@ -21,7 +21,7 @@ from lab.benchmarks.gpu.attention_cases import (
     long_step,
     random_step,
 )
-from lab.benchmarks.gpu.checks import LEAST_S, Check, found_by, run_checks
+from lab.benchmarks.gpu.checks import MIN_S, Check, found_by, run_checks
 from lab.benchmarks.gpu.stage import Stage
 from verify_server.engine.torch.attention import backend_of
 
@@ -175,7 +175,7 @@ def _time(stage: Stage) -> None:
 
     times: list[dict[str, Any]] = []
     for cell in kernel_times.CELLS:
-        if stage.left < LEAST_S:
+        if stage.left < MIN_S:
             break
         again = partial(kernel_times.timed_attend, LLAMA, cell, torch.device(stage.device))
         times.append({**cell._asdict(), **found_by(again)})

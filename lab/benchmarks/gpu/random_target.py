@@ -61,7 +61,7 @@ def engine_of(
     attention: str,
     graphs: str,
     numerics: str,
-    most_rows: int = 512,
+    max_rows: int = 512,
 ) -> TorchEngine:
     """The engine around it. Raises the errors of `torch_engine.around`."""
     return torch_engine.around(
@@ -72,7 +72,7 @@ def engine_of(
         attention=attention,
         graphs=graphs,
         numerics=numerics,
-        most_rows=most_rows,
+        max_rows=max_rows,
     )
 
 

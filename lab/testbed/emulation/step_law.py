@@ -92,6 +92,6 @@ class StepLaw:
         pass_s = self.draft.verify_s(1, 0)
         attend_s = self.draft.verify_s(1, self.context) - pass_s
         if isinstance(self.draft, HeadCost):
-            return DraftingCost(pass_s, attend_s / self.draft.longest, 0.0, most_passes=1)
+            return DraftingCost(pass_s, attend_s / self.draft.longest, 0.0, max_passes=1)
         read_s = (self.draft.verify_s(READ, 0) - pass_s) / READ
         return DraftingCost(pass_s, read_s + attend_s, read_s)

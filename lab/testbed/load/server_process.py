@@ -25,9 +25,9 @@ from opensled.models.store import cache_folder
 EMULATED = "lab.testbed.emulation.emulated_accelerator:load"
 RECORDED = "lab.testbed.emulation.recorded_drafter:load"
 DRAFTS = "drafts.jsonl.gz"
-MOST_SESSIONS = 1024  # of any server here: one process plays all devices
+MAX_SESSIONS = 1024  # of any server here: one process plays all devices
 METRICS = "metrics on "
-MOST_LATE = 0.05  # of all emulated time: no figure may be distorted by more
+MAX_LATE = 0.05  # of all emulated time: no figure may be distorted by more
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _warn(running: Running) -> None:
     """Say so when this machine was too slow for what it stood for."""
     totals = emulation_of(running.process)
     late = totals.get("late_s", 0.0) + totals.get("overshot_s", 0.0)
-    if late > MOST_LATE * totals.get("due_s", 0.0):
+    if late > MAX_LATE * totals.get("due_s", 0.0):
         longer = 100 * late / totals["due_s"]
         log.warning("steps took %.0f %% longer than the accelerator's profile says; raise --dilation", longer)
 
@@ -140,14 +140,14 @@ def _drafter(server: Server) -> tuple[str, ...]:
 def sessions(server: Server) -> int:
     """How many sequences it may hold: those whose KV the accelerator has room for."""
     if not server.accelerator:
-        return MOST_SESSIONS
+        return MAX_SESSIONS
     fit = server.sessions_that_fit
     if not fit:
         raise UsageError(
             f"{server.target} at {server.weight_bits:g} bits leaves no room on {server.accelerator} for a session of "
             f"{server.context} positions; take fewer bits, a shorter context or a larger accelerator"
         )
-    return min(fit, MOST_SESSIONS)
+    return min(fit, MAX_SESSIONS)
 
 
 def _readings(text: str) -> dict[str, float]:

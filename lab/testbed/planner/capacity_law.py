@@ -35,7 +35,7 @@ class Setting:
     guarded: DraftWorth  # the same with SLED's confidence threshold
     prompt: float = 0.0  # tokens of a request's prompt that must be computed; 0 = prompts are not counted
     answer: float = inf  # tokens of its answer
-    most_tokens: int = HardwareProfile().max_step_tokens  # that one step computes
+    max_tokens: int = HardwareProfile().max_step_tokens  # that one step computes
 
     def step_s(self, sessions: float, drafted: float, tokens: float) -> float:
         """Seconds of a step that verifies `drafted` tokens of each of `sessions` and commits `tokens` for each.
@@ -60,9 +60,9 @@ class Setting:
         prompts = sessions * tokens / self.answer
         return min(1.0, prompts) * self.cost.verify_s(ceil(max(1.0, prompts) * self.prompt), 0)
 
-    def most_sessions(self, drafted: float, tokens: float) -> float:
+    def fitting_sessions(self, drafted: float, tokens: float) -> float:
         """Sessions whose rounds one step has room for."""
-        return self.most_tokens / self.positions(drafted, tokens)
+        return self.max_tokens / self.positions(drafted, tokens)
 
     def draft_s(self, drafted: float) -> float:
         """Seconds in which the device drafts `drafted` tokens, a mean."""
@@ -72,7 +72,7 @@ class Setting:
 def centralized(setting: Setting, length: int, pace: float) -> float:
     """Users when the server decodes: every session is in every step, and every step commits one token.
 
-    Beyond `most_sessions` they take turns: a round then takes several full steps.
+    Beyond `fitting_sessions` they take turns: a round then takes several full steps.
     """
     return _in_lockstep(setting, lambda n: setting.step_s(n, 0, 1), 0, 1, 1 / pace)
 
@@ -117,7 +117,7 @@ def sled_continuous(setting: Setting, length: int, pace: float) -> float:
 
     if away + step_s(1) > limit:
         return 0.0
-    most = setting.most_sessions(drafted, tokens)
+    most = setting.fitting_sessions(drafted, tokens)
     sessions = largest(lambda m: round_s(m) <= limit, most)
     return max(1.0, sessions * limit / step_s(sessions))  # one user alone never waits
 
@@ -145,7 +145,7 @@ def _in_lockstep(
     """Most sessions whose common round stays within `limit` seconds; more than fit one step take turns."""
     if round_s(1) > limit:
         return 0.0
-    most = setting.most_sessions(drafted, tokens)
+    most = setting.fitting_sessions(drafted, tokens)
     sessions = largest(lambda n: round_s(n) <= limit, most)
     return sessions if sessions < most else most * limit / round_s(most)
 

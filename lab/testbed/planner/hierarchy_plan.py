@@ -19,7 +19,7 @@ from lab.testbed.planner.planning import bits_of, cost_at
 from lab.testbed.planner.task_acceptance import rate_of
 from opensled.core.errors import UsageError
 
-MOST_OTHERS = 4096.0  # sessions in a step: more than any server holds
+MAX_OTHERS = 4096.0  # sessions in a step: more than any server holds
 NEAR = 1e-3  # relative width at which a search for a load ends
 
 
@@ -158,7 +158,7 @@ def capacity(site: Site, path: Path, pace: float) -> int:
 def _last(holds: Callable[[Site], bool], site: Site) -> float:
     """The largest load of other sessions at which it holds."""
     low, high = 0.0, 1.0
-    while high < MOST_OTHERS and holds(site.shared(high)):
+    while high < MAX_OTHERS and holds(site.shared(high)):
         low, high = high, 2 * high
     while high - low > NEAR * max(1.0, high):
         middle = (low + high) / 2

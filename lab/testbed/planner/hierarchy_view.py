@@ -23,7 +23,7 @@ LABEL = (
 def text(plan: HierarchyPlan) -> str:
     """The verdict first, then the details."""
     width = columns()
-    parts = [verdict(plan), _advice(plan), *_comparisons(plan), _most_users(plan)]
+    parts = [verdict(plan), _advice(plan), *_comparisons(plan), _max_users(plan)]
     sentences = [wrapped(" ".join(filter(None, parts)), width)]
     return "\n\n".join(
         [*sentences, _question(plan), _table(plan), wrapped(f"{_left_out(plan)}{LABEL}", width)]
@@ -114,7 +114,7 @@ def _comparisons(plan: HierarchyPlan) -> list[str]:
     return found
 
 
-def _most_users(plan: HierarchyPlan) -> str:
+def _max_users(plan: HierarchyPlan) -> str:
     """Who lets most users in, where that is another path than the fastest."""
     most = max(plan.rows, key=lambda row: (row.users, row.rate))
     if most.users <= plan.best.users:

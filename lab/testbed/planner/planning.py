@@ -19,7 +19,7 @@ from lab.testbed.planner.tradeoff import TradeOff, trade_off
 from lab.testbed.planner.trip import mean_s
 
 WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
-LEAST_WAIT = Server().draft_wait  # seconds; the server's default
+MIN_WAIT = Server().draft_wait  # seconds; the server's default
 SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too early cost twice
 BITS = (16.0, 4.0)  # of a weight: as published, and as most people run a model that does not fit
 _SEVERAL = re.compile(r"(\d+)\s*x\s*(\S.*)", re.IGNORECASE)
@@ -114,4 +114,4 @@ def trade_off_of(config: PlanConfig, setting: Setting) -> TradeOff:
 def draft_wait(setting: Setting, length: int) -> float:
     """Seconds a server should wait for a device's draft before it decodes by itself."""
     away = setting.draft_s(length) + mean_s(setting.link)
-    return max(LEAST_WAIT, round(SLACK * away, 2))
+    return max(MIN_WAIT, round(SLACK * away, 2))

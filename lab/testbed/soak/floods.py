@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from edge_client.link.link import Endpoint, GrpcStream, Link
-from edge_client.link.moves import MOST_MOVES
+from edge_client.link.moves import MAX_MOVES
 from lab.testbed.soak.liar import SURE
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import (
@@ -126,7 +126,7 @@ FLOODS: dict[str, Callable[[Flood], Awaitable[None]]] = {
 async def _opened(flood: Flood) -> tuple[GrpcStream, Opened]:
     """A sequence that is open, wherever the server sends this client."""
     request, address = HELLO, ""
-    for _ in range(1 + MOST_MOVES):
+    for _ in range(1 + MAX_MOVES):
         stream = flood.link.connect(address)
         answer = await _first(stream, request, keep=True)
         if isinstance(answer, Opened):

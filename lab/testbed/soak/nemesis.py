@@ -15,7 +15,7 @@ from opensled.core.errors import OpenSledError
 log = logging.getLogger(__name__)
 
 ROUNDS = 4  # of an hour: with six targets every kind strikes 24 times
-LEAST_SLOT_S = 4.0  # from one fault to the next
+MIN_SLOT_S = 4.0  # from one fault to the next
 # Until every reader must hear again; a replica that starts on a busy machine takes minutes.
 RECOVERY_S = 240.0
 LATE = 1.25  # a full schedule may take so much longer than planned
@@ -32,12 +32,12 @@ class Schedule:
     @property
     def slot(self) -> float:
         """Seconds from one fault to the next."""
-        return max(LEAST_SLOT_S, self.seconds / (self.kinds * self.rounds))
+        return max(MIN_SLOT_S, self.seconds / (self.kinds * self.rounds))
 
     @property
     def full(self) -> bool:
         """Whether all rounds are meant to happen."""
-        return self.slot > LEAST_SLOT_S
+        return self.slot > MIN_SLOT_S
 
     def over(self, number: int, now: float) -> bool:
         """Whether fault `number`, from 0, comes too late `now`, in seconds since the start."""

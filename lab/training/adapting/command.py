@@ -67,7 +67,7 @@ def adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:
         # What is measured is what a device gets: the weights rounded to 8 bits.
         rounded = load_target(write_draft(learner.draft, pair, scratch, config.onnx))
         after = [accepted(rounded, each, config.length) for each in heldout]
-        found = gain(before, after, config.least_gain)
+        found = gain(before, after, config.min_gain)
         report: dict[str, Any] = {
             "parents": fingerprints,
             "learned": _learned(learner.learned, sum(int((text.roles != GIVEN).sum()) for text in texts)),

@@ -37,7 +37,7 @@ class AdaptConfig:
         200_000, "tokens that the target writes to learn from", low=100, metavar="N", often=True
     )
     epochs: int = option(6, "times to read them", low=1, high=1000, metavar="N", often=True)
-    least_gain: float = option(
+    min_gain: float = option(
         0.1,
         "tokens a round that the draft must gain, with the whole 95 %% interval; else nothing is written to --out",
         low=0,

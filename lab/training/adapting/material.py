@@ -26,7 +26,7 @@ TEXTS = "texts"  # folder of shards
 ROWS = 96  # texts at once, if so many tokens are wanted
 TOKENS_PER_ROW = 1000  # of few tokens too many would belong to texts that are never ended
 SEED = 31
-MOST_PROBABILITY = 1.01  # of the likeliest tokens together, which are kept in 16 bits
+MAX_PROBABILITY = 1.01  # of the likeliest tokens together, which are kept in 16 bits
 TOP = 32  # likeliest tokens that are learned from at each position; all others are one outcome
 
 
@@ -110,7 +110,7 @@ def _check_sound(texts: list[ShardText], size: int) -> None:
             raise ValueError(f"ids beyond the {size} of the vocabulary")
         if text.top_log_probs.dtype.kind != "f" or not np.isfinite(text.top_log_probs).all():
             raise ValueError("probabilities that are none")
-        if (np.exp(text.top_log_probs.astype(np.float64)).sum(-1) > MOST_PROBABILITY).any():
+        if (np.exp(text.top_log_probs.astype(np.float64)).sum(-1) > MAX_PROBABILITY).any():
             raise ValueError("probabilities that are more than one together")
 
 

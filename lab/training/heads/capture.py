@@ -30,7 +30,7 @@ from verify_server.text.gguf_text import GgufText
 SHARD_ROWS = 16_384  # 75 MB of four taps of 576
 BATCH_TOKENS = 2560  # padded
 LARGEST = 65_504.0  # in float16
-MOST_IDS = 1 << 16  # a text keeps its likeliest ids in 16 bits
+MAX_IDS = 1 << 16  # a text keeps its likeliest ids in 16 bits
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def load_source(name: str) -> Source:
     network = load_target(path)
     if not network.config.tie_word_embeddings:
         raise UnsupportedModel(f"{name} has an output layer of its own; texts are written for tied ones only")
-    if (size := network.config.vocab_size) > MOST_IDS:
-        raise UnsupportedModel(f"{name} has {size:,} ids; texts are written for {MOST_IDS:,} at most")
+    if (size := network.config.vocab_size) > MAX_IDS:
+        raise UnsupportedModel(f"{name} has {size:,} ids; texts are written for {MAX_IDS:,} at most")
     return Source(name, network, GgufText(path), working_dtype())
 
 

@@ -14,7 +14,7 @@ from lab.training.pivots.drafts import GgufDrafts
 from lab.training.pivots.questions import Question, Questioner, tasks_of
 from lab.training.pivots.rollouts import TargetWriter
 from lab.training.pivots.trainer import train
-from lab.training.pivots.walk import ALPHA, LEAST_SOLVED, Labeller, Walked
+from lab.training.pivots.walk import ALPHA, MIN_SOLVED, Labeller, Walked
 from opensled.core.errors import UsageError
 from verify_server.rules.pad import FLOOR
 from verify_server.rules.pivots import PivotClassifier, save
@@ -97,7 +97,7 @@ def _train(source: Source, config: TrainPivotsConfig, layer: int) -> str:
     training = {
         **config.labelling,
         "alpha": ALPHA,
-        "least_solved": LEAST_SOLVED,
+        "least_solved": MIN_SOLVED,
         "floor": FLOOR,
         "items": labels.asked,
         "mismatches": len(labels),

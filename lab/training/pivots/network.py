@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lab.training.pivots.labels import Labels
-from verify_server.rules.pivots import FACTS, LEAST_PROB, SMALLEST, WEIGHT_NAMES
+from verify_server.rules.pivots import FACTS, MIN_PROB, SMALLEST, WEIGHT_NAMES
 
 STATE_WIDTH, FACTS_WIDTH, INNER_WIDTH = 64, 16, 128  # PAD's
 RATE, DECAY = 1e-3, 0.05
-MOST_STEPS, PATIENCE = 1000, 50  # passes over all, and so many without a better one end it
+MAX_STEPS, PATIENCE = 1000, 50  # passes over all, and so many without a better one end it
 DROPOUT = 0.2  # of the states' features, against learning tasks by heart
 
 
@@ -65,7 +65,7 @@ def _matrix(rows: int, columns: int) -> nn.Parameter:
 
 def batch_of(labels: Labels, chosen: np.ndarray) -> Batch:
     """The mismatches at `chosen`, bool [n] or indices."""
-    facts = np.stack([labels.entropies, np.log(np.maximum(LEAST_PROB, labels.probs))], axis=1)
+    facts = np.stack([labels.entropies, np.log(np.maximum(MIN_PROB, labels.probs))], axis=1)
     return Batch(
         torch.from_numpy(labels.states[chosen]),
         torch.from_numpy(facts[chosen].astype(np.float32)),
@@ -79,7 +79,7 @@ def fit(learned: Batch, watched: Batch, seed: int) -> PivotNetwork:
     network = PivotNetwork(learned.states.shape[1])
     optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=DECAY)
     best, least, since = _weights(network), float("inf"), 0
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         optimizer.zero_grad()
         _loss(network.train(), learned).backward()
         optimizer.step()

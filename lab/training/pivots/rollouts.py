@@ -20,7 +20,7 @@ from lab.training.distil.self_text import TOP, ends
 from opensled.core.protocol import common_prefix
 
 TEMPERATURE = 0.7  # of rollouts, as in PAD
-MOST_POSITIONS = 8192  # of a prompt and its answer
+MAX_POSITIONS = 8192  # of a prompt and its answer
 SPARSE = 0.75  # share of rows still writing, below which the others' memory is given up
 
 
@@ -59,7 +59,7 @@ class TargetWriter:
 
     def __init__(self, network: LlamaForCausalLM, layer: int, rollouts: int) -> None:
         self._network, self._layer, self._rollouts = network, layer, rollouts
-        self._decoder = RowDecoder(network, 1, min(MOST_POSITIONS, network.config.max_position_embeddings))
+        self._decoder = RowDecoder(network, 1, min(MAX_POSITIONS, network.config.max_position_embeddings))
         self._cache, self._read_ids = DynamicCache(config=network.config), list[int]()
         self.ends = ends(network)
 

@@ -18,7 +18,7 @@ from lab.training.pivots.rollouts import Continuations, TokenFacts, Writer
 from verify_server.rules.pad import FLOOR
 
 ALPHA = 0.9  # a token is a pivot if answers behind it are right less often than this, times the target's own share
-LEAST_SOLVED = 0.3  # of the target's own answers: a task that it solves no more often says nothing
+MIN_SOLVED = 0.3  # of the target's own answers: a task that it solves no more often says nothing
 
 
 class Drafts(Protocol):
@@ -74,7 +74,7 @@ class Labeller:
         *before, last = question.prompt
         [answers] = self._target.continuations(before, [last], self._most, seed)
         solved = _share(question, (), answers)
-        if solved <= LEAST_SOLVED:
+        if solved <= MIN_SOLVED:
             return Walked(solved)
         return Walked(solved, self._mismatches(question, answers.greedy, seed))
 

@@ -8,7 +8,7 @@ from .questions import COLORS, Question
 
 Bars = list[tuple[str, int]]  # color and height, from left to right
 
-LEAST_BARS, MOST_BARS = 2, 5
+MIN_BARS, MAX_BARS = 2, 5
 HEIGHTS = tuple(range(10, 56, 5))
 PITCH = 12
 FLOOR = 60
@@ -17,7 +17,7 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
 def draw_bars(rng: random.Random) -> Bars:
-    count = rng.randint(LEAST_BARS, MOST_BARS)
+    count = rng.randint(MIN_BARS, MAX_BARS)
     return list(zip(rng.sample(COLORS, count), rng.sample(HEIGHTS, count), strict=True))
 
 
@@ -29,7 +29,7 @@ def paint(rng: random.Random, bars: Bars) -> Canvas:
     for number, (color, height) in enumerate(bars):
         left = start + PITCH * number
         canvas.bar(color, (left, FLOOR - height, left + PITCH - 4, FLOOR))
-    assert start + PITCH * MOST_BARS - 4 < SIDE
+    assert start + PITCH * MAX_BARS - 4 < SIDE
     return canvas
 
 

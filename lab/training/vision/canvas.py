@@ -25,7 +25,7 @@ PALETTE = {
 # Where a grid of three by three has its middles: on the corners of patches, so a tower sees like things alike.
 MIDDLES = (8, 32, 56)
 SHADE = 12  # how far a color may stray from its entry in PALETTE
-LEAST_PIXELS = 6  # a patch with fewer of its figures' pixels counts as empty
+MIN_PIXELS = 6  # a patch with fewer of its figures' pixels counts as empty
 
 RGB = tuple[int, int, int]
 Marks = NDArray[np.uint8]
@@ -93,7 +93,7 @@ class Canvas:
 def _commonest(labels: Marks) -> int:
     counts = np.bincount(labels)
     counts[0] = 0
-    return int(counts.argmax()) if counts.sum() >= LEAST_PIXELS else 0
+    return int(counts.argmax()) if counts.sum() >= MIN_PIXELS else 0
 
 
 def _shaded(rng: random.Random, color: RGB) -> RGB:

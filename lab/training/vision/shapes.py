@@ -15,7 +15,7 @@ BACKGROUNDS: tuple[RGB, ...] = ((255, 255, 255), (235, 235, 235))
 PLACE_AT = (
     "top left", "top", "top right", "left", "middle", "right", "bottom left", "bottom", "bottom right",
 )  # fmt: skip
-MOST_PLACED = 3  # shapes that a description places; with more it would grow too long
+MAX_PLACED = 3  # shapes that a description places; with more it would grow too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _relation(rng: random.Random, one: Thing, other: Thing) -> Question:
 
 def _description(rng: random.Random, things: list[Thing]) -> Question:
     """Open: the order, the places and the wording are free."""
-    placed = len(things) <= MOST_PLACED and rng.random() < 0.6
+    placed = len(things) <= MAX_PLACED and rng.random() < 0.6
     order = rng.sample(things, len(things))
     named = [f"{_article(t.name)} {t.name}" + (f" {_at(t.place)}" if placed else "") for t in order]
     listed = ", ".join(named[:-1]) + " and " + named[-1] if len(named) > 1 else named[0]

@@ -37,8 +37,7 @@ class HeadDrafter(ServerDrafter):
     @torch.inference_mode()
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         return [
-            Proposal(draft.first(ask.most_of_tree or ask.most))
-            for ask, draft in zip(asks, self._drafts(asks))
+            Proposal(draft.first(ask.max_of_tree or ask.most)) for ask, draft in zip(asks, self._drafts(asks))
         ]
 
     @abstractmethod
@@ -89,7 +88,7 @@ class PlaceDrafter(HeadDrafter):
 
     def _draft(self, ask: Ask, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> DraftBlock:
         newest = self._places.get(ask.tokens[-1], NOT_DRAFTED)
-        is_tree = ask.most_of_tree > 0
+        is_tree = ask.max_of_tree > 0
         trie = place_trie(logits, ids, newest, is_tree, self._bias(ask.params.temperature or 1.0))
         return block_of(trie, self._ids, ask.length, is_tree)
 
@@ -113,4 +112,4 @@ class FrameDrafter(HeadDrafter):
 
     def _draft(self, ask: Ask, frames: NDArray[np.float32]) -> DraftBlock:
         drawing = Drawing(ask.key, ask.length, ask.params.temperature)
-        return block_of(frame_trie(frames, self._ids, drawing), self._ids, ask.length, ask.most_of_tree > 0)
+        return block_of(frame_trie(frames, self._ids, drawing), self._ids, ask.length, ask.max_of_tree > 0)

@@ -38,7 +38,7 @@ CELLS = 4096  # for all prompts and answers; a system turn may be long
 # SmolLM2-135M agrees at 124 of 128 places from Q4_1 and at 125 from Q8_0, which both answer wrongly.
 LEAST = 0.98
 # Of the 16-bit weights with which a file is compared: 650 million parameters, so that a start stays quick. Chosen.
-MOST_BYTES, MEMORY_SHARE = 1_300_000_000, 0.25
+MAX_BYTES, MEMORY_SHARE = 1_300_000_000, 0.25
 Render = Callable[[str], Sequence[int]]  # token ids of a chat that begins with a question
 
 
@@ -60,7 +60,7 @@ def check(model: LlamaModel, path: Path, render: Render, threads: int) -> None:
     """
     head = read_head(path)
     size = widened.wide_bytes(head)
-    if not widened.is_quantized(head) or size > min(MOST_BYTES, MEMORY_SHARE * available_host_bytes()):
+    if not widened.is_quantized(head) or size > min(MAX_BYTES, MEMORY_SHARE * available_host_bytes()):
         return
     try:
         found = _recall(_place(path, threads)) or _found(model, path, render, threads, size)

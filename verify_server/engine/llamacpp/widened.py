@@ -23,7 +23,7 @@ from verify_server.engine.host_memory import available_host_bytes
 
 # Values of --dtype for a GGUF file. Others are for engine torch.
 AUTO, STORED, F16 = "auto", "stored", "float16"
-MOST_BYTES = 600_000_000  # of a file that `auto` widens: 300 million parameters (chosen)
+MAX_BYTES = 600_000_000  # of a file that `auto` widens: 300 million parameters (chosen)
 MEMORY_SHARE = 0.25  # of the memory that can become free, for such a file (chosen)
 PLAIN = {0, 1, 30}  # ggml's numbers of F32, F16 and BF16
 FILES = DerivedModels("widened", ".gguf")
@@ -66,7 +66,7 @@ def wide_bytes(head: Head) -> int:
 
 
 def _is_small(head: Head) -> bool:
-    return wide_bytes(head) <= min(MOST_BYTES, MEMORY_SHARE * available_host_bytes())
+    return wide_bytes(head) <= min(MAX_BYTES, MEMORY_SHARE * available_host_bytes())
 
 
 def _make(path: Path, place: Path, size: int) -> None:

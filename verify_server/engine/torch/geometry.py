@@ -47,12 +47,12 @@ SAMPLE = 4  # of what `find` tried, when it is tried again in a later process
 SHARP, LARGE, LARGER = 8.0, 256.0, 1024.0
 
 
-def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | None:
-    """The smallest geometry in which bits do not depend on the batch, for steps of up to `most_rows`; None = there is
+def find(network: PreTrainedModel, backend: str, max_rows: int) -> Geometry | None:
+    """The smallest geometry in which bits do not depend on the batch, for steps of up to `max_rows`; None = there is
     none here."""
     if not _only_linear(network):
         return None
-    known = _rows_of(network, most_rows)
+    known = _rows_of(network, max_rows)
     if known is None:
         return None
     choices = [replace(known, queries=count, alone=alone) for alone in (False, True) for count in QUERIES]
@@ -61,13 +61,13 @@ def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | N
     return next((choice for choice in choices if _queries_hold(network, backend, choice)), None)
 
 
-def still_holds(network: PreTrainedModel, backend: str, most_rows: int, found: Geometry) -> bool:
+def still_holds(network: PreTrainedModel, backend: str, max_rows: int, found: Geometry) -> bool:
     """Whether what `find` found in an earlier process holds in a sample of what it tried; each call draws anew."""
     if (found.rows, found.tile) not in _choices(network.device.type == "cpu"):
         return False
     if found.queries not in QUERIES or found != _shaped(found):
         return False
-    most = found.tile or most_rows
+    most = found.tile or max_rows
     return (
         _only_linear(network)
         and _rows_hold(network, found.rows, most, SAMPLE)
@@ -81,9 +81,9 @@ def _shaped(known: Geometry) -> Geometry:
     return replace(known, span=SPAN, by_path=True, head_rows=max(known.rows, head_rows))
 
 
-def _rows_of(network: PreTrainedModel, most_rows: int) -> Geometry | None:
+def _rows_of(network: PreTrainedModel, max_rows: int) -> Geometry | None:
     for rows, tile in _choices(network.device.type == "cpu"):
-        if _rows_hold(network, rows, tile or most_rows):
+        if _rows_hold(network, rows, tile or max_rows):
             return _shaped(Geometry(rows, queries=1, span=SPAN, tile=tile))
     return None
 
@@ -126,21 +126,21 @@ def _only_linear(network: PreTrainedModel) -> bool:
 
 
 @torch.inference_mode()
-def _rows_hold(network: PreTrainedModel, multiple: int, most_rows: int, sample: int = 0) -> bool:
-    """Whether any multiple up to `most_rows` gives a row the same bits; of the output layer, up to HEAD_ROWS.
+def _rows_hold(network: PreTrainedModel, multiple: int, max_rows: int, sample: int = 0) -> bool:
+    """Whether any multiple up to `max_rows` gives a row the same bits; of the output layer, up to HEAD_ROWS.
 
     `sample`: how many multiples are tried beside the least and the most, 0 = all.
     """
     head = network.get_output_embeddings()
     layers = {module.weight.shape: module for module in network.modules() if isinstance(module, nn.Linear)}
     layers.pop(head.weight.shape, None)
-    most_head = max(multiple, min(most_rows, HEAD_ROWS))
-    tried = [(layer, most_rows) for layer in layers.values()] + [(head, most_head)]
+    max_head = max(multiple, min(max_rows, HEAD_ROWS))
+    tried = [(layer, max_rows) for layer in layers.values()] + [(head, max_head)]
     return all(_layer_holds(layer, _tried(multiple, most, sample)) for layer, most in tried)
 
 
-def _tried(multiple: int, most_rows: int, sample: int) -> list[int]:
-    counts = list(_counts(multiple, most_rows))
+def _tried(multiple: int, max_rows: int, sample: int) -> list[int]:
+    counts = list(_counts(multiple, max_rows))
     return counts if not sample else sorted({counts[0], *_drawn(counts, sample), counts[-1]})
 
 
@@ -178,10 +178,10 @@ def _sensitive(layer: nn.Linear, count: int) -> tuple[nn.Linear, Tensor]:
     return with_weight(layer, weight), inputs
 
 
-def _counts(multiple: int, most_rows: int) -> Iterator[int]:
-    """All numbers of rows that a step of up to `most_rows` is padded to."""
+def _counts(multiple: int, max_rows: int) -> Iterator[int]:
+    """All numbers of rows that a step of up to `max_rows` is padded to."""
     count = 0
-    while count < most_rows:
+    while count < max_rows:
         count = padded_rows(count + 1, multiple)
         yield count
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from opensled.core.errors import UnsupportedModel
 from opensled.models.gguf_file import Head, read_head
-from verify_server.engine.torch.model_sizes import MOST_PARTS
+from verify_server.engine.torch.model_sizes import MAX_PARTS
 from verify_server.text.gguf_ends import eos_ids
 
 Config = dict[str, Any]
@@ -176,8 +176,8 @@ def _stated(head: Head, architecture: str) -> Config:
         stated = f"{architecture}.{key}"
         if key in KEYS.keys() - OPTIONAL or stated in head.metadata:
             config[name] = head.metadata[stated]
-    if not 1 <= config["num_hidden_layers"] <= MOST_PARTS:
-        raise _Unread(f"states {config['num_hidden_layers']} layers, not 1 to {MOST_PARTS}")
+    if not 1 <= config["num_hidden_layers"] <= MAX_PARTS:
+        raise _Unread(f"states {config['num_hidden_layers']} layers, not 1 to {MAX_PARTS}")
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     size = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     if head.metadata.get(f"{architecture}.attention.value_length", size) != size:

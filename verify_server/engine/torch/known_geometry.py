@@ -56,11 +56,11 @@ class Memory:
         remembered.keep(self.path, asdict(known))
 
 
-def memory_of(network: PreTrainedModel, weights: Path | None, backend: str, most_rows: int) -> Memory:
+def memory_of(network: PreTrainedModel, weights: Path | None, backend: str, max_rows: int) -> Memory:
     """Where the result for this target on this machine is kept. `weights`: a file, or a folder of safetensors."""
     if weights is None or network.device.type != "cpu":
         return Memory(None)
-    facts = [backend, most_rows, str(network.dtype), *_model(network, weights), *_machine(), *_sources()]
+    facts = [backend, max_rows, str(network.dtype), *_model(network, weights), *_machine(), *_sources()]
     return Memory(remembered.place(facts))
 
 

@@ -46,13 +46,13 @@ class MemoryNeeds(NamedTuple):
 
 
 def memory_of(
-    weights: Weights, device: torch.device, dtype: torch.dtype, wish: tuple[int, int], most_rows: int
+    weights: Weights, device: torch.device, dtype: torch.dtype, wish: tuple[int, int], max_rows: int
 ) -> MemoryNeeds:
-    """`wish`: tokens of KV (0 = as many as suit) and of the longest text; `most_rows`: of a step."""
+    """`wish`: tokens of KV (0 = as many as suit) and of the longest text; `max_rows`: of a step."""
     config = loading.read_config(weights)
     kv_token = _kv_token(config) * dtype.itemsize
     layers = config.get_text_config(decoder=True).num_hidden_layers
-    scratch = GATHER_TOKENS * kv_token // layers + most_rows * _widest(config) * dtype.itemsize
+    scratch = GATHER_TOKENS * kv_token // layers + max_rows * _widest(config) * dtype.itemsize
     demand = Demand(_weights(weights, config, dtype), kv_token, GRAPHS[device.type], scratch)
     return MemoryNeeds(demand, device, Wish(*wish, str(dtype).removeprefix("torch.")))
 

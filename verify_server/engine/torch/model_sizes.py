@@ -10,11 +10,11 @@ from typing import Any
 from opensled.core.errors import UnsupportedModel
 
 # Real models have up to 126 layers, and some hundred experts. Chosen: parts up to here are built in seconds.
-MOST_PARTS = 4096
+MAX_PARTS = 4096
 # Keys that count parts which are built one by one: num_hidden_layers, n_layer, num_local_experts.
 COUNTS = re.compile(r"^(num|n)_\w*(layers?|experts?)$|_(layers|experts)$")
 # transformers allocates what a config states before it finds that the weights are smaller. Real sizes end at 300,000.
-MOST_SIZE = 1 << 22
+MAX_SIZE = 1 << 22
 SIZES = re.compile(r"_size$|_dim$")
 
 
@@ -26,7 +26,7 @@ def require_sane(path: Path) -> None:
         raise UnsupportedModel(f"{path} is not valid JSON: {error}; download it again") from error
     for key, value in _numbers(config):
         least = 1 if key == "num_hidden_layers" else 0
-        most = MOST_PARTS if COUNTS.search(key) else MOST_SIZE if SIZES.search(key) else value
+        most = MAX_PARTS if COUNTS.search(key) else MAX_SIZE if SIZES.search(key) else value
         if value > most or (value < least and COUNTS.search(key)):
             raise UnsupportedModel(f"{path} states {key} = {value}, not {least} to {most}; download it again")
 

@@ -48,7 +48,7 @@ def _lanes(table: PagedTable) -> tuple[Tensor, Tensor]:
 
 def _gathered(table: PagedTable, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """[tiles, K, KV heads, size], zeros where no key is."""
-    place = torch.arange(table.most_keys, device=table.blocks.device)
+    place = torch.arange(table.max_keys, device=table.blocks.device)
     text_end, end = table.contexts[:, :1], table.contexts[:, 1:]
     block = table.blocks[:, (place // BLOCK_SIZE).clamp_max(table.blocks.shape[1] - 1)]
     near = table.near.gather(1, (place - text_end).clamp(0, MAX_TREE - 1).long())
@@ -61,7 +61,7 @@ def _gathered(table: PagedTable, keys: Tensor, values: Tensor) -> tuple[Tensor, 
 
 def _seen(table: PagedTable, lanes: Tensor, window: int | None) -> Tensor:
     """[tiles, TILE_ROWS, K] whether a row sees a key."""
-    place = torch.arange(table.most_keys, device=lanes.device)
+    place = torch.arange(table.max_keys, device=lanes.device)
     of_tile = table.tiles[:, 0].long()
     text_end, end = table.contexts[of_tile, 0, None], table.contexts[of_tile, 1, None]
     index = (place - text_end).clamp(0, MAX_TREE - 1)

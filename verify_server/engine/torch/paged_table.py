@@ -63,7 +63,7 @@ class PagedTable(NamedTuple):
         return cls(*[part.view(-1, width) for part, width in zip(parts, widths)])
 
     @property
-    def most_keys(self) -> int:
+    def max_keys(self) -> int:
         """Places of the longest context that the table has room for."""
         return self.blocks.shape[1] * BLOCK_SIZE + MAX_TREE
 

@@ -43,18 +43,18 @@ def first_that_works(
     network: PreTrainedModel,
     backends: Sequence[str],
     numerics: str,
-    most_rows: int,
+    max_rows: int,
     weights: Path | None,
 ) -> tuple[PackedModel, str]:
     """See `_tested`; of the last one the error is raised."""
     *others, last = backends
     for name in others:
         try:
-            return _tested(network, name, numerics, most_rows, weights)
+            return _tested(network, name, numerics, max_rows, weights)
         except OpenSledError as error:
             log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
             untile(network)
-    return _tested(network, last, numerics, most_rows, weights)
+    return _tested(network, last, numerics, max_rows, weights)
 
 
 def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
@@ -80,14 +80,14 @@ def _tested(
     network: PreTrainedModel,
     attention: str,
     numerics: str,
-    most_rows: int,
+    max_rows: int,
     weights: Path | None,
 ) -> tuple[PackedModel, str]:
     """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
     if numerics != "fast":
-        before = known_geometry.memory_of(network, weights, attention, most_rows)
-        exact = _exact_as_before(network, attention, most_rows, before)
-        if exact or (exact := _exact(network, attention, most_rows, before)):
+        before = known_geometry.memory_of(network, weights, attention, max_rows)
+        exact = _exact_as_before(network, attention, max_rows, before)
+        if exact or (exact := _exact(network, attention, max_rows, before)):
             return exact, "exact"
     if numerics == "exact":
         raise SelfTestFailed(
@@ -99,10 +99,10 @@ def _tested(
 
 
 def _exact(
-    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+    network: PreTrainedModel, attention: str, max_rows: int, before: known_geometry.Memory
 ) -> PackedModel | None:
     """The self-tested model in a geometry that keeps its bits; None = there is none here."""
-    found = geometry.find(network, attention, most_rows)
+    found = geometry.find(network, attention, max_rows)
     if found is None:
         return None
     tile(network, found)
@@ -116,11 +116,11 @@ def _exact(
 
 
 def _exact_as_before(
-    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+    network: PreTrainedModel, attention: str, max_rows: int, before: known_geometry.Memory
 ) -> PackedModel | None:
     """The model in the geometry of an earlier start; None = there was none, or it does not hold now."""
     known = before.recall()
-    if known is None or not geometry.still_holds(network, attention, most_rows, known.geometry):
+    if known is None or not geometry.still_holds(network, attention, max_rows, known.geometry):
         return None
     tile(network, known.geometry)
     exact = _on_small_memory(network, known.geometry, attention)

@@ -149,7 +149,7 @@ def load(
     attention: str = "auto",
     numerics: str = "auto",
     context: int = 0,
-    most_rows: int = 512,
+    max_rows: int = 512,
     graphs: str = "auto",
     threads: int | None = None,
     eos_ids: tuple[int, ...] = (),
@@ -157,7 +157,7 @@ def load(
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
-    `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
+    `context`: positions to serve, 0 = all the model has. `max_rows`: rows of the largest step for which level exact is
     to hold. `attention`: a backend (attention.py), "auto" = the fastest that passes its test here. `graphs`: "auto" =
     small steps in CUDA graphs, where a GPU and the backend can; "off"; "shapes" = in the shapes of graphs without any,
     which is slow, for tests. `threads`: of all steps on a processor, 0 = timed, None = as torch has them now.
@@ -170,7 +170,7 @@ def load(
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
     width = loading.pick_dtype(dtype, place, weights)
-    needed = memory_of(weights, place, width, (kv_tokens, context_length), most_rows)
+    needed = memory_of(weights, place, width, (kv_tokens, context_length), max_rows)
     needed.require()
     network, eyes = _read(weights, place, width)
     return around(
@@ -180,7 +180,7 @@ def load(
         context_length,
         attention=attention,
         numerics=numerics,
-        most_rows=most_rows,
+        max_rows=max_rows,
         graphs=graphs,
         weights=weights.path,
         eyes=eyes,
@@ -197,7 +197,7 @@ def around(
     *,
     attention: str = "auto",
     numerics: str = "auto",
-    most_rows: int = 512,
+    max_rows: int = 512,
     graphs: str = "auto",
     weights: Path | None = None,
     eyes: ImageEncoder | None = None,
@@ -216,7 +216,7 @@ def around(
         torch.set_num_threads(threads or threads_of(network, weights).few)
     with told_tested():
         backends = backends_of(attention, place)
-        tested, level = first_that_works(network, backends, numerics, most_rows, weights)
+        tested, level = first_that_works(network, backends, numerics, max_rows, weights)
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)

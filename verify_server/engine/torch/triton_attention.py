@@ -44,7 +44,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, table: PagedTable, how: 
     """[rows, heads, size] over `keys` and `values` [slots, KV heads, size] -> [rows, heads, value size]."""
     rows, heads, size = query.shape
     _, kv_heads, value_size = values.shape
-    splits = -(-table.most_keys // SPLIT)
+    splits = -(-table.max_keys // SPLIT)
     arithmetic = _arithmetic(query.dtype)
     sums = query.new_empty((splits, rows, heads, value_size), dtype=arithmetic)
     peaks, masses = query.new_empty((2, splits, rows, heads), dtype=arithmetic)

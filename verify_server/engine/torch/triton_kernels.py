@@ -20,7 +20,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 def attend_split(
     query, keys, values, sums, peaks, masses, tiles, row_table, contexts, blocks, near, near_depths,
     scaling, softcap, query_row, query_head, key_slot, key_head, value_slot, value_head,
-    num_rows, num_heads, most_blocks,
+    num_rows, num_heads, max_blocks,
     FOLDED: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE_V: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr, PLACES: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, ARITHMETIC: tl.constexpr, WIDEN: tl.constexpr,
@@ -52,7 +52,7 @@ def attend_split(
             place = at + tl.arange(0, BLOCK_KEYS)
             there = place < tile_end
             slot, key_position = _keys_at(
-                place, there, text_end, blocks + context * most_blocks, near + context * NEAR,
+                place, there, text_end, blocks + context * max_blocks, near + context * NEAR,
                 near_depths + context * NEAR,
             )  # fmt: skip
             seen = _seen(place, key_position, text_end, row_table + row * ROW, live, WINDOW) & there[None, :]
