@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opensled.cli.config import Option, config_files, layered, option, options, resolve
+from opensled.cli.config import Option, config_files, merge_layers, option, options, resolve
 from opensled.core.errors import UsageError
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def test_an_option_of_a_table_has_variable_and_key(config_paths: tuple[Path, Pat
     assert resolve(Sample, "sample", {}, {}) == Sample(most=10, rare=2)
     assert resolve(Sample, "other", {}, {}) == Sample(most=10), "the table is not the command's"
     here.write_text("rare = 3\n[limits]\nmost = 20\n")
-    assert layered(Sample, "sample", {}, {}).from_folder == {"most": 20, "rare": 3}
+    assert merge_layers(Sample, "sample", {}, {}).from_folder == {"most": 20, "rare": 3}
     assert resolve(Sample, "sample", {}, {"OPENSLED_MOST": "30"}).most == 30
 
 
@@ -78,7 +78,7 @@ def test_a_named_file_is_read_alone(
         resolve(Sample, "sample", {})
     named.write_text("[limits]\nmost = 20\n[sample]\ncount = 20\n")
     assert resolve(Sample, "sample", {}) == Sample(count=20, most=20)
-    assert layered(Sample, "sample", {}).from_folder == {}
+    assert merge_layers(Sample, "sample", {}).from_folder == {}
 
 
 def test_files_by_importance(config_paths: tuple[Path, Path]) -> None:
@@ -170,7 +170,7 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
 def test_bad_files_are_named(config_paths: tuple[Path, Path], text: str, said: str) -> None:
     config_paths[0].write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
-        layered(
+        merge_layers(
             Sample, "sample", {}, {}, sections=("sample", "other", "limits"), keys=lambda: ["count", "loud"]
         )
     assert str(caught.value).startswith("opensled.toml")
@@ -181,7 +181,7 @@ def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(config_paths
     here, user = config_paths
     user.write_text("count = 10\nshare = 0.1\n")
     here.write_text("count = 20\nother-key = 1\n[sample]\nshare = 0.2\n[other]\ncount = 30\n")
-    found = layered(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["other_key"])
+    found = merge_layers(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["other_key"])
     assert found.values == {"count": 20, "share": 0.2}
     here.write_text("count = 20\n[sample]\ncount = 25\n")
     assert resolve(Sample, "sample", {}, {}).count == 25
@@ -202,7 +202,7 @@ def test_a_section_in_a_section(config_paths: tuple[Path, Path]) -> None:
 )
 def test_addresses(address: str, expected: tuple[str, int]) -> None:
     assert host_port(address) == expected
-    assert joined(*expected) == address
+    assert join_host_port(*expected) == address
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Forgetful(Returns):
     def forget(self, session: int) -> None:
         raise RuntimeError("forget")
 
-    def freed(self, blocks: Sequence[int]) -> None:
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
         raise RuntimeError("freed")
 
 

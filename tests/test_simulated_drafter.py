@@ -45,7 +45,7 @@ from verify_server.round.server_source import ServerDrafts
 from verify_server.round.session import Session
 from verify_server.round.sources import DraftSources
 from verify_server.round.terms import Terms
-from verify_server.rules.base import decided
+from verify_server.rules.base import decided_ids
 from verify_server.rules.match import Match
 
 # Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
@@ -191,7 +191,7 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
     result = session.sequence.decided(item)
     assert result is not None
     stands = max(common_prefix(each, text) for each in ids)
-    assert decided(item.check, result) == text[: stands + 1]
+    assert decided_ids(item.check, result) == text[: stands + 1]
     assert session.commit(item, result, 0.0) == stands + 1
 
 

@@ -142,9 +142,9 @@ class Option:
             value = WORDS[text.lower()] if self.kind is bool else self.kind(text)
         except (KeyError, ValueError):
             raise UsageError(f"{source}: {text!r} is not {_SPELLED[self.kind]}") from None
-        return self.checked(value, source)
+        return self.check_value(value, source)
 
-    def checked(self, value: Any, source: str) -> Any:
+    def check_value(self, value: Any, source: str) -> Any:
         """`value` of the right type and within its rules, or UsageError naming `source`."""
         right = (int, float) if self.kind is float else self.kind
         if not isinstance(value, right) or (isinstance(value, bool) and self.kind is not bool):
@@ -240,8 +240,8 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     files: Iterable[Path] | None = None,
 ) -> Config:
-    """A `config` from its layers: see `layered`, which also knows where the values come from."""
-    return config(**layered(config, section, flags, environ, files).values)
+    """A `config` from its layers: see `merge_layers`, which also knows where the values come from."""
+    return config(**merge_layers(config, section, flags, environ, files).values)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Layered:
     from_folder: dict[str, Any]
 
 
-def layered(
+def merge_layers(
     config: type,
     section: str,
     flags: Mapping[str, Any],

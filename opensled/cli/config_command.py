@@ -36,7 +36,7 @@ def init(config: InitConfig) -> int:
 
 def sample() -> str:
     """The file: options that all verbs of a device share on top, the others in their own tables or their verbs'."""
-    verbs = {name: list(filter(_written, options(CONFIGS.get(name)))) for name in _verbs()}
+    verbs = {name: list(filter(_is_settable, options(CONFIGS.get(name)))) for name in _verbs()}
     shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
     parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
     for name, found in verbs.items():
@@ -46,7 +46,7 @@ def sample() -> str:
     return "".join(parts)
 
 
-def _written(item: Option) -> bool:
+def _is_settable(item: Option) -> bool:
     """Whether a file may set it."""
     return not (item.positional or item.metadata["typed"])
 

@@ -34,7 +34,7 @@ class Keyed(Protocol):
     @property
     def metadata(self) -> Mapping[str, Any]: ...
 
-    def checked(self, value: Any, source: str) -> Any: ...
+    def check_value(self, value: Any, source: str) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ConfigFile:
                 item = self.known.get(_name(key))
                 if item is None or self._table_of(item) != table:
                     raise UsageError(f"{self.path}: {self._misplaced(key, table)}")
-                values[item.name] = item.checked(value, f"{self.path}: {key} in [{table}]")
+                values[item.name] = item.check_value(value, f"{self.path}: {key} in [{table}]")
         return values
 
     def _above_tables(self, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class ConfigFile:
             elif item.table:
                 raise UsageError(f"{self.path}: {_elsewhere(item)}")
             elif not item.metadata["apart"]:
-                values[item.name] = item.checked(value, f"{self.path}: {key}")
+                values[item.name] = item.check_value(value, f"{self.path}: {key}")
         return values
 
     def _require_table(self, name: str) -> None:

@@ -129,7 +129,7 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
     sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
-    found = config.layered(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
+    found = config.merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     if found.from_folder:
@@ -139,7 +139,7 @@ def _run_verb(name: str, argv: list[str]) -> int:
         return command(resolved)
     from opensled.process import foreign_lines
 
-    with foreign_lines.captured():
+    with foreign_lines.capture():
         return command(resolved)
 
 

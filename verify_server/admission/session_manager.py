@@ -276,7 +276,7 @@ class SessionManager:
     def _pace(self, message: Open, tenant: str) -> float:
         """The pace that is promised: of what is asked for, as much as the tenant may have and one session can get."""
         if message.pace:
-            return self._admission.promised(message.pace, tenant)
+            return self._admission.promise(message.pace, tenant)
         return 0.0 if message.background else self.limits.min_pace
 
     async def _create(
@@ -309,7 +309,7 @@ class SessionManager:
         )
         self._remembered[session.id] = session
         self.loop.add(session)
-        self._admission.entered()
+        self._admission.count_entry()
         self.stats.opened["new"] += 1
         return session
 
