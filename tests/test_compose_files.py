@@ -22,7 +22,7 @@ from hw_profiles import catalog
 from lab.testbed import netns_hub, netns_machines
 from lab.testbed.link_relay import _relay
 from lab.testbed.netns_machines import DEVICES
-from opensled.cli import config
+from opensled.cli import config, config_file
 from opensled.cli.main import CONFIGS, _parser
 from tests.serving import serving
 
@@ -226,7 +226,7 @@ def test_an_image_with_vllm_has_the_versions_of_its_own():
 
 def test_the_build_context_holds_what_the_wheel_holds():
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    wheel = config.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = config_file.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
     beside = {
         "LICENSE",
         "README.md",

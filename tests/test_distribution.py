@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from opensled.cli import main as cli
-from opensled.cli.config import read_file
+from opensled.cli.config_file import read_file
 from opensled.cli.verbs import VERBS
 from opensled.core import distribution
 from opensled.core.errors import UsageError

@@ -126,11 +126,12 @@ def overview(prefix: str) -> str:
 
 def _run_verb(name: str, argv: list[str]) -> int:
     from opensled.cli import config
+    from opensled.cli.config_file import TABLES
     from opensled.process import logs
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
-    sections = {verb.split()[0] for verb in VERBS}
-    found = config.layered(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
+    sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
+    found = config.merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     if found.from_folder:
@@ -140,7 +141,7 @@ def _run_verb(name: str, argv: list[str]) -> int:
         return command(resolved)
     from opensled.process import foreign_lines
 
-    with foreign_lines.captured():
+    with foreign_lines.capture():
         return command(resolved)
 
 
@@ -187,6 +188,9 @@ class _Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             return f"{word!r} follows no option{self._such_as()}"
         flag = word.partition("=")[0]
+        near = self._option_string_actions.get(nearest(flag, self._option_string_actions) or "")
+        if isinstance(near, _InFile):
+            return f"no option {flag}; {near.remedy()}"
         rest = "; flags of the service follow `--`" if self.rest else ""
         return f"no option {flag}{did_you_mean(flag, self._option_string_actions) or rest}"
 
@@ -234,9 +238,37 @@ class _OneMoreLine(argparse.Action):
         setattr(namespace, self.dest, f"{before}\n{values}".strip())
 
 
+class _InFile(argparse.Action):
+    """Raises UsageError for an option that has no flag; `table` of the file has its key."""
+
+    item: Any
+    table: str
+
+    def __call__(self, _parser: object, _namespace: object, value: Any, flag: str | None = None) -> NoReturn:
+        if self.item.kind is bool and value is None:
+            value = "false" if str(flag).startswith("--no-") else "true"
+        raise UsageError(self.remedy(value))
+
+    def remedy(self, value: str | None = None) -> str:
+        """Where the option is set, to `value`."""
+        from opensled.cli.config_command import line_of
+
+        line = line_of(self.item, None if value is None else self.item.parse(value, self.item.flag))
+        return (
+            f"{self.item.flag} is set in the configuration file: [{self.table}] {line} "
+            f"(or by the variable {self.item.variable})"
+        )
+
+
 def _add(parser: _Parser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
-    if item.rest:
+    if item.file_only:
+        words = (item.flag, f"--no-{item.flag[2:]}") if item.kind is bool else (item.flag,)
+        table = item.table or parser.prog.removeprefix("opensled ").replace(" ", ".")
+        action = parser.add_argument(*words, action=_InFile, nargs="?")
+        assert isinstance(action, _InFile)
+        action.item, action.table = item, table
+    elif item.rest:
         parser.rest = item.name
     elif item.positional:
         nargs = "?" if item.optional else None
@@ -244,7 +276,7 @@ def _add(parser: _Parser, item: Any) -> None:
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:
-        action = _OneMoreLine if item.several else "store"
+        kind = _OneMoreLine if item.several else "store"
         parser.add_argument(
-            item.flag, action=action, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
+            item.flag, action=kind, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
         )
