@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.printable import visible_line
-from opensled.net.address import host_port, is_local, is_loopback, is_wildcard, joined
+from opensled.net.address import host_port, is_local, is_loopback, is_wildcard, join_host_port
 
 SERVING = "_opensled._tcp.local."
 PAIRING = "_opensled-pair._tcp.local."
@@ -52,13 +52,13 @@ def machine_addresses() -> list[str]:
     return sorted(dict.fromkeys(found), key=lambda address: (is_loopback(address), ":" in address))
 
 
-def called(listen: str) -> str:
+def best_host(listen: str) -> str:
     """The host by which devices would best call a listener at `listen`."""
     return host_port(listen)[0] if not is_wildcard(listen) else machine_addresses()[0]
 
 
 @asynccontextmanager
-async def announced(kind: str, listen: str, port: int) -> AsyncIterator[None]:
+async def announce(kind: str, listen: str, port: int) -> AsyncIterator[None]:
     """While inside, a listener at `listen` and `port` is announced.
 
     Raises UsageError if no other machine can reach it.
@@ -105,7 +105,7 @@ def find(kind: str, tls: ssl.SSLContext | None = None, name: str = "") -> str:
     which one is meant is for the user to say.
     """
     with ThreadPoolExecutor(1) as thread:  # the caller's loop, if it has one, cannot wait here
-        found = thread.submit(asyncio.run, _found(kind, tls, name)).result()
+        found = thread.submit(asyncio.run, _find_all(kind, tls, name)).result()
     reached = [(each.name, address) for each, address in found if address]
     if len(reached) == 1:
         return reached[0][1]
@@ -120,10 +120,10 @@ def find(kind: str, tls: ssl.SSLContext | None = None, name: str = "") -> str:
     )
 
 
-async def _found(kind: str, tls: ssl.SSLContext | None, name: str) -> list[tuple[FoundServer, str]]:
+async def _find_all(kind: str, tls: ssl.SSLContext | None, name: str) -> list[tuple[FoundServer, str]]:
     """All announcements of a kind, each with the address that accepted a connection, "" = none."""
     found = await listen_for(kind)
-    return list(zip(found, await asyncio.gather(*(_reached(each, tls, name) for each in found))))
+    return list(zip(found, await asyncio.gather(*(_reach(each, tls, name) for each in found))))
 
 
 async def listen_for(kind: str, seconds: float = LISTEN_SECONDS) -> list[FoundServer]:
@@ -132,26 +132,26 @@ async def listen_for(kind: str, seconds: float = LISTEN_SECONDS) -> list[FoundSe
 
     names: dict[str, None] = {}
 
-    def heard(zeroconf: object, service_type: str, name: str, state_change: object) -> None:
+    def add_name(zeroconf: object, service_type: str, name: str, state_change: object) -> None:
         if len(names) < MAX_RECORDS:
             names.setdefault(name)
 
     listener = AsyncZeroconf()
     try:
-        browser = AsyncServiceBrowser(listener.zeroconf, [kind], handlers=[heard])
+        browser = AsyncServiceBrowser(listener.zeroconf, [kind], handlers=[add_name])
         await asyncio.sleep(seconds)
         await browser.async_cancel()
         infos = [AsyncServiceInfo(kind, name) for name in names]
         asked = [info.async_request(listener.zeroconf, 1000 * ANSWER_SECONDS) for info in infos]
         answered = await asyncio.gather(*asked, return_exceptions=True)
         told = [info for info, answer in zip(infos, answered) if answer is True]
-        found = [checked(kind, info.name, info.parsed_addresses(), info.port) for info in told]
+        found = [check_record(kind, info.name, info.parsed_addresses(), info.port) for info in told]
     finally:
         await listener.async_close()
     return [each for each in found if each is not None]
 
 
-def checked(kind: str, name: str, addresses: Iterable[str], port: int | None) -> FoundServer | None:
+def check_record(kind: str, name: str, addresses: Iterable[str], port: int | None) -> FoundServer | None:
     """A record as far as it can be believed: a name that can be shown, and addresses of a local network; else None.
 
     No record leads a device out of its network, to a broadcast address, or to a port of its own.
@@ -173,12 +173,12 @@ def _is_nearby(address: str) -> bool:
     return known.is_private and not nowhere and address != "255.255.255.255"
 
 
-async def _reached(found: FoundServer, tls: ssl.SSLContext | None, name: str) -> str:
+async def _reach(found: FoundServer, tls: ssl.SSLContext | None, name: str) -> str:
     """The first of its addresses, IPv4 before IPv6, that accepts a connection, as HOST:PORT; "" for none."""
     accepting = (_accepts(address, found.port, tls, name) for address in found.addresses)
     accepted = await asyncio.gather(*accepting)
     reached = [address for address, accepts in zip(found.addresses, accepted) if accepts]
-    return joined(reached[0], found.port) if reached else ""
+    return join_host_port(reached[0], found.port) if reached else ""
 
 
 async def _accepts(address: str, port: int, tls: ssl.SSLContext | None, name: str) -> bool:

@@ -18,11 +18,11 @@ from http_api import requests
 from http_api.backend import HEARTBEAT, Backend
 from http_api.bodies import read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
-from http_api.event_stream import EventStream, Told, attended, begun, merged, whole
+from http_api.event_stream import EventStream, Told, merge, read_first_chunks, run_while_connected, whole
 from http_api.failures import HANDLERS
 from http_api.guard import Access
 from http_api.messages_api.message_request import VERSION
-from http_api.messages_api.message_routes import as_model, listed, message_routes
+from http_api.messages_api.message_routes import as_model, list_models, message_routes
 from http_api.model_names import is_name, names_of
 from http_api.ollama.routes import ollama_routes, running
 from http_api.openapi import description
@@ -111,27 +111,30 @@ class Api:
     ) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         (alone, wanted), headers = await read_body(
-            request, partial(self._wanted, read), self._is_lenient, self._backend.info.images is not None
+            request,
+            partial(self._read_request, read),
+            self._is_lenient,
+            self._backend.info.images is not None,
         )
         reply = kind(wanted, self._backend)
         reply.headers |= headers
         answer = self._backend.answering(request.scope)
         if alone:
             answer = by_itself(answer)
-        chunks = merged(answer, wanted.tasks, wanted.spelled, self._ending)
+        chunks = merge(answer, wanted.tasks, wanted.respell, self._ending)
         if not wanted.stream:
-            told = await attended(request.receive, whole(chunks, reply))
+            told = await run_while_connected(request.receive, whole(chunks, reply))
             return _json(told, reply.headers)
-        first = await attended(request.receive, begun(chunks, len(wanted.tasks)))
+        first = await run_while_connected(request.receive, read_first_chunks(chunks, len(wanted.tasks)))
         return EventStream(first, chunks, reply, self._heartbeat)
 
-    def _wanted(self, read: Read, body: dict[str, Any]) -> tuple[bool, requests.Request]:
+    def _read_request(self, read: Read, body: dict[str, Any]) -> tuple[bool, requests.Request]:
         """Whether the draft model alone is asked, and for what."""
         return takes_alone(body, self._backend), read(body, self._backend.info)
 
     async def models(self, request: Request) -> Response:
         cards = self._cards()
-        return _json(listed(cards) if VERSION in request.headers else {"object": "list", "data": cards})
+        return _json(list_models(cards) if VERSION in request.headers else {"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:
         asked = request.path_params["model"]

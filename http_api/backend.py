@@ -67,7 +67,7 @@ async def reading(scope: MutableMapping[str, Any], work: Callable[[], T], is_lar
     """
     seconds = 0.0
 
-    def timed() -> T:
+    def measure_time() -> T:
         nonlocal seconds
         started = time.thread_time()
         try:
@@ -76,7 +76,7 @@ async def reading(scope: MutableMapping[str, Any], work: Callable[[], T], is_lar
             seconds = time.thread_time() - started
 
     try:
-        return await asyncio.to_thread(timed) if is_large else timed()
+        return await asyncio.to_thread(measure_time) if is_large else measure_time()
     finally:
         if spent := scope.get(SPENT):
             spent(seconds)

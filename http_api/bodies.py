@@ -11,7 +11,7 @@ from starlette.requests import Request
 from http_api.backend import reading
 from http_api.error_forms import OLLAMA
 from http_api.fields import lenient, parse_object
-from http_api.left_out import HEADER, leaving_out, named
+from http_api.left_out import HEADER, leaving_out, make_header
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES
 
 JSON = "application/json"
@@ -38,11 +38,13 @@ async def read_body(
     """
     body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
 
-    def found() -> tuple[T, dict[str, str]]:
+    def parse() -> tuple[T, dict[str, str]]:
         with lenient(is_lenient) as ignored, leaving_out() as left_out:
-            return read(parse_object(body)), named(IGNORED_HEADER, ignored) | named(HEADER, left_out)
+            return read(parse_object(body)), make_header(IGNORED_HEADER, ignored) | make_header(
+                HEADER, left_out
+            )
 
-    return await reading(request.scope, found, len(body) > LARGE)
+    return await reading(request.scope, parse, len(body) > LARGE)
 
 
 async def whole_body(request: Request, most: int = MAX_BODY) -> bytes:

@@ -137,7 +137,7 @@ class Balance:
             self._depth += {"{": 1, "}": -1}.get(character, 0)
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """The value of a whole JSON text; None if it is cut off or no JSON (as one of a draft model alone may be)."""
     try:
         value = json.loads(text)

@@ -109,7 +109,7 @@ def _assistant(fields: Fields) -> ChatMessage:
     only = None if made else fields.take("function_call")  # as older clients remember a call
     read = [_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(made)]
     if only:
-        read.append(_called(fields_of(only, fields.path("function_call")), ""))
+        read.append(_read_function(fields_of(only, fields.path("function_call")), ""))
     refusal, said = fields.text("refusal", ""), _content(fields, thoughts=True)
     return ChatMessage(
         "assistant",
@@ -136,12 +136,12 @@ def _call(value: object, where: str) -> ToolCall:
     if fields.text("type", "function") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
     id = fields.text("id", "")
-    call = _called(fields.inside("function"), id)
+    call = _read_function(fields.inside("function"), id)
     fields.leave_rest()
     return call
 
 
-def _called(fields: Fields, id: str) -> ToolCall:
+def _read_function(fields: Fields, id: str) -> ToolCall:
     name = require_text(fields.raw("name"), fields.path("name"))
     arguments = call_arguments(fields.take("arguments"), fields.path("arguments"))
     fields.leave_rest()

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from http_api.calls import AnswerPiece, CallReader, parsed
+from http_api.calls import AnswerPiece, CallReader, parse_json
 from opensled.core.answer import Chunk
 from opensled.core.messages import PromptToken, TokenLogprobs
 from opensled.text.answer_text import TextStream
@@ -13,7 +13,7 @@ from opensled.text.tokenizer import TargetTokenizer
 LOWEST = -9999.0  # OpenAI's number for a token that cannot come; JSON has no infinity
 
 
-def listed(chunk: Chunk) -> tuple[tuple[int, TokenLogprobs], ...]:
+def pair_logprobs(chunk: Chunk) -> tuple[tuple[int, TokenLogprobs], ...]:
     """The tokens of a chunk with their log-probabilities, without the end-of-sequence token, which has no text."""
     pairs = tuple(zip(chunk.token_ids, chunk.logprobs))
     return pairs[:-1] if chunk.finish_reason == "eos" else pairs
@@ -26,7 +26,7 @@ class ChatLogprobs:
         self._tokenizer = tokenizer
 
     def of(self, chunk: Chunk) -> dict[str, Any]:
-        return {"content": [self._entry(at) for _, at in listed(chunk)], "refusal": None}
+        return {"content": [self._entry(at) for _, at in pair_logprobs(chunk)], "refusal": None}
 
     def _entry(self, at: TokenLogprobs) -> dict[str, Any]:
         committed, *likeliest = at
@@ -52,7 +52,7 @@ class CompletionLogprobs:
 
     def of(self, chunk: Chunk) -> dict[str, Any]:
         prompt = () if self._echo is None else chunk.prompt
-        answer = listed(chunk) if self._echo is None else tuple(zip(chunk.token_ids, chunk.logprobs))
+        answer = pair_logprobs(chunk) if self._echo is None else tuple(zip(chunk.token_ids, chunk.logprobs))
         ids = [*[token.id for token in prompt], *[id for id, _ in answer]]
         places = [*[token.logprobs if token.rank else None for token in prompt], *[at for _, at in answer]]
         offsets = [self._offset_in_prompt(token.id) for token in prompt]
@@ -170,7 +170,7 @@ class ChatChoice:
         """Calls are a reason of their own if each is whole: a client that reads the reason may run them."""
         known = FINISH_REASONS[reason]
         whole = not self._cut and all(
-            parsed(call["function"]["arguments"]) is not None for call in self._calls
+            parse_json(call["function"]["arguments"]) is not None for call in self._calls
         )
         return "tool_calls" if self._calls and whole and known == "stop" else known
 

@@ -51,7 +51,7 @@ def read_content(value: Any, where: str, pictures: str = "", thoughts: bool = Fa
             images.append(TurnImage(len(text), image_url(*_url(fields))))
         elif kind in TEXTS:
             name = "refusal" if kind == "refusal" else "text"
-            text += said(part, fields, name)
+            text += read_text(part, fields, name)
         elif thoughts and kind in THOUGHTS:
             thought += _thought(fields)
         else:
@@ -70,7 +70,7 @@ def _thought(fields: Fields) -> str:
     return require_text(found, fields.path("text"))
 
 
-def said(value: Any, fields: Fields, name: str) -> str:
+def read_text(value: Any, fields: Fields, name: str) -> str:
     """The text in the field `name` of the object `value`: it may be empty, but not be missing, or have another name."""
     return fields.text(name, "") if name in value else require_text(None, fields.path(name))
 

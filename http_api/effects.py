@@ -124,7 +124,7 @@ FULL_WHEN_EMPTY = ("guided_json", "json_schema", "schema", "web_search_options")
 EMPTY: tuple[object, ...] = (None, "", [], {})
 
 
-def asked(name: str) -> str:
+def find_remedy(name: str) -> str:
     """What to do instead of the field `name`, which must not be left out; "" = it may be."""
     return ASKED.get(name) or (_FORM if name.startswith(ASKED_PREFIX) else "")
 
@@ -134,7 +134,7 @@ def off_values(name: str) -> tuple[object, ...]:
     empty = [value for value in EMPTY if value != {} or name not in FULL_WHEN_EMPTY]
     known = (*OFF.get(name, ()), *OFF_OR_UNKNOWN.get(name, ()))
     off = [0, False] if is_any_of(0, known) or is_any_of(False, known) else []
-    return (*empty, *([False] if asked(name) or name in LISTED else []), *known, *off)
+    return (*empty, *([False] if find_remedy(name) or name in LISTED else []), *known, *off)
 
 
 def is_nothing(value: object) -> bool:

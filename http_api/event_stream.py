@@ -19,7 +19,7 @@ from http_api.exchange import AnswerRecord, current
 from http_api.failures import code_of, error_object
 from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
-from opensled.core.answer import LOCAL_ONLY, Chunk, Task, unverified
+from opensled.core.answer import LOCAL_ONLY, Chunk, Task, first_unverified
 from opensled.core.errors import EngineError, OpenSledError, Overloaded, Unreachable
 
 RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
@@ -41,7 +41,7 @@ class Told(Protocol):
 
     def closing(self) -> list[dict[str, Any]]: ...
 
-    def failed(self, error: dict[str, Any], /) -> list[dict[str, Any]]: ...
+    def failure(self, error: dict[str, Any], /) -> list[dict[str, Any]]: ...
 
     def event(self, payload: dict[str, Any], /) -> bytes: ...
 
@@ -50,7 +50,7 @@ class Told(Protocol):
     def whole(self) -> dict[str, Any]: ...
 
 
-async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. If the client leaves first, cancels `work` and raises ClientDisconnect."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_departure(receive))
@@ -70,7 +70,7 @@ async def _departure(receive: Receive) -> None:
         pass
 
 
-async def merged(
+async def merge(
     answer: Answer,
     tasks: Sequence[Task],
     spelled: Callable[[Exception], Exception],
@@ -120,7 +120,7 @@ class _Places:
         self._served = True
         self._freed.release()
 
-    async def freed(self) -> bool:
+    async def wait_for_place(self) -> bool:
         """Wait for the next one; False: none of the answers has found any."""
         self._active -= 1
         if self._active:
@@ -143,7 +143,7 @@ async def _pump(
                 async with aclosing(start()) as answer:
                     async for chunk in answer:
                         begun = True
-                        record.heard(chunk)
+                        record.count_chunk(chunk)
                         await arrived.put((number, chunk))
                         if chunk.finish_reason:
                             break
@@ -151,10 +151,10 @@ async def _pump(
                         raise EngineError("the answer ended without a finish reason")
                 return places.free()
             except Overloaded:
-                if begun or not await places.freed():
+                if begun or not await places.wait_for_place():
                     raise
     except Exception as error:
-        record.failed()
+        record.fail()
         await arrived.put((number, error))
     finally:
         record.close()
@@ -170,7 +170,9 @@ async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Told) ->
     return reply.whole()
 
 
-async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -> list[tuple[int, Chunk]]:
+async def read_first_chunks(
+    chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int
+) -> list[tuple[int, Chunk]]:
     """The chunks until each answer has begun. Raises the error of an answer that cannot start."""
     first: list[tuple[int, Chunk]] = []
     async for number, chunk in chunks:
@@ -196,7 +198,7 @@ class EventStream(Response):
         reply: Told,
         heartbeat: float,
     ) -> None:
-        local = any(unverified(chunk.origins) for _, chunk in first)
+        local = any(first_unverified(chunk.origins) for _, chunk in first)
         headers = {**reply.headers, **({LOCAL_HEADER: LOCAL_ONLY} if local else {})}
         for number, chunk in first:
             if number == 0:  # what one answer has, the others have
@@ -209,7 +211,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._rest):
             try:
-                await attended(receive, self._send_all(send))
+                await run_while_connected(receive, self._send_all(send))
             except ClientDisconnect:
                 log.debug("the client left; its answer is cancelled")
 
@@ -227,10 +229,10 @@ class EventStream(Response):
             for payload in reply.opening():
                 yield reply.event(payload)
             for number, chunk in self._first:
-                for event in self._shown(number, chunk):
+                for event in self._format_chunk(number, chunk):
                     yield event
             async for number, chunk in self._rest:
-                for event in self._shown(number, chunk):
+                for event in self._format_chunk(number, chunk):
                     yield event
             for payload in reply.closing():
                 yield reply.event(payload)
@@ -238,13 +240,13 @@ class EventStream(Response):
             if not isinstance(error, OpenSledError):
                 log.exception("an answer failed midway")
             current().code = code_of(error)
-            for payload in reply.failed(error_object(error)):
+            for payload in reply.failure(error_object(error)):
                 yield reply.event(payload)
         else:
             for event in reply.end:
                 yield event
 
-    def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
+    def _format_chunk(self, number: int, chunk: Chunk) -> Iterator[bytes]:
         for payload in self._reply.push(number, chunk):
             yield self._reply.event(payload)
         status = chunk.status or ("thinking" if chunk.thoughts else "")  # which the client may not be told of

@@ -100,10 +100,10 @@ class AnswerRecord:
         self._prompt = 0
         self._over = False
 
-    def heard(self, chunk: Chunk) -> None:
+    def count_chunk(self, chunk: Chunk) -> None:
         """A piece of it is here."""
         tokens = len(chunk.token_ids)
-        self._clock.heard(tokens)
+        self._clock.count_tokens(tokens)
         self._exchange.completion_tokens += tokens
         if chunk.prefill is not None:
             self._prompt = chunk.prefill.length
@@ -112,7 +112,7 @@ class AnswerRecord:
                 self._prompt = chunk.stats.prompt_tokens
             self._end(chunk.finish_reason)
 
-    def failed(self) -> None:
+    def fail(self) -> None:
         """It ends by an error, which counts once for its request."""
         self._over = True
 
@@ -125,7 +125,7 @@ class AnswerRecord:
         self._over = True
         self._counts.prompt_tokens += self._prompt
         self._exchange.prompt_tokens = max(self._exchange.prompt_tokens, self._prompt)
-        self._clock.ended(reason)
+        self._clock.count_end(reason)
 
 
 class Exchanges:

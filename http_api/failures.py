@@ -12,7 +12,7 @@ from starlette.responses import Response
 from http_api.error_forms import in_form_of
 from http_api.exchange import current
 from http_api.responses import to_json
-from http_api.right_paths import is_served, right_path, squeezed
+from http_api.right_paths import is_served, right_path, trim_slashes
 from opensled.core.errors import (
     InvalidRequest,
     NotFound,
@@ -97,7 +97,7 @@ async def http_error_response(request: Request, error: Exception) -> Response:
     """
     assert isinstance(error, HTTPException)
     path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
-    if status == 404 and is_served(meant := squeezed(path)):
+    if status == 404 and is_served(meant := trim_slashes(path)):
         status, headers["Location"] = 307, meant
     told = _http_error_object(request, error)
     if status != 307:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
-from http_api.effects import ANNOTATIONS, EMPTY, OFF, asked, is_any_of, is_nothing, off_values
+from http_api.effects import ANNOTATIONS, EMPTY, OFF, find_remedy, is_any_of, is_nothing, off_values
 from opensled.core.bounds import require_unicode
 from opensled.core.errors import InvalidRequest, Unsupported
 
@@ -140,8 +140,8 @@ class Fields:
 
     def _refuse(self, name: str, path: str) -> None:
         """Raises Unsupported, but for a field of unknown effect that may be left out."""
-        shown = _shown(path)
-        if remedy := asked(name):
+        shown = _make_printable(path)
+        if remedy := find_remedy(name):
             raise Unsupported(f"{shown} is not supported here: {remedy}", shown)
         if name in OFF:
             raise Unsupported(f"{shown} is not supported here: leave it out", shown)
@@ -160,7 +160,7 @@ class Fields:
 
     def _must_not_miss(self, name: str) -> NoReturn:
         path = self.path(name)
-        raise Unsupported(f"{path} is not read here: {asked(name) or 'leave it out'}", path)
+        raise Unsupported(f"{path} is not read here: {find_remedy(name) or 'leave it out'}", path)
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def leave_out(path: str) -> None:
     """Keep the name of a field that is left out, for the header of the answer."""
     left = _left_out.get()
     if left is not None and len(left.names) < MAX_IGNORED:
-        left.names[_shown(path)] = None
+        left.names[_make_printable(path)] = None
 
 
 def ignores(path: str) -> bool:
@@ -203,7 +203,7 @@ def call_arguments(value: object, where: str) -> str:
 
     Raises InvalidRequest for `where`.
     """
-    text = require_text(value if isinstance(value, str) else _written(value, where), where)
+    text = require_text(value if isinstance(value, str) else _to_json(value, where), where)
     if text.strip() in ("", "null", "[]"):
         return "{}"
     try:
@@ -218,7 +218,7 @@ def call_arguments(value: object, where: str) -> str:
     return text
 
 
-def _written(value: object, where: str) -> str:
+def _to_json(value: object, where: str) -> str:
     """An object as JSON; NaN is none."""
     try:
         return json.dumps(
@@ -254,7 +254,7 @@ def is_number(value: object) -> TypeGuard[float]:
         return False
 
 
-def _shown(name: str) -> str:
+def _make_printable(name: str) -> str:
     """A field name of the client's making, fit for a message or a header: short, and without surprises."""
     printable = "".join(letter if letter.isprintable() else "?" for letter in name)
     return printable.encode("ascii", "backslashreplace").decode()[:80]

@@ -177,7 +177,7 @@ class KeyGuard:
         if scope["type"] == "http" and scope["path"] == EVENTS:
             send = while_admitted(send, partial(self._opens, Headers(scope=scope)))
         free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
-        await (self._app if free else unauthorized(scope["path"], "--http-keys"))(scope, receive, send)
+        await (self._app if free else refuse_without_key(scope["path"], "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
         return is_key(authorization(headers), self._keys)
@@ -186,13 +186,13 @@ class KeyGuard:
 def while_admitted(send: Send, admitted: Callable[[], bool]) -> Send:
     """`send` of looks, which have no end of their own: a key that is withdrawn ends those that it opened."""
 
-    async def checked(message: Message) -> None:
+    async def send_if_admitted(message: Message) -> None:
         if message.get("more_body") and not admitted():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise ClientDisconnect
         await send(message)
 
-    return checked
+    return send_if_admitted
 
 
 def authorization(headers: Headers) -> str:
@@ -209,7 +209,7 @@ def is_key(authorization: str, keys: Iterable[str]) -> bool:
     return scheme.lower() == "bearer" and any(matches)
 
 
-def unauthorized(path: str, flag: str) -> Response:
+def refuse_without_key(path: str, flag: str) -> Response:
     """The refusal of a request without a key; `flag` names the file with the keys."""
     message = f"an API key is needed, as Authorization: Bearer KEY or x-api-key: KEY; who runs this API has it ({flag})"
     response = _refuse(path, 401, message, "authentication_error", "invalid_api_key")

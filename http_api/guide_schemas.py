@@ -2,7 +2,7 @@
 
 from http_api.effects import EMPTY
 from http_api.guides import CHOICES, NAME
-from http_api.replies import TEXT, Schema, items, one_of, optional, requested, switch
+from http_api.replies import TEXT, Schema, items, one_of, optional, request_object, switch
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, ModelInfo
 
@@ -17,23 +17,23 @@ STRICT = (
     "true: refuse a schema that the grammar cannot hold wholly. Else what it cannot hold is left out of the grammar, "
     "and named in the header OpenSLED-Not-In-Grammar."
 )
-ONLY_TEXT = requested({"type": one_of("text", *EMPTY, False)})
+ONLY_TEXT = request_object({"type": one_of("text", *EMPTY, False)})
 
 
-def guided(info: ModelInfo) -> Schema:
+def guide_fields(info: ModelInfo) -> Schema:
     """The fields of a chat about the form of its answer."""
-    return _guided() if GUIDE in info.capabilities else _unguided()
+    return _fields_with_guide() if GUIDE in info.capabilities else _fields_without_guide()
 
 
-def _guided() -> Schema:
-    named = requested({"name": NAMED}, "name")
+def _fields_with_guide() -> Schema:
+    named = request_object({"name": NAMED}, "name")
     format_kinds = [
-        requested({"type": one_of("json_object")}, "type"),
+        request_object({"type": one_of("json_object")}, "type"),
         ONLY_TEXT,
-        requested({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
+        request_object({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
     ]
-    chosen = requested({"type": one_of("function"), "function": named}, "type", "function")
-    tool = requested({"type": one_of("function"), "function": function()}, "type", "function")
+    chosen = request_object({"type": one_of("function"), "function": named}, "type", "function")
+    tool = request_object({"type": one_of("function"), "function": function()}, "type", "function")
     return {
         "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar."),
         **tools(tool, chosen),
@@ -53,7 +53,7 @@ def tools(tool: Schema, chosen: Schema) -> Schema:
     }
 
 
-def _unguided() -> Schema:
+def _fields_without_guide() -> Schema:
     return {"response_format": optional(ONLY_TEXT, "Only text at this server."), **no_tools()}
 
 
@@ -69,16 +69,16 @@ def no_tools() -> Schema:
 def json_schema(**more: Schema) -> Schema:
     """The schema of an answer, with its name; `more`: required fields beside these."""
     own = optional({"type": "object"}, "JSON schema of the answer; any object if left out.")
-    return _named("For readers.", more, schema=own)
+    return _named_object("For readers.", more, schema=own)
 
 
 def function(**more: Schema) -> Schema:
     """A function that the model may call; `more`: required fields beside these."""
     own = optional({"type": "object"}, "JSON schema of the arguments, an object.")
-    return _named("For the model.", more, parameters=own)
+    return _named_object("For the model.", more, parameters=own)
 
 
-def _named(purpose: str, required: Schema, **own: Schema) -> Schema:
+def _named_object(purpose: str, required: Schema, **own: Schema) -> Schema:
     """`purpose`: of the description."""
     fields = {
         **required,
@@ -87,4 +87,4 @@ def _named(purpose: str, required: Schema, **own: Schema) -> Schema:
         "strict": switch(STRICT),
         **own,
     }
-    return requested(fields, "name", *required)
+    return request_object(fields, "name", *required)

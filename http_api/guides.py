@@ -95,7 +95,7 @@ def read_schema(fields: Fields, named: bool = True) -> Form:
 
 def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
     """The functions of the field `tools`; `read` reads all fields of one but the type."""
-    return checked(tuple(read(_function(tool, where)) for where, tool, _ in functions(value)))
+    return check_tools(tuple(read(_function(tool, where)) for where, tool, _ in functions(value)))
 
 
 def read_spaces(value: object) -> tuple[tuple[Tool, ...], dict[str, tuple[str, str]]]:
@@ -109,10 +109,10 @@ def read_spaces(value: object) -> tuple[tuple[Tool, ...], dict[str, tuple[str, s
         if space:
             spaces[own] = (space, tool.name)
         tools.append(replace(tool, name=own))
-    return checked(tuple(tools)), spaces
+    return check_tools(tuple(tools)), spaces
 
 
-def checked(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+def check_tools(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """`tools`, each of a name of its own; raises InvalidRequest."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"tools may hold at most {MAX_TOOLS} functions", "tools")

@@ -180,18 +180,18 @@ def _certificate(transport: asyncio.Transport) -> bytes:
 def _on(connection: Connection, app: Any) -> ASGIApp:
     """`app`, whose requests come over this connection."""
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         CONNECTION.set(connection)
         await app(scope, receive, send)
 
-    return told
+    return serve
 
 
 def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
     """`app`, with the address and certificate of its client in each scope; a request with two ends goes no further, nor
     does anything that follows it on its connection."""
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         names = {name for name, _ in scope["headers"]}
         if {b"content-length", b"transfer-encoding"} <= names:
             response = refusal(scope["path"], InvalidRequest(TWO_ENDS))
@@ -200,4 +200,4 @@ def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
             return
         await app({**scope, PEER: peer}, receive, send)
 
-    return told
+    return serve

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from opensled.core.errors import Unsupported
-from opensled.text.held_schema import beyond, held
+from opensled.text.held_schema import beyond, reduce
 
 HEADER = "OpenSLED-Not-In-Grammar"
 LONGEST = 120  # characters of a path in it
@@ -34,8 +34,8 @@ def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
 
     Raises InvalidRequest for a schema that is too large.
     """
-    for path, value in held(schema, where).left_out.items():
-        shown = _shown(f"{where}.{path}")
+    for path, value in reduce(schema, where).left_out.items():
+        shown = _make_printable(f"{where}.{path}")
         if strict:
             raise Unsupported(beyond(shown, value), shown)
         paths = _left_out.get()
@@ -43,7 +43,7 @@ def require_held(schema: dict[str, Any], where: str, strict: bool) -> None:
             paths.append(shown)
 
 
-def named(header: str, found: Iterable[str]) -> dict[str, str]:
+def make_header(header: str, found: Iterable[str]) -> dict[str, str]:
     """A header of these names, which are printable and short; none without names."""
     names = list(dict.fromkeys(found))
     more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
@@ -54,11 +54,11 @@ def name_coarse(headers: dict[str, str], tools: Sequence[str]) -> None:
     """Add to the header of an answer the tools whose arguments the server holds less closely than their schemas."""
     if tools:
         before = headers.get(HEADER)
-        added = named(HEADER, [_shown(f"tools ({tool})") for tool in tools])[HEADER]
+        added = make_header(HEADER, [_make_printable(f"tools ({tool})") for tool in tools])[HEADER]
         headers[HEADER] = f"{before}, {added}" if before else added
 
 
-def _shown(path: str) -> str:
+def _make_printable(path: str) -> str:
     printable = "".join(letter if letter.isprintable() and letter != "," else "?" for letter in path)
     text = printable.encode("ascii", "backslashreplace").decode()
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[3 - LONGEST // 2 :]}"

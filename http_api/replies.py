@@ -31,7 +31,7 @@ def one_of(*values: object) -> Schema:
     return {"enum": list(values)}
 
 
-def closed(properties: Schema, *required: str, **more: object) -> Schema:
+def closed_object(properties: Schema, *required: str, **more: object) -> Schema:
     """An object with these fields and no others."""
     return {
         "type": "object",
@@ -42,14 +42,14 @@ def closed(properties: Schema, *required: str, **more: object) -> Schema:
     }
 
 
-def requested(properties: Schema, *required: str) -> Schema:
+def request_object(properties: Schema, *required: str) -> Schema:
     """An object of a request with these fields; others are empty."""
-    return {**closed(properties, *required), "additionalProperties": one_of(*EMPTY)}
+    return {**closed_object(properties, *required), "additionalProperties": one_of(*EMPTY)}
 
 
-def opened(properties: Schema, *required: str) -> Schema:
+def open_object(properties: Schema, *required: str) -> Schema:
     """An object with these fields; others are left out."""
-    return {**closed(properties, *required), "additionalProperties": True}
+    return {**closed_object(properties, *required), "additionalProperties": True}
 
 
 def items(schema: Schema, low: int = 0, high: int | None = None) -> Schema:
@@ -81,7 +81,7 @@ def or_null(schema: Schema) -> Schema:
 
 def every(properties: dict[str, Any]) -> Schema:
     """An object that has all of these fields and no others."""
-    return closed(properties, *properties)
+    return closed_object(properties, *properties)
 
 
 def components() -> Schema:
@@ -138,12 +138,12 @@ def _frame(kind: str, choice: Schema) -> Schema:
 
 def _response(kind: str, choice: Schema) -> Schema:
     fields = {**_frame(kind, choice), "usage": ref("Usage")}
-    return closed({**fields, **(_prompt_logprobs() if kind == "chat.completion" else {})}, *fields)
+    return closed_object({**fields, **(_prompt_logprobs() if kind == "chat.completion" else {})}, *fields)
 
 
 def _chunk(kind: str, choice: Schema) -> Schema:
     frame = _frame(kind, choice)
-    return closed({**frame, "usage": or_null(ref("Usage"))}, *frame)
+    return closed_object({**frame, "usage": or_null(ref("Usage"))}, *frame)
 
 
 def _chat_choice() -> Schema:
@@ -157,7 +157,7 @@ def _chat_choice() -> Schema:
     return every(
         {
             "index": NATURAL,
-            "message": closed(message, "role", "content", "refusal"),
+            "message": closed_object(message, "role", "content", "refusal"),
             "logprobs": or_null(_chat_logprobs()),
             "finish_reason": one_of("stop", "length", "tool_calls"),
         }
@@ -165,12 +165,12 @@ def _chat_choice() -> Schema:
 
 
 def _chat_delta() -> Schema:
-    piece = closed(
+    piece = closed_object(
         {
             "index": NATURAL,
             "id": TEXT,
             "type": one_of("function"),
-            "function": closed({"name": TEXT, "arguments": TEXT}, "arguments"),
+            "function": closed_object({"name": TEXT, "arguments": TEXT}, "arguments"),
         },
         "index", "function",
     )  # fmt: skip
@@ -183,7 +183,7 @@ def _chat_delta() -> Schema:
     return every(
         {
             "index": NATURAL,
-            "delta": closed(delta),
+            "delta": closed_object(delta),
             "logprobs": or_null(_chat_logprobs()),
             "finish_reason": one_of("stop", "length", "tool_calls", None),
         }
@@ -226,7 +226,7 @@ def _completion_choice(*reasons: str | None) -> Schema:
         "logprobs": or_null(logprobs),
         "finish_reason": one_of(*reasons),
     }
-    return closed({**choice, **({} if None in reasons else _prompt_logprobs())}, *choice)
+    return closed_object({**choice, **({} if None in reasons else _prompt_logprobs())}, *choice)
 
 
 def _prompt_logprobs() -> Schema:

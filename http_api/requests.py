@@ -15,7 +15,7 @@ from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import Form, make_guide, read_calls, read_form
 from http_api.model_names import asked_name
-from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
+from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seed_choice, token_limit
 from http_api.thinking_fields import KWARGS, read_thinking
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
@@ -59,7 +59,7 @@ class Request:
             return ()
         return tuple(tool.name for tool in guide.tools)
 
-    def spelled(self, error: Exception) -> Exception:
+    def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
         if not isinstance(error, RequestError) or error.field not in self.names:
             return error
@@ -79,7 +79,7 @@ def chat_request(
     require_template(info, "messages")
     require_images(prompt, info.images, "messages")
     guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
-    told = within(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
+    told = read_bounded(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
     names_of_limit = ("max_completion_tokens", "max_tokens")
     limit, name = token_limit(fields, info, *names_of_limit, may_be_none=told is not None)
     params = read_params(fields, info, info.limits.context_length if limit is None else limit)
@@ -94,7 +94,10 @@ def chat_request(
         prompt_logprobs=told,
     )
     names = {**CLIENT_NAMES, "prompt": "messages", "images": "messages", "max_tokens": name}
-    return replace(_told(shared(fields, [task], _count(fields), True, names), told), shows_thoughts=shown)
+    return replace(
+        _add_prompt_logprobs(build_request(fields, [task], _count(fields), True, names), told),
+        shows_thoughts=shown,
+    )
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
@@ -104,10 +107,10 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     fields = Fields(body)
     asked_name(fields, info)
     prompts = read_prompts(fields.raw("prompt"), info)
-    echo, told = fields.flag("echo", False), within(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
+    echo, told = fields.flag("echo", False), read_bounded(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
     limit, _ = token_limit(fields, info, "max_tokens", may_be_none=echo or told is not None)
     params = read_params(fields, info, COMPLETION_TOKENS if limit is None else limit)
-    logprobs = within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
+    logprobs = read_bounded(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
     stop, wanted = read_stop(fields.take("stop")), told
     if echo and (logprobs is not None or limit == 0):
         wanted = max(told or 0, logprobs or 0)
@@ -115,15 +118,15 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     best_of = fields.integer("best_of")
     shown = {"prompt_logprobs": "logprobs"} if told is None else {}
     names = {**CLIENT_NAMES, "top_logprobs": "logprobs", **shown}
-    request = shared(fields, tasks, _count(fields), False, names)
+    request = build_request(fields, tasks, _count(fields), False, names)
     if best_of not in (None, 1, request.per_prompt):
         raise Unsupported(
             "best_of must be 1 or equal n: nothing here picks the best of more answers", "best_of"
         )
-    return replace(_told(request, told), echo=echo)
+    return replace(_add_prompt_logprobs(request, told), echo=echo)
 
 
-def shared(
+def build_request(
     fields: Fields,
     tasks: list[Task],
     count: int,
@@ -136,7 +139,7 @@ def shared(
     service = _service(fields.take("opensled"))
     fields.finish()
     choices = [
-        replace(task, params=seeded(task.params, number), **service)
+        replace(task, params=seed_choice(task.params, number), **service)
         for task in tasks
         for number in range(count)
     ]
@@ -161,13 +164,13 @@ def require_template(info: ModelInfo, name: str) -> None:
 def _chat_logprobs(fields: Fields) -> int | None:
     """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
     wanted = fields.flag("logprobs", False)
-    top = within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    top = read_bounded(fields, "top_logprobs", MAX_TOP_LOGPROBS)
     if top and not wanted:
         raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
     return (top or 0) if wanted else None
 
 
-def _told(request: Request, told: int | None) -> Request:
+def _add_prompt_logprobs(request: Request, told: int | None) -> Request:
     """With log-probabilities of the prompt in vLLM's form, of so many of the likeliest tokens; None: without."""
     if told is not None and request.stream:
         raise Unsupported(
@@ -177,7 +180,7 @@ def _told(request: Request, told: int | None) -> Request:
     return replace(request, prompt_logprobs=told)
 
 
-def within(fields: Fields, name: str, most: int) -> int | None:
+def read_bounded(fields: Fields, name: str, most: int) -> int | None:
     """An integer from 0 to `most`; None if absent."""
     value = fields.integer(name)
     if value is not None and not 0 <= value <= most:

@@ -21,7 +21,7 @@ from http_api.choices import (
 )
 from http_api.draft_alone import alone_name
 from http_api.requests import Request
-from opensled.core.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, unverified
+from opensled.core.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, first_unverified
 from opensled.core.messages import ModelInfo, Prompt
 from opensled.text.tokenizer import TargetTokenizer
 
@@ -129,7 +129,7 @@ class Reply:
             self._stats[index] = chunk.stats
         if self._prompt and index == 0:
             self._prompt.push(chunk.prompt)
-        if author := unverified(chunk.origins):
+        if author := first_unverified(chunk.origins):
             self._frame |= {
                 "model": alone_name(self._info, author),
                 "system_fingerprint": local_fingerprint(self._info, author),
@@ -148,7 +148,7 @@ class Reply:
             return []
         return [{**self._frame, "choices": [], "usage": self._usage()}]
 
-    def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+    def failure(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         """The last payloads of a stream that ends with an error, given as the body of an error."""
         return [error]
 

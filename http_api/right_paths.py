@@ -17,7 +17,7 @@ OLLAMA = ("/api/chat", "/api/generate", "/api/show", "/api/tags", "/api/ps", "/a
 OTHERS = ("/tokenize", "/detokenize", "/openapi.json", "/status", "/health", LIVE, *READY)
 
 
-def squeezed(path: str) -> str:
+def trim_slashes(path: str) -> str:
     """Without slashes at its end, and doubled ones."""
     return "/" + "/".join(part for part in path.split("/") if part)
 
@@ -29,7 +29,7 @@ def is_served(path: str) -> bool:
 
 def right_path(path: str) -> str:
     """The path that a client meant by `path`; "" = not known. With a wrong base URL only the end is right."""
-    meant = squeezed(path)
+    meant = trim_slashes(path)
     if is_served(meant):
         return meant
     known = [

@@ -46,7 +46,7 @@ def _seed(value: int | None) -> int | None:
     return None if value is None else (value + 2**63) % 2**64 - 2**63
 
 
-def seeded(params: SamplingParams, choice: int) -> SamplingParams:
+def seed_choice(params: SamplingParams, choice: int) -> SamplingParams:
     """The parameters of one choice: the first one has the seed itself, the others a hash of it and of their number."""
     if params.seed is None or not choice:
         return params

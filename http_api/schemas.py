@@ -3,21 +3,21 @@
 from http_api.chat_messages import HELD, MAX_PROMPTS
 from http_api.content_parts import DETAILS, TEXTS, THOUGHTS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, OFF_OR_UNKNOWN, off_values
-from http_api.guide_schemas import guided
+from http_api.guide_schemas import guide_fields
 from http_api.model_names import names_of
 from http_api.replies import (
     COUNT,
     TEXT,
     Schema,
-    closed,
+    closed_object,
     items,
     number,
     one_of,
-    opened,
+    open_object,
     optional,
     or_null,
     ref,
-    requested,
+    request_object,
     switch,
 )
 from http_api.requests import COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
@@ -44,17 +44,17 @@ LIMIT: Schema = {"anyOf": [*COUNT["anyOf"], one_of(0)]}  # where a prompt can be
 def components(info: ModelInfo) -> Schema:
     """Those of requests, for a server that says `info`."""
     return {
-        "ChatRequest": requested(
+        "ChatRequest": request_object(
             {
                 "messages": items(ref("Message"), 1),
                 **_common(info),
                 **_chat_only(),
                 **thinking(),
-                **guided(info),
+                **guide_fields(info),
             },
             "messages",
         ),
-        "CompletionRequest": requested(
+        "CompletionRequest": request_object(
             {"prompt": _prompt(info), **_common(info), **_completion_only()}, "prompt"
         ),
         "Message": {"anyOf": _messages(info)},
@@ -69,10 +69,10 @@ def _tokens(info: ModelInfo) -> Schema:
     special = switch("Whether the model's special tokens, such as BOS, are added.")
     text = {"type": "string", "maxLength": MAX_CHARACTERS * info.limits.context_length}
     return {
-        "TokenizeRequest": closed(
+        "TokenizeRequest": closed_object(
             {**asked, "prompt": text, "add_special_tokens": special, "return_token_strs": spelled}, "prompt"
         ),
-        "Tokens": opened(
+        "Tokens": open_object(
             {
                 "count": {"type": "integer"},
                 "max_model_len": {"type": "integer"},
@@ -82,8 +82,8 @@ def _tokens(info: ModelInfo) -> Schema:
             "count",
             "tokens",
         ),
-        "DetokenizeRequest": closed({**asked, "tokens": items(_token(info))}, "tokens"),
-        "TokenText": opened({"prompt": {"type": "string"}, "content": {"type": "string"}}, "prompt"),
+        "DetokenizeRequest": closed_object({**asked, "tokens": items(_token(info))}, "tokens"),
+        "TokenText": open_object({"prompt": {"type": "string"}, "content": {"type": "string"}}, "prompt"),
     }
 
 
@@ -200,7 +200,7 @@ def _delivery() -> Schema:
     return {
         "stream": switch("Send the answer as server-sent events."),
         "stream_options": optional(
-            requested(
+            request_object(
                 {
                     "include_usage": switch("End with an event that has the usage."),
                     **without_effect(),
@@ -219,7 +219,9 @@ def _service() -> Schema:
         "background": switch("No reader waits for the answer: under load other answers go first."),
         "drafts": switch("false: the device drafts nothing for it. The text is the same."),
     }
-    return optional(requested(fields), "How the answer is served; what is left out is as configured here.")
+    return optional(
+        request_object(fields), "How the answer is served; what is left out is as configured here."
+    )
 
 
 def _chat_only() -> Schema:
@@ -241,13 +243,13 @@ def thinking() -> Schema:
         "include_reasoning": switch("false: the answer comes without the thoughts."),
         "reasoning": _reasoning(),
         KWARGS: optional(
-            opened(kwargs), "Variables of the chat template; those that it does not read are left out."
+            open_object(kwargs), "Variables of the chat template; those that it does not read are left out."
         ),
     }
 
 
 def _switches() -> Schema:
-    kind = opened({"type": one_of(*TYPES, None)})
+    kind = open_object({"type": one_of(*TYPES, None)})
     return {
         "enable_thinking": switch("Whether the model thinks before it answers."),
         "thinking": optional(
@@ -263,7 +265,7 @@ def _reasoning() -> Schema:
         "effort": optional(TEXT, "How much it thinks; none = not at all."),
         "exclude": switch("true: the answer comes without the thoughts."),
     }
-    return optional(opened(fields), "Others of its fields are left out.")
+    return optional(open_object(fields), "Others of its fields are left out.")
 
 
 def _completion_only() -> Schema:
@@ -301,19 +303,19 @@ DETAIL = one_of(*DETAILS, *EMPTY)
 
 def picture(kind: str) -> Schema:
     """A part of the type `kind` that shows a picture."""
-    inner = requested({"url": PICTURE_URL, "detail": DETAIL}, "url")
+    inner = request_object({"url": PICTURE_URL, "detail": DETAIL}, "url")
     fields = {"type": one_of(kind), "image_url": {"anyOf": [PICTURE_URL, inner]}, "detail": DETAIL}
-    return opened({**fields, "file_id": one_of(*EMPTY)}, "type", "image_url")
+    return open_object({**fields, "file_id": one_of(*EMPTY)}, "type", "image_url")
 
 
 def content(*others: Schema, thoughts: bool = False) -> Schema:
     """A text, or a list of texts and `others`, and of an earlier answer's thoughts."""
     said = optional(TEXT, "")
-    text = opened(
+    text = open_object(
         {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": said}, "type", "text"
     )
-    refusal = opened({"type": one_of("refusal"), "refusal": said}, "type", "refusal")
-    left_out = [opened({"type": one_of(*THOUGHTS)}, "type")] if thoughts else []
+    refusal = open_object({"type": one_of("refusal"), "refusal": said}, "type", "refusal")
+    left_out = [open_object({"type": one_of(*THOUGHTS)}, "type")] if thoughts else []
     part = {"anyOf": [TEXT, text, refusal, *left_out, *others, one_of(*EMPTY, False)]}
     return optional({"anyOf": [TEXT, items(part)]}, "None is an empty text.")
 
@@ -322,9 +324,9 @@ def _messages(info: ModelInfo) -> list[Schema]:
     """Fields of earlier turns that are not listed are left out."""
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
     empty = {held: one_of(*EMPTY, False) for held in HELD}
-    called = opened({"name": TEXT, "arguments": arguments()}, "name")
+    called = open_object({"name": TEXT, "arguments": arguments()}, "name")
     kind = {"type": one_of("function", *EMPTY, False)}
-    call = opened({"id": optional(TEXT, CALL_ID), **kind, "function": called}, "function")
+    call = open_object({"id": optional(TEXT, CALL_ID), **kind, "function": called}, "function")
     assistant = {
         "role": one_of("assistant"),
         **name,
@@ -338,10 +340,10 @@ def _messages(info: ModelInfo) -> list[Schema]:
     answered = {"tool_call_id": optional(TEXT, RESULT_ID)}
     result = {"role": one_of("tool", "function"), "content": content(), **answered}
     return [
-        opened({"role": one_of("system", "developer"), "content": content(), **name, **empty}, "role", "content"),
-        opened({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),
-        opened(assistant, "role"),
-        opened({**result, **name, **empty}, "role"),
+        open_object({"role": one_of("system", "developer"), "content": content(), **name, **empty}, "role", "content"),
+        open_object({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),
+        open_object(assistant, "role"),
+        open_object({**result, **name, **empty}, "role"),
     ]  # fmt: skip
 
 

@@ -134,7 +134,7 @@ class ApiServer:
         found: Iterable[Any] = self._server.server_state.connections
         return tuple(found)
 
-    async def answered(self, seconds: float) -> None:
+    async def wait_for_answers(self, seconds: float) -> None:
         """Until all answers have been written to the last byte, or for `seconds`."""
         if under_way := tuple(self._server.server_state.tasks):
             await asyncio.wait(under_way, timeout=seconds)
@@ -149,15 +149,15 @@ class ApiServer:
 def _last_on_connection(app: ASGIApp, parting: asyncio.Event) -> ASGIApp:
     """`app`, whose answers end their connections from `parting` on (RFC 9112, section 9.6)."""
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        async def parted(message: Message) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_close(message: Message) -> None:
             if parting.is_set() and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
-        await app(scope, receive, parted)
+        await app(scope, receive, send_with_close)
 
-    return served
+    return serve
 
 
 async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS) -> None:

@@ -58,10 +58,10 @@ def read_thinking(fields: Fields, info: ModelInfo) -> Thinking:
     wishes = [*_wishes(fields), *_efforts(fields)]
     reasoning = _inner(fields, "reasoning")
     shown = shown and not reasoning.flag("exclude", False)
-    wishes += [*_switched(reasoning, "enabled"), *_efforts(reasoning, "effort")]
+    wishes += [*_read_switch(reasoning, "enabled"), *_efforts(reasoning, "effort")]
     reasoning.leave_rest()
     wishes += [*_wishes(kwargs), *_efforts(kwargs)]
-    variables = {**_others(kwargs, info), **_resolved(wishes, info)}
+    variables = {**_others(kwargs, info), **_resolve(wishes, info)}
     return Thinking(_text(variables) if variables else "", shown)
 
 
@@ -73,10 +73,10 @@ def _inner(fields: Fields, name: str) -> Fields:
 
 def _wishes(fields: Fields) -> Iterator[Wish]:
     """Of the fields that switch it."""
-    yield from _switched(fields, "enable_thinking")
+    yield from _read_switch(fields, "enable_thinking")
     value, where = fields.raw("thinking"), fields.path("thinking")
     if not isinstance(value, dict):
-        yield from _switched(Fields({"thinking": value}, where.removesuffix("thinking")), "thinking")
+        yield from _read_switch(Fields({"thinking": value}, where.removesuffix("thinking")), "thinking")
         return
     inner = fields_of(value, where)
     kind = inner.text("type", "auto")
@@ -88,7 +88,7 @@ def _wishes(fields: Fields) -> Iterator[Wish]:
         yield Wish(where, on)
 
 
-def _switched(fields: Fields, name: str) -> Iterator[Wish]:
+def _read_switch(fields: Fields, name: str) -> Iterator[Wish]:
     on = fields.flag(name, None)
     if on is not None:
         yield Wish(fields.path(name), on)
@@ -115,7 +115,7 @@ def _others(kwargs: Fields, info: ModelInfo) -> dict[str, Any]:
     return found
 
 
-def _resolved(wishes: list[Wish], info: ModelInfo) -> dict[str, Any]:
+def _resolve(wishes: list[Wish], info: ModelInfo) -> dict[str, Any]:
     """The variables of the template by which it does what is asked for."""
     for wish in wishes:
         if wish.on is not wishes[0].on:

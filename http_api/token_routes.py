@@ -49,7 +49,7 @@ def token_routes(backend: Backend, is_lenient: bool) -> list[BaseRoute]:
 
     async def detokenize(request: Request) -> Response:
         ids, headers = await read_body(request, partial(_ids, info=backend.info), is_lenient)
-        text = await _in_thread(request, partial(_spelled, backend.tokenizer, ids))
+        text = await _in_thread(request, partial(_decode, backend.tokenizer, ids))
         return Response(to_json({"prompt": text, "content": text}), headers=headers, media_type=JSON)
 
     return [
@@ -87,19 +87,19 @@ def _ids(body: dict[str, Any], info: ModelInfo) -> tuple[int, ...]:
     return ids
 
 
-def _spelled(tokenizer: TargetTokenizer, ids: tuple[int, ...]) -> str:
+def _decode(tokenizer: TargetTokenizer, ids: tuple[int, ...]) -> str:
     return tokenizer.decode(ids, special=True)
 
 
 async def _in_thread(request: Request, work: Callable[[], T]) -> T:
     """Megabytes take a second: not on the event loop. Their time counts as spent for the client."""
-    result, seconds = await asyncio.to_thread(_timed, work)
+    result, seconds = await asyncio.to_thread(_measure_time, work)
     if spent := request.scope.get(SPENT):
         spent(seconds)
     return result
 
 
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
+def _measure_time(work: Callable[[], T]) -> tuple[T, float]:
     started = time.thread_time()
     return work(), time.thread_time() - started
 

@@ -22,7 +22,7 @@ HEADER = """\
 """
 
 
-def calibrated() -> DeviceProfile | None:
+def own_profile() -> DeviceProfile | None:
     """What was measured on this machine; None if nothing was, or the file is another machine's.
 
     A home folder may be shared: the file counts on the machine with the name and cores in it. Raises UsageError for a
@@ -36,8 +36,8 @@ def calibrated() -> DeviceProfile | None:
 
 
 def measured_draft(drafter: str, model: str) -> MeasuredDraft | None:
-    """What was measured of one draft model; raises UsageError like `calibrated`."""
-    profile = calibrated()
+    """What was measured of one draft model; raises UsageError like `own_profile`."""
+    profile = own_profile()
     return profile.calibrated.get(key_of(drafter, model)) if profile else None
 
 
@@ -60,7 +60,7 @@ def baseline(board: Board) -> DeviceProfile:
     description is known.
     """
     with contextlib.suppress(UsageError):
-        before = calibrated()
+        before = own_profile()
         if before is not None:
             return before
     if board.profile:

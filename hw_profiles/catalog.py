@@ -19,7 +19,8 @@ from hw_profiles.profiles import (
     Quantity,
     TargetShape,
 )
-from opensled.cli.config import config_folder, read_file
+from opensled.cli.config import config_folder
+from opensled.cli.config_file import read_file
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.suggestion import nearest
 
@@ -163,7 +164,7 @@ def _quantities(table: Any, key: str) -> dict[str, Quantity]:
     return {name: Quantity.of(value, f"{key}.{name}") for name, value in _tables(table, key).items()}
 
 
-def _measured(kind: type[Any]) -> Callable[[Any, str], Any]:
+def _table_reader(kind: type[Any]) -> Callable[[Any, str], Any]:
     """A reader of tables of dataclasses by name."""
 
     def read(table: Any, key: str) -> dict[str, Any]:
@@ -185,6 +186,6 @@ _READERS: dict[Any, Callable[[Any, str], Any]] = {
     Quantity | None: Quantity.of,
     Mapping[str, Quantity]: _quantities,
     Mapping[str, DraftSpeed]: _drafts,
-    Mapping[str, MeasuredDraft]: _measured(MeasuredDraft),
-    Mapping[str, MeasuredLink]: _measured(MeasuredLink),
+    Mapping[str, MeasuredDraft]: _table_reader(MeasuredDraft),
+    Mapping[str, MeasuredLink]: _table_reader(MeasuredLink),
 }

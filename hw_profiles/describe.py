@@ -138,9 +138,9 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
                 yield from _fact(speed, getattr(draft, speed), width)
     elif name in WORDS and value is not None:
         label, unit = WORDS[name]
-        yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
+        yield from _wrap(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
         if isinstance(value, Quantity):
-            yield from _wrapped("", value.source, width)
+            yield from _wrap("", value.source, width)
 
 
 def _entry(entry: Any, width: int) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _entry(entry: Any, width: int) -> Iterator[str]:
             if isinstance(value, Mapping)
             else value
         )
-        yield from _wrapped(f"  {label}", f"{told} {unit}".rstrip(), width)
+        yield from _wrap(f"  {label}", f"{told} {unit}".rstrip(), width)
 
 
 def _value(value: Any) -> str:
@@ -168,7 +168,7 @@ def _count(number: float) -> str:
     return f"{number / 1e9:.3g} B" if number >= 1e9 else f"{number / 1e6:.3g} M"
 
 
-def _wrapped(label: str, text: str, width: int) -> list[str]:
+def _wrap(label: str, text: str, width: int) -> list[str]:
     lines = textwrap.wrap(text, max(20, width - LABEL), break_on_hyphens=False) or [""]
     return [f"{first:{LABEL}}{line}" for first, line in zip([label, *[""] * len(lines)], lines)]
 

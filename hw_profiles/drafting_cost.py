@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import remaining_share
 from hw_profiles.least_squares import non_negative
 from hw_profiles.step_cost import DraftingCost
 
@@ -30,7 +30,7 @@ class DraftingCostModel:
 
     def observe(self, longest: int, tokens: int, read: int, seconds: float) -> None:
         """A step whose drafting took `seconds`; see `DraftingCost.seconds`."""
-        row, keep = np.array([self.cost.passes(longest), tokens, read], float), kept(1, HALF_LIFE)
+        row, keep = np.array([self.cost.passes(longest), tokens, read], float), remaining_share(1, HALF_LIFE)
         self._gram = keep * self._gram + np.outer(row, row)
         self._right = keep * self._right + row * seconds
         firm = np.diag(1e-9 * self._gram.diagonal())  # solvable even if all steps are alike

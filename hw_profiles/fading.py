@@ -8,7 +8,7 @@ from collections import deque
 from math import exp
 
 
-def kept(age: float, half_life: float) -> float:
+def remaining_share(age: float, half_life: float) -> float:
     """Share of its old weight that an observation keeps after `age`; it keeps half after `half_life` (same unit)."""
     return 0.5 ** (age / half_life)
 
@@ -45,12 +45,12 @@ class FadingRatio:
     def __init__(self, half_life: float, above: float = 0.0, below: float = 0.0) -> None:
         """`half_life`: in units of the `age` that `add` takes; `above`, `below`: what is assumed beforehand."""
         self._half_life, self.above, self.below = half_life, above, below
-        self._keep = kept(1.0, half_life)  # at the usual age, worked out once
+        self._keep = remaining_share(1.0, half_life)  # at the usual age, worked out once
         self.seen = 0.0  # sum of all ages so far
 
     def add(self, above: float, below: float, age: float = 1.0) -> None:
         """One observation; everything before it is `age` older now."""
-        keep = self._keep if age == 1.0 else kept(age, self._half_life)
+        keep = self._keep if age == 1.0 else remaining_share(age, self._half_life)
         self.above = self.above * keep + above
         self.below = self.below * keep + below
         self.seen += age

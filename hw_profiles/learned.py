@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import remaining_share
 from hw_profiles.least_squares import non_negative
 from hw_profiles.step_cost import Roofline, StepCost
 
@@ -76,11 +76,11 @@ class LearnedCost:
         line = left + (tokens - below) * (self.table[below + 1] - left)
         return line + contexts * self.context_s + sessions * self.session_s
 
-    def padded(self, row_step: int) -> LearnedCost:
+    def pad(self, row_step: int) -> LearnedCost:
         """The same on an engine that computes a multiple of `row_step` rows."""
         if row_step == 1:
             return self
-        places = [padded(tokens, row_step) for tokens in range(len(self.table))]
+        places = [pad_rows(tokens, row_step) for tokens in range(len(self.table))]
         return replace(self, table=tuple([self.table[place] for place in places]))
 
     def times(self, factor: float) -> LearnedCost:
@@ -89,7 +89,7 @@ class LearnedCost:
         return LearnedCost(table, factor * self.context_s, factor * self.session_s)
 
 
-def padded(tokens: int, row_step: int) -> int:
+def pad_rows(tokens: int, row_step: int) -> int:
     """Rows that are computed for so many."""
     return -(-tokens // row_step) * row_step if tokens <= PADDED else tokens
 
@@ -117,7 +117,7 @@ class CostModel:
         if seconds <= 0:  # a clock too coarse for it
             return
         self._errors.append(self.cost.verify_s(tokens, contexts, sessions) / seconds - 1)
-        self._news.append((padded(tokens, self._row_step), contexts, sessions, seconds))
+        self._news.append((pad_rows(tokens, self._row_step), contexts, sessions, seconds))
         self.steps += 1
         if self.steps in FIRST_FITS or self.steps % LEARN_EVERY == 0:
             self._learn()
@@ -130,7 +130,7 @@ class CostModel:
         bias = abs(median(self._errors))
         half_life = min(HALF_LIFE, max(MIN_HALF_LIFE, (FADING / max(bias, MIN_SPREAD)) ** 2))
         self._fit.learn(news, max(self.error, MIN_SPREAD), half_life)
-        self.cost = self._fit.cost().padded(self._row_step)
+        self.cost = self._fit.cost().pad(self._row_step)
 
     def _take_scale(self, news: Array) -> None:
         """Right a seed that is wrong by a factor: one of another machine, or a mere guess."""
@@ -170,7 +170,7 @@ class _Fit:
         off = np.abs(seconds - predicted) / scale
         weights = np.minimum(1.0, HUBER * spread / np.maximum(off, 1e-9))
         rows /= scale[:, None]
-        keep = kept(len(steps), half_life)
+        keep = remaining_share(len(steps), half_life)
         weighted = rows.T * weights
         self._gram = keep * self._gram + weighted @ rows
         self._right = keep * self._right + weighted @ (seconds / scale)

@@ -44,11 +44,11 @@ class BoardState:
 
 def read_board(root: Path | str = "/", max_age: float = MAX_AGE) -> BoardState:
     """The state of the board whose files lie below `root`, at most `max_age` seconds old. Never raises."""
-    return _kept(str(root)).look(max_age)
+    return _sensors(str(root)).look(max_age)
 
 
 @lru_cache(maxsize=16)
-def _kept(root: str) -> Sensors:
+def _sensors(root: str) -> Sensors:
     return Sensors(Path(root))
 
 
@@ -59,7 +59,7 @@ class Sensors:
         self._clock = clock
         self._state, self._read_at = BoardState(), float("-inf")
         thermal, cpu = root / "sys/class/thermal", root / "sys/devices/system/cpu"
-        self._zones = _named(_children(thermal, "thermal_zone"))
+        self._zones = _name_zones(_children(thermal, "thermal_zone"))
         self._cooling = [path / "cur_state" for path in _children(thermal, "cooling_device") if _slows(path)]
         self._firmware = _firmware(root / "sys/devices/platform")
         self._counters = sorted((cpu / "cpu0/thermal_throttle").glob("*_throttle_count"))
@@ -149,7 +149,7 @@ def _slows(cooling: Path) -> bool:
     return kind.startswith(SLOWING) or kind.endswith(ALERT)
 
 
-def _named(zones: list[Path]) -> dict[str, Path]:
+def _name_zones(zones: list[Path]) -> dict[str, Path]:
     """Zones by their type; of several with one type (a PC's "acpitz") the others carry their number, too."""
     named: dict[str, Path] = {}
     for path in zones:

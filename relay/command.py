@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from adapt.handout.hand_out import store_of
 from edge_client.link.link import Endpoint, Link, endpoint_at
-from edge_client.link.loading_server import described
+from edge_client.link.loading_server import describe_when_loaded
 from edge_client.offline.modes import Offline, retry_policy
 from opensled.core.errors import VocabularyMismatch
 from opensled.core.messages import GUIDE, PENALTIES, ModelInfo
-from opensled.process.load_thread import loaded
+from opensled.process.load_thread import run_work
 from opensled.process.logs import tell
 from relay.config import RelayConfig
 from relay.opening import Relay
@@ -47,7 +47,7 @@ async def _relay(config: RelayConfig, endpoint: Endpoint, tenants: Tenants, tls:
         ends.push_async_callback(link.close)
 
         async def load() -> Served:
-            served, relay = await loaded(_load, config, tenants, link, await described(link))
+            served, relay = await run_work(_load, config, tenants, link, await describe_when_loaded(link))
             ends.push_async_callback(relay.stop)
             return served
 

@@ -11,18 +11,19 @@ from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
 from opensled.net.address import host_port
+from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig
 
 _SERVES = {each.name: each for each in fields(ServeConfig)}
 
 
-def served(name: str) -> Any:
+def serve_option(name: str) -> Any:
     """An option of `opensled serve` that means the same here."""
     return field(default=_SERVES[name].default, metadata=_SERVES[name].metadata)
 
 
 @dataclass(frozen=True)
-class RelayConfig:
+class RelayConfig(LimitsConfig):
     """A model beside its devices, and the server above it."""
 
     upstream: str = option(
@@ -94,33 +95,32 @@ class RelayConfig:
         check=host_port,
         often=True,
     )
-    drain: float = served("drain")
-    engine: str = served("engine")
-    device: str = served("device")
-    dtype: str = served("dtype")
-    numerics: str = served("numerics")
-    gpu_layers: int = served("gpu_layers")
-    context: int = served("context")
-    threads: int = served("threads")
-    kv_tokens: int = served("kv_tokens")
-    policy: str = served("policy")
-    draft_wait: float = served("draft_wait")
-    max_draft: int = served("max_draft")
-    max_sessions: int = served("max_sessions")
-    tls_cert: str = served("tls_cert")
-    tls_key: str = served("tls_key")
-    tls_client_ca: str = served("tls_client_ca")
-    tokens: str = served("tokens")
-    drafts: str = served("drafts")
-    insecure: bool = served("insecure")
-    metrics: str = served("metrics")
+    drain: float = serve_option("drain")
+    engine: str = serve_option("engine")
+    device: str = serve_option("device")
+    dtype: str = serve_option("dtype")
+    numerics: str = serve_option("numerics")
+    gpu_layers: int = serve_option("gpu_layers")
+    context: int = serve_option("context")
+    threads: int = serve_option("threads")
+    kv_tokens: int = serve_option("kv_tokens")
+    policy: str = serve_option("policy")
+    draft_wait: float = serve_option("draft_wait")
+    max_sessions: int = serve_option("max_sessions")
+    tls_cert: str = serve_option("tls_cert")
+    tls_key: str = serve_option("tls_key")
+    tls_client_ca: str = serve_option("tls_client_ca")
+    tokens: str = serve_option("tokens")
+    drafts: str = serve_option("drafts")
+    insecure: bool = serve_option("insecure")
+    metrics: str = serve_option("metrics")
     operator_keys: str = option(
         "", "file with the keys, one a line, that may read --metrics from other machines", metavar="FILE"
     )
-    insecure_metrics: bool = served("insecure_metrics")
-    log_level: str = served("log_level")
-    log_json: bool = served("log_json")
-    json: bool = served("json")
+    insecure_metrics: bool = serve_option("insecure_metrics")
+    log_level: str = serve_option("log_level")
+    log_json: bool = serve_option("log_json")
+    json: bool = serve_option("json")
 
     @property
     def serving(self) -> ServeConfig:

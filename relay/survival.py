@@ -35,7 +35,7 @@ class Survival:
             chance *= self.chance(each)
         return chance
 
-    def seen(self, agreed: bool | None, stands: bool) -> None:
+    def add_verdict(self, agreed: bool | None, stands: bool) -> None:
         """The target has decided on a token, and on all before it alike."""
         if agreed is None:
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from edge_client.link.remote import Connect, RemoteSession, RetryPolicy
 from edge_client.offline.modes import STALL, Offline
-from edge_client.offline.watching import watched
+from edge_client.offline.watching import watch_commits
 from edge_client.round.commits import Commit
 from edge_client.round.draft_job import BlockBudget, Drafted
 from edge_client.round.generate import generate
@@ -88,7 +88,7 @@ class VettedBlocks:
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
         """See `Drafting`; the session vets on meanwhile."""
 
-    def heard(self, truth: Truth) -> None:
+    def hear(self, truth: Truth) -> None:
         """See `Drafting`; the uplink tells the session."""
 
     def interrupt(self) -> None:
@@ -191,7 +191,7 @@ class Uplink(Observer):
             commits = generate(self._remote, self._blocks, params)
             async with (
                 aclosing(commits),
-                aclosing(watched(commits, self._remote, self._upstream.offline)) as events,
+                aclosing(watch_commits(commits, self._remote, self._upstream.offline)) as events,
             ):
                 async for event in events:
                     self._hear(event)

@@ -75,9 +75,9 @@ class Vetting(Observer):
         before, survival = self.agreed, self.survival
         stood = min(known, final)
         for agreed in before[:stood]:
-            survival.seen(agreed, True)
+            survival.add_verdict(agreed, True)
         if stood < min(len(before), final):
-            survival.seen(before[stood], False)
+            survival.add_verdict(before[stood], False)
         kept = len(self.session.sequence.truth.vetted) - ahead  # of those behind all that is said above
         survival.confirmed += stood
         survival.taken_back += len(before) - known - kept

@@ -111,7 +111,7 @@ def may_enter(
     shares = fair_shares(tenant, held, waiting, places, used)
     if free <= 0 or held.get(tenant, 0) < shares[tenant]:
         return free > 0
-    return free > reserved(tenant, held, waiting, shares)
+    return free > reserved_places(tenant, held, waiting, shares)
 
 
 def fair_shares(
@@ -135,7 +135,7 @@ def fair_shares(
     return shares
 
 
-def reserved(
+def reserved_places(
     tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], shares: Mapping[str, int]
 ) -> int:
     """Places that are reserved for other tenants, who wait and have less than their fair share."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import remaining_share
 
 BINS = 10  # of confidences from 0 to 1, equally wide
 HALF_LIFE = 512.0  # tokens of a bin after which half of what they showed is forgotten (chosen)
@@ -32,16 +32,16 @@ class ConfidenceCalibration:
         usual = confidence if self._usual is None else self._usual.chance(confidence)
         return (self._hits[own] + PRIOR * usual) / (self._tries[own] + PRIOR)
 
-    def judged(self, tried: Iterable[tuple[float, bool]]) -> None:
+    def add_verdict(self, tried: Iterable[tuple[float, bool]]) -> None:
         """Of each token behind nothing but tokens that stand: its confidence, and whether it stands."""
         told = [(confidence, stands) for confidence, stands in tried if confidence < UNTOLD]
         for confidence, stands in told:
             self._add(confidence, stands)
         if self._usual is not None and told:
-            self._usual.judged(told)
+            self._usual.add_verdict(told)
 
     def _add(self, confidence: float, stands: bool) -> None:
-        own, keep = _bin(confidence), kept(1, HALF_LIFE)
+        own, keep = _bin(confidence), remaining_share(1, HALF_LIFE)
         self._hits[own] = keep * self._hits[own] + stands
         self._tries[own] = keep * self._tries[own] + 1
 

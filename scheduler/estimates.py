@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hw_profiles.fading import FadingRatio, kept
+from hw_profiles.fading import FadingRatio, remaining_share
 from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
@@ -59,19 +59,19 @@ class DraftAcceptance:
         self.first, self.later = first, later
         self._half_life, self._firsts, self._laters = half_life, weight, weight
 
-    def judged(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
+    def add_verdict(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
         """The target accepted the first `accepted` of a draft's `length` >= 1 tokens. `unseen`: see `DraftEstimate`."""
         tries, stood = float(min(length - 1, accepted)), max(0.0, accepted - 1.0)
         if unseen and accepted == length:
             tries, stood = tries + 1 + sum(unseen[:-1]), stood + sum(unseen)
-        keep = kept(1 + tries, self._half_life)
+        keep = remaining_share(1 + tries, self._half_life)
         firsts, laters = self._firsts * keep, self._laters * keep
         self._firsts, self._laters = firsts + 1, laters + tries
         self.first = (self.first * firsts + (accepted > 0)) / self._firsts
         if tries:
             self.later = (self.later * laters + stood) / self._laters
 
-    def beside(self, usual: DraftAcceptance) -> tuple[float, float]:
+    def blend(self, usual: DraftAcceptance) -> tuple[float, float]:
         """Both chances, where `usual` counts for USUAL draft tokens beside what was seen here."""
         firsts, laters = self._firsts, self._laters
         first = (self.first * firsts + usual.first * USUAL) / (firsts + USUAL)
@@ -105,7 +105,7 @@ class DeviceEstimate:
         """Of the mean device of its tenant."""
         return self.acceptance if self._tenant is None else self._tenant.acceptance
 
-    def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
+    def add_arrival(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
         self.drafts += 1
@@ -119,19 +119,19 @@ class DeviceEstimate:
         self.delay_s += share * (away_s - spent_s - self.delay_s)
         self.jitter_s += share * (missed_s - self.jitter_s)
         if self._tenant is not None:
-            self._tenant.arrived(away_s, length, drafting_s)
+            self._tenant.add_arrival(away_s, length, drafting_s)
 
-    def judged(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
-        """See `DraftEstimate.judged`."""
-        self.acceptance.judged(length, accepted, unseen)
+    def add_verdict(self, length: int, accepted: int, unseen: Sequence[float] = ()) -> None:
+        """See `DraftEstimate.add_verdict`."""
+        self.acceptance.add_verdict(length, accepted, unseen)
         if self._tenant is not None:
-            self._tenant.judged(length, accepted, unseen)
+            self._tenant.add_verdict(length, accepted, unseen)
 
-    def beside(self, added: int, independent: float) -> None:
+    def add_second_draft(self, added: int, independent: float) -> None:
         """A second draft has `added` so many tokens to what stands of the first; see `Forecast.apart`."""
         self._beside.add(added, independent)
         if self._tenant is not None:
-            self._tenant.beside(added, independent)
+            self._tenant.add_second_draft(added, independent)
 
     def another(self) -> DeviceEstimate:
         """Of a new device of this tenant, which is assumed to be like the others."""
@@ -162,19 +162,19 @@ class DraftEstimate:
     def forecast(self) -> Forecast:
         """Made when it is asked for: a round teaches three times, and asks once."""
         if self._forecast is None:
-            self._forecast = self.device.forecast(*self._acceptance.beside(self.device.acceptance))
+            self._forecast = self.device.forecast(*self._acceptance.blend(self.device.acceptance))
         return self._forecast
 
-    def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
-        self.device.arrived(away_s, length, drafting_s)
+    def add_arrival(self, away_s: float, length: int, drafting_s: float) -> None:
+        self.device.add_arrival(away_s, length, drafting_s)
         self._forecast = None
 
-    def beside(self, added: int, independent: float) -> None:
-        """See `DeviceEstimate.beside`."""
-        self.device.beside(added, independent)
+    def add_second_draft(self, added: int, independent: float) -> None:
+        """See `DeviceEstimate.add_second_draft`."""
+        self.device.add_second_draft(added, independent)
         self._forecast = None
 
-    def judged(
+    def add_verdict(
         self,
         length: int,
         accepted: int,
@@ -186,9 +186,9 @@ class DraftEstimate:
         do. A server leaves out what is unlikely: without it, a long draft of which it verifies the likely half would
         look as good as that half."""
         if length:
-            self.device.judged(length, accepted, unseen)
-            self._acceptance.judged(length, accepted, unseen)
-            self.device.confidences.judged(tried)
+            self.device.add_verdict(length, accepted, unseen)
+            self._acceptance.add_verdict(length, accepted, unseen)
+            self.device.confidences.add_verdict(tried)
             self._forecast = None
 
     def follow(self, other: DraftEstimate) -> None:

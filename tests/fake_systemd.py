@@ -10,15 +10,15 @@ from home.service import manager, service_plan, unit_text
 
 SCRIPT = """#!/bin/sh
 case "$(basename "$0") $*" in
+*Version) echo Version=252 ;;
 *journalctl*) cat {folder}/journal ;;
-*show*) cat {folder}/state ;;
+*show*) cat {folder}/first 2>/dev/null || cat {folder}/state; rm -f {folder}/first ;;
 *) echo "$(basename "$0") $*" >> {folder}/calls
     refused=$(cat {folder}/refused)
     case "$*" in *"${{refused:-nothing}}"*) echo Access denied >&2; exit 1 ;; esac ;;
 esac
 """
 ACTIVE = """\
-LoadState=loaded
 ActiveState=active
 SubState=running
 UnitFileState=enabled
@@ -82,6 +82,10 @@ class FakeSystemd:
     def fails(self, line: str) -> None:
         (self._folder / "state").write_text(ACTIVE.replace("=active", "=failed").replace("running", "failed"))
         self.writes(line, "opensled-serve.service: Failed with result 'exit-code'.")
+
+    def restarts(self) -> None:
+        """The next question is answered while the process of before still runs."""
+        (self._folder / "first").write_text(f"{ACTIVE}Job=7\n")
 
     def refuses(self, part: str) -> None:
         """Commands with `part` in them fail from now on."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from opensled.core.protocol import EndRules, cut
 from tests.fakes import FakeScores, next_token
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
-from verify_server.rules.base import AcceptanceResult, decided
+from verify_server.rules.base import AcceptanceResult, decided_ids
 from verify_server.rules.decide import Outcome, Question, decide, step_failed
 
 
@@ -129,7 +129,7 @@ class FakeCore:
     def _commit(self, id: str, progress: DecodeResult) -> None:
         one = self.sequences[id]
         if isinstance(progress.outcome, AcceptanceResult):
-            news, over = cut(decided(progress.check, progress.outcome), len(one.tokens), one.ends)
+            news, over = cut(decided_ids(progress.check, progress.outcome), len(one.tokens), one.ends)
             one.tokens += news
             one.computed = len(one.tokens) - 1
             if over:

@@ -51,7 +51,7 @@ class ForeignMemory(TargetMemory):
         free = self.free_pages * self.size
         return {"free": free, "used": self.tokens - free}
 
-    def held(self, tenant: str) -> int:
+    def count_held(self, tenant: str) -> int:
         mine = (held.tokens for held in self.sequences.values() if held.tenant == tenant)
         return sum(self.pages(len(tokens)) * self.size for tokens in mine)
 

@@ -59,7 +59,7 @@ def decode(tokens: list[int]) -> str:
 
 
 def may_follow(constraint: Constraint) -> set[int]:
-    return unpack(constraint.allowed(())[0])
+    return unpack(constraint.next_masks(())[0])
 
 
 def unpack(mask: bytes) -> set[int]:

@@ -10,7 +10,7 @@ from home.desk.devices import paired_devices
 from home.desk.home import Home
 from home.pairing.channel import DeviceEnd
 from home.pairing.code import read_code
-from home.pairing.frames import PairFrame, framed, read_frame
+from home.pairing.frames import PairFrame, encode_frame, read_frame
 from home.pairing.pair_device import pair
 from opensled.net.address import host_port
 
@@ -72,9 +72,9 @@ async def guess(port, code=WRONG):
     """One whole run with a code; the proof is right where the code is."""
     async with line(port) as found:
         end = DeviceEnd(read_code(code))
-        found.say(framed(PairFrame.HELLO, end.hello))
+        found.say(encode_frame(PairFrame.HELLO, end.hello))
         channel, _ = end.channel(await found.hear(PairFrame.ANSWER))
-        found.say(framed(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
+        found.say(encode_frame(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
         await found.hear(PairFrame.GRANT)
 
 

@@ -98,11 +98,11 @@ class Laws(scores.TorchScores):
         return [self._law(request) for request in requests]
 
     def _law(self, request):
-        shaped = self._shaped(request.rows, request.params, request.masks, request.emitted)
+        shaped = self._shape(request.rows, request.params, request.masks, request.emitted)
         return [scores.target_probs(shaped, request.params)[0].numpy()]
 
     def sample_residual(self, row, draft_probs, params, key, position, mask=None, emitted=None):
-        shaped = self._shaped([row], params, mask and [mask], emitted and [emitted])
+        shaped = self._shape([row], params, mask and [mask], emitted and [emitted])
         return scores.residual(scores.target_probs(shaped, params)[0], draft_probs).numpy()
 
 

@@ -14,7 +14,7 @@ from tests.rounds import looping
 from tests.system import until
 from verify_server.access.client_limits import ClientLimits
 from verify_server.access.security import Tenants
-from verify_server.access.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.access.signing import GatewayCredentials, GatewayTenants, TokenSigner, derive_key
 from verify_server.admission.session_manager import SessionLimits, SessionManager
 from verify_server.cluster import gateway
 from verify_server.front import service
@@ -30,7 +30,7 @@ class Replica:
 
     def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY, text=None):
         target = ServedModel("fake", FakeEngine(num_blocks=2000), text or FakeText())
-        prefix_key = derived(key, "prefix")
+        prefix_key = derive_key(key, "prefix")
         self.name, self.key = name, key
         self.loop = looping(
             target.engine,

@@ -21,7 +21,7 @@ from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.round.step import run_step
 from verify_server.round.step_item import StepItem
 from verify_server.rules import RULES
-from verify_server.rules.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided
+from verify_server.rules.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided_ids
 from verify_server.rules.served import ServedRules
 
 VOCABULARY = 12
@@ -133,7 +133,7 @@ class RuleContract:
             own = scores.sample_one(SampleRequest(range(5), params, KEY, POSITION))
             if seed % 2 and not rule.draft_probs:  # a draft that stands for a while
                 check = check._replace(draft=(*map(DraftToken, own[:2]), *check.draft[2:]))
-            news = decided(check, decide_alone(self.rule(), check, scores))
+            news = decided_ids(check, decide_alone(self.rule(), check, scores))
             assert list(news) == own[: len(news)]
 
     def test_masks_bind_every_token(self):
@@ -143,7 +143,7 @@ class RuleContract:
             check = self.check(seed, 2, masks=only)
             result = decide_alone(self.rule(), check, NumpyScores(logits))
             if self.rule().lossless:
-                assert list(decided(check, result)) == [3, 5, 7][: result.num_accepted + 1]
+                assert list(decided_ids(check, result)) == [3, 5, 7][: result.num_accepted + 1]
 
     def test_a_bad_row_fails_its_own_session_only(self):
         """With a draft nothing is decided, for the draft may be at fault; without one it is an error."""
@@ -185,6 +185,6 @@ class RuleContract:
             assert bool(engine.compacted) == (result.path != tuple(range(len(result.path))))
             for depth, row in enumerate([0, *[index + 1 for index in result.path]]):
                 request = SampleRequest([row], WARM, KEY, POSITION + depth)
-                assert not self.rule().lossless or [decided(check, result)[depth]] == scores.sample_one(
+                assert not self.rule().lossless or [decided_ids(check, result)[depth]] == scores.sample_one(
                     request
                 )

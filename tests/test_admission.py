@@ -16,7 +16,7 @@ from scheduler.admission import (
     fitting_sessions,
     may_enter,
     places_for,
-    reserved,
+    reserved_places,
 )
 from tests.views import viewed
 
@@ -176,7 +176,7 @@ def test_no_more_is_kept_than_wait_nor_than_their_share():
     held = {"a": 7, "b": 2}
 
     def kept(tenant, waiting):
-        return reserved(tenant, held, waiting, fair_shares(tenant, held, waiting, 12, {}))
+        return reserved_places(tenant, held, waiting, fair_shares(tenant, held, waiting, 12, {}))
 
     assert kept("a", {"b": 1}) == 1
     assert kept("a", {"b": 90}) == 4

@@ -38,17 +38,17 @@ PARAMS = SamplingParams(temperature=0, max_tokens=150)
 
 def test_a_quota_can_be_saved_up_and_spent_at_once():
     quota = Quota(10, now=0.0)
-    assert quota.left(0.0) == quota.left(100.0) == BURST * 10
+    assert quota.tokens_left(0.0) == quota.tokens_left(100.0) == BURST * 10
     quota.take(19, 100.0)
-    assert quota.left(100.0) == 1 and quota.wait(100.0) == 0
+    assert quota.tokens_left(100.0) == 1 and quota.wait(100.0) == 0
 
 
 def test_an_exhausted_quota_is_good_again_when_some_has_come_together():
     quota = Quota(10, now=0.0)
     quota.take(20, 0.0)
-    assert quota.left(0.0) == quota.left(RESUMED - 0.01) == 0
+    assert quota.tokens_left(0.0) == quota.tokens_left(RESUMED - 0.01) == 0
     assert quota.wait(0.1) == pytest.approx(RESUMED - 0.1)
-    assert quota.left(RESUMED + 0.001) == 6 and quota.wait(RESUMED + 0.001) == 0
+    assert quota.tokens_left(RESUMED + 0.001) == 6 and quota.wait(RESUMED + 0.001) == 0
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 16)), max_size=200))
@@ -56,7 +56,7 @@ def test_no_more_is_verified_than_the_quota_and_one_burst(per_second, drafts):
     quota, now, verified = Quota(per_second, 0.0), 0.0, 0
     for pause, wanted in drafts:
         now += pause
-        tokens = min(wanted, quota.left(now))
+        tokens = min(wanted, quota.tokens_left(now))
         quota.take(tokens, now)
         verified += tokens
         assert verified <= per_second * now + max(1, BURST * per_second) + 1
@@ -108,7 +108,7 @@ def test_a_device_that_has_become_better_is_heard_again():
     allowance = DraftBudget(record=record(1000), floor=0.05)
     for _ in range(3):
         assert allowance.longest(8, 10, 0.0) == 0
-        allowance.judged(8, 3, 4)
+        allowance.add_verdict(8, 3, 4)
     assert allowance.longest(8, 10, 0.0) == 8
 
 

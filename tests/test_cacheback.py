@@ -10,11 +10,11 @@ from itertools import islice
 import pytest
 
 from edge_client.device.config import DeviceConfig
-from edge_client.device.drafter_choice import made
+from edge_client.device.drafter_choice import make_factory
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.lengths.fixed import FixedLength
-from edge_client.link.remote import _shortened
+from edge_client.link.remote import _shorten
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
 from opensled.core.noise import noise_key
@@ -214,10 +214,10 @@ class TestTables:
 
     def test_tables_are_for_drafters_that_have_them(self):
         for files in ({}, {"draft_table": "off"}, {"personal_table": "off"}):
-            made(DeviceConfig(**files), "lookup", "")
+            make_factory(DeviceConfig(**files), "lookup", "")
         for files in ({"draft_table": "x"}, {"personal_table": "x"}):
             with pytest.raises(UsageError, match="--draft-table"):
-                made(DeviceConfig(**files), "lookup", "")
+                make_factory(DeviceConfig(**files), "lookup", "")
 
     def test_a_personal_table_remembers_the_sequence_before(self, tmp_path):
         path, text = tmp_path / "mine.table", tiny_tokenizer().encode("My cat is called Minerva.")
@@ -279,7 +279,7 @@ def test_a_tree_is_cut_to_what_the_server_takes_of_trees():
     tree = DraftBlock(5, (DraftToken(1),) * 24, (-1, *range(23)))
     limits = Limits(max_draft=16, context_length=100, max_tree=20)
     for block, length in ((tree, 20), (DraftBlock(5, tree.tokens), 16)):
-        cut = _shortened(Draft(1, block), limits).block
+        cut = _shorten(Draft(1, block), limits).block
         assert cut == block.first(length)
         assert len(cut.tokens) == length == len(cut.parents or cut.tokens)
 

@@ -171,7 +171,7 @@ def test_a_real_draft_model_and_a_real_link(own_calibration):
 
     address, done = asyncio.run(scenario())
     told = json.loads(done.stdout)
-    profile = calibration.calibrated()
+    profile = calibration.own_profile()
     measured = profile.calibrated["llamacpp:tiny-draft"]
     assert told["path"] == str(own_calibration) and told["name"] == profile.name == detect().name
     assert profile.drafts["tiny-draft"].decode_per_s.typical > 100

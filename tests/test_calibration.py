@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.device.config import DoctorConfig
-from edge_client.device.known_drafts import settled
+from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import check_calibration
 from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles import calibration, catalog
@@ -33,7 +33,7 @@ def a_profile(name="", **changes):
 def test_what_is_written_is_read_back(own_calibration):
     profile = a_profile()
     calibration.write(profile, own_calibration)
-    assert catalog.device("this-machine") == profile == calibration.calibrated()
+    assert catalog.device("this-machine") == profile == calibration.own_profile()
     assert "this-machine" in catalog.names("devices") and list(own_calibration.parent.iterdir()) == [
         own_calibration
     ]
@@ -50,7 +50,7 @@ def test_a_board_keeps_what_is_published_of_other_drafts(own_calibration, tmp_pa
 
 def test_a_home_folder_that_another_machine_shares(own_calibration):
     calibration.write(a_profile(name="another machine"), own_calibration)
-    assert calibration.calibrated() is None
+    assert calibration.own_profile() is None
     assert calibration.baseline(detect()).calibrated == {}
 
 
@@ -60,7 +60,7 @@ def test_measured_threads_are_used(own_calibration):
     assert draft_threads(0, "chain:cacheback,llamacpp", "tiny-draft") == 1
     assert draft_threads(3, "llamacpp", "tiny-draft") == 3
     assert draft_threads(0, "llamacpp", "another") == max(1, usable_cores() - 1)
-    config = settled(DoctorConfig(), "tiny")
+    config = choose_drafter(DoctorConfig(), "tiny")
     assert "12 tokens/s with 1 thread, the fastest here (2026-11-22)" in check_calibration(config).detail
     assert "3 are used now" in check_calibration(replace(config, threads=3)).detail
 

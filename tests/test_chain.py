@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from edge_client.device.config import DeviceConfig
-from edge_client.device.drafter_choice import FittingFactory, made
+from edge_client.device.drafter_choice import FittingFactory, make_factory
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
@@ -237,9 +237,9 @@ class TestNames:
         factory.check_vocabulary(tiny_info())
         assert factory.name == "chain cacheback, accelerated llamacpp tiny-draft-q8_0.gguf"
         with pytest.raises(UsageError, match="--personal-table"):
-            made(config, "llamacpp", "tiny-draft")
+            make_factory(config, "llamacpp", "tiny-draft")
         with pytest.raises(UsageError, match="no drafter factory"):
-            made(config, "json:JSONDecoder", "")
+            make_factory(config, "json:JSONDecoder", "")
 
 
 @pytest.mark.parametrize(

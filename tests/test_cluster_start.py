@@ -33,7 +33,7 @@ class Handle:
 
     def __init__(self, spec, key):
         self.key, self.spec, self.told = Method(lambda: key), Method(lambda: spec), []
-        self.failed = Method(lambda *words: self.told.append(words))
+        self.report_failure = Method(lambda *words: self.told.append(words))
 
 
 class FakeRay:
@@ -72,7 +72,7 @@ def ray(monkeypatch):
 
 
 def test_of_two_gateways_that_start_together_both_have_the_schedulers_key(ray):
-    assert ray_runtime._settled(PAIR) == (ray.scheduler, b"the key of the one who was first")
+    assert ray_runtime._ensure_scheduler(PAIR) == (ray.scheduler, b"the key of the one who was first")
 
 
 def test_any_failure_of_a_start_is_told(ray, monkeypatch):

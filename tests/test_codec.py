@@ -164,4 +164,4 @@ def test_a_device_reads_how_a_newer_server_describes_itself():
     reply = codec.encode_info(INFO)
     reply.MergeFromString(UNKNOWN)
     reply.limits.MergeFromString(UNKNOWN)
-    assert codec.described(reply.SerializeToString()) == INFO
+    assert codec.decode_description(reply.SerializeToString()) == INFO

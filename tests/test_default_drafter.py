@@ -15,7 +15,7 @@ from lab.testbed.processes import Process, free_port
 from opensled.metrics.scrape import scrape
 from relay.config import RelayConfig
 from tests.fakes import FakeEngine, FakeText
-from verify_server.drafting.choice import Choice, chosen, drafting_of
+from verify_server.drafting.choice import Choice, choose, drafting_of
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel
@@ -47,7 +47,7 @@ SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11})
     ],
 )
 def test_it_suits_the_engine_and_what_is_named_stays(options, drafter) -> None:
-    assert chosen(ServeConfig(**options)) == Choice(drafter)
+    assert choose(ServeConfig(**options)) == Choice(drafter)
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch", "llamacpp", "vllm"])
@@ -61,12 +61,12 @@ def test_it_suits_the_engine_and_what_is_named_stays(options, drafter) -> None:
     ],
 )
 def test_where_it_could_only_cost_there_is_none_and_a_reason(engine, options, why) -> None:
-    found = chosen(ServeConfig(engine=engine, **options))
+    found = choose(ServeConfig(engine=engine, **options))
     assert found.drafter == NONE and found.why.startswith(why)
 
 
 def test_nothing_drafts_beside_a_relays_model() -> None:
-    assert chosen(RelayConfig().serving) == Choice(NONE)
+    assert choose(RelayConfig().serving) == Choice(NONE)
 
 
 def stage_of(**options: Any):

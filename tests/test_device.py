@@ -13,7 +13,7 @@ from edge_client.device.device import connect
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.device.request_defaults import RequestDefaults
 from edge_client.device.telemetry import Telemetry
-from edge_client.lengths.base import UNADVISED, pulled
+from edge_client.lengths.base import UNADVISED, pull_tokens
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.hint import HintLength
@@ -133,7 +133,7 @@ def test_counting_commits():
 
 
 def whole_block(policy, proposals, limit, interrupted):
-    return tuple(pulled(policy, proposals, policy.most(limit), interrupted))
+    return tuple(pull_tokens(policy, proposals, policy.most(limit), interrupted))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
 
     asyncio.run(scenario())
     beyond = f"--draft-length {length}: the server takes drafts of at most"
-    assert (beyond in caplog.text and f"--max-draft {length}" in caplog.text) == (length == 99)
+    assert (beyond in caplog.text and f"max-draft in [limits] to {length}" in caplog.text) == (length == 99)
 
 
 def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
@@ -252,7 +252,7 @@ def test_a_device_without_a_name_draws_one_for_each_run():
 def test_flags_of_no_use_are_refused(flag, value, said):
     item = {item.name: item for item in options(GenerateConfig)}[flag]
     with pytest.raises(UsageError, match=said):
-        item.checked(value, item.flag)
+        item.check_value(value, item.flag)
 
 
 def test_the_stop_rule_obeys_limit_and_interrupt():

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from edge_client.link.link_config import LinkConfig
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from home import discovery
-from home.discovery import MAX_ADDRESSES, MAX_NAME, PAIRING, SERVING, FoundServer, checked
+from home.discovery import MAX_ADDRESSES, MAX_NAME, PAIRING, SERVING, FoundServer, check_record
 from opensled.cli import paired
 from opensled.core.errors import NotFound, UsageError
 from opensled.net.address import MDNS
@@ -25,7 +25,7 @@ NEAR = "192.168.1.7"
 
 
 def record(name="hub", addresses=(NEAR,), port=7411):
-    return checked(SERVING, f"{name}.{SERVING}", addresses, port)
+    return check_record(SERVING, f"{name}.{SERVING}", addresses, port)
 
 
 def test_a_good_record_is_an_address():
@@ -151,10 +151,10 @@ def test_a_device_finds_its_own_server_among_liars(announcing, tmp_path, monkeyp
         async with liars(stranger, other, None, true) as (ports, heard):
             lies = [FoundServer(f"liar-{port}", (HERE,), port) for port in ports[:3]]
             announcing(*lies, FoundServer("hub", (HERE,), ports[3]))
-            assert (await asyncio.to_thread(located, config)).server == f"{HERE}:{ports[3]}"
+            assert (await asyncio.to_thread(locate_server, config)).server == f"{HERE}:{ports[3]}"
             announcing(*lies)
             with pytest.raises(NotFound, match="cannot prove to be this device's server"):
-                await asyncio.to_thread(located, config)
+                await asyncio.to_thread(locate_server, config)
         assert not any(b"secret" in said for said in heard)
         return heard
 
@@ -171,8 +171,8 @@ def test_only_what_others_can_reach_is_announced():
 def test_the_addresses_of_this_machine():
     found = discovery.machine_addresses()
     assert "127.0.0.1" in found and not any("%" in address for address in found)
-    assert discovery.called("192.0.2.9:1") == "192.0.2.9"
-    assert discovery.called("0.0.0.0:1") == found[0]
+    assert discovery.best_host("192.0.2.9:1") == "192.0.2.9"
+    assert discovery.best_host("0.0.0.0:1") == found[0]
 
 
 def has_multicast():
@@ -190,11 +190,11 @@ def test_a_server_is_found_by_its_announcement_and_two_are_told_apart(monkeypatc
         async with AsyncExitStack() as stack:
             with socket.create_server(("0.0.0.0", 0)) as listener:
                 port = listener.getsockname()[1]
-                await stack.enter_async_context(discovery.announced(SERVING, "0.0.0.0:0", port))
+                await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
                 place = await asyncio.to_thread(discovery.find, SERVING)
                 host = place.rpartition(":")[0]
                 assert place.endswith(f":{port}") and host in discovery.machine_addresses()
-                await stack.enter_async_context(discovery.announced(SERVING, "0.0.0.0:0", port))
+                await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
                 with pytest.raises(UsageError, match="several are announced"):
                     await asyncio.to_thread(discovery.find, SERVING)
 

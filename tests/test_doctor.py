@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from edge_client.device.config import DoctorConfig
-from edge_client.device.known_drafts import settled
+from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import install, machine
 from edge_client.doctor import model_files as files
-from edge_client.doctor.doctor import _settled, variables
-from edge_client.doctor.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
+from edge_client.doctor.doctor import _choose_drafter, variables
+from edge_client.doctor.finding import LONGEST, fail, guard, in_thread, ok, plain, warn
 from hw_profiles.detect import container_share
 from opensled.core import distribution
 from opensled.core.errors import NotFound
@@ -109,8 +109,8 @@ def test_a_check_that_fails_or_hangs_is_a_finding():
         raise ValueError("odd\x1b[2J")
 
     async def scenario():
-        (error,) = await guarded("it", broken(), 5)
-        (late,) = await guarded("it", in_thread(threading.Event().wait), 0.05)
+        (error,) = await guard("it", broken(), 5)
+        (late,) = await guard("it", in_thread(threading.Event().wait), 0.05)
         return error, late
 
     error, late = asyncio.run(scenario())
@@ -172,7 +172,7 @@ def test_a_package_for_another_python(monkeypatch):
     ],
 )
 def test_bounds_on_python(bounds, holds):
-    assert install.within((3, 11, 7), bounds) is holds
+    assert install.fits_bounds((3, 11, 7), bounds) is holds
 
 
 def test_what_the_metadata_asks_for():
@@ -197,11 +197,11 @@ def test_an_extra_is_missed_only_where_it_is_needed(monkeypatch):
 
 
 def test_a_draft_model_whose_library_is_missing_is_none_unless_it_was_asked_for(monkeypatch):
-    assert _settled(DoctorConfig(), "tiny").draft_model
+    assert _choose_drafter(DoctorConfig(), "tiny").draft_model
     monkeypatch.setattr(install, "find_spec", lambda name: None)
-    assert _settled(DoctorConfig(), "tiny") == DoctorConfig(drafter="lookup", draft_model="")
+    assert _choose_drafter(DoctorConfig(), "tiny") == DoctorConfig(drafter="lookup", draft_model="")
     for asked in (DoctorConfig(drafter="llamacpp"), DoctorConfig(draft_model="tiny-draft")):
-        assert _settled(asked, "tiny").draft_model == "tiny-draft"
+        assert _choose_drafter(asked, "tiny").draft_model == "tiny-draft"
 
 
 def test_an_old_extra(monkeypatch):
@@ -216,7 +216,7 @@ def test_generated_code_that_cannot_be_loaded(monkeypatch):
 
 
 def test_a_folder_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(install, "_declared", list)
+    monkeypatch.setattr(install, "_declared_requirements", list)
     findings = {item.check: item for item in install.check_install(DoctorConfig())}
     assert findings["opensled"].status == "warn"
 
@@ -258,7 +258,7 @@ def test_memory(tmp_path):
     (tmp_path / "memory.max").write_text("1000000000")
     (tmp_path / "memory.current").write_text("400000000")
     assert machine.free_memory(tmp_path / "meminfo", tmp_path) == 600_000_000
-    config = settled(DoctorConfig(), "tiny")
+    config = choose_drafter(DoctorConfig(), "tiny")
     assert machine.check_memory(config, 10_000_000)[0].status == "warn"
     assert machine.check_memory(config, 10_000_000_000)[0].status == "ok"
     assert machine.check_memory(config, None) == []
@@ -281,7 +281,7 @@ def test_the_clock(now, synced, status, said):
 
 
 def test_the_kernel_is_asked_about_the_clock():
-    assert machine.synchronised() in (True, False, None)
+    assert machine.is_synchronised() in (True, False, None)
 
 
 # -- files and ports -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client.device.config import DoctorConfig
 from edge_client.doctor import board, machine
-from edge_client.doctor.board import check_board, check_state, described
+from edge_client.doctor.board import check_board, check_state, describe_board
 from hw_profiles.detect import Board
 from hw_profiles.sysfs import BoardState
 from opensled.cli.main import main
@@ -50,7 +50,7 @@ def test_what_to_do_about_it(state, fix):
 
 def test_a_board_that_tells_nothing_of_itself():
     assert check_state(BoardState(), None) == []
-    assert described(Board("a PC", "", "", "x86", 2, ("avx2",), 4.0)) == (
+    assert describe_board(Board("a PC", "", "", "x86", 2, ("avx2",), 4.0)) == (
         "a PC, 2 x x86 (avx2), 4 GiB, no packaged profile"
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from edge_client.device.config import DoctorConfig
-from edge_client.device.known_drafts import settled
+from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import draft
 from edge_client.doctor.server_checks import ServerReport
 from opensled.core.errors import NotFound, VocabularyMismatch
@@ -20,7 +20,7 @@ def tried(config, report=None):
         server = asyncio.get_running_loop().create_future()
         server.set_result(report or ServerReport())
         tried = draft.DraftReport()
-        await draft.check_draft(settled(config, "tiny"), server, tried)
+        await draft.check_draft(choose_drafter(config, "tiny"), server, tried)
         return tried
 
     return asyncio.run(scenario())
@@ -55,7 +55,7 @@ def test_draft_models_that_are_none(tmp_path):
 
 
 def test_a_target_without_a_draft_model():
-    config = settled(DoctorConfig(), "stranger")
+    config = choose_drafter(DoctorConfig(), "stranger")
     problem = draft._missing(config)
     assert problem and problem.status == "warn" and "lookup drafts" in problem.detail
     assert draft._missing(replace(config, drafter="llamacpp")) == problem

@@ -292,9 +292,9 @@ def test_a_token_that_is_not_accepted(token, fix, tmp_path):
 
 
 def test_a_token_in_clear_text():
-    assert server._admitted(True, False, "192.0.2.1:7411").status == "warn"
-    assert server._admitted(True, True, "192.0.2.1:7411").status == "ok"
-    assert server._admitted(True, False, "127.0.0.1:7411").status == "ok"
+    assert server._report_token(True, False, "192.0.2.1:7411").status == "warn"
+    assert server._report_token(True, True, "192.0.2.1:7411").status == "ok"
+    assert server._report_token(True, False, "127.0.0.1:7411").status == "ok"
 
 
 @pytest.mark.parametrize(

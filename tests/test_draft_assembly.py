@@ -20,7 +20,7 @@ from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models import draft_pull, pull, store
 from opensled.models.draft_assembly import assemble_gguf
 from opensled.models.gguf_file import read_head, read_metadata
-from opensled.models.onnx_assembly import assemble_onnx, dequantized, quantized
+from opensled.models.onnx_assembly import assemble_onnx, dequantize, quantize
 from opensled.models.packed_gguf import pack, unpack
 from opensled.models.pull import PullConfig
 from opensled.models.store import bundled_folder, fetched_folder, model_file
@@ -68,7 +68,7 @@ def test_all_layers_and_the_embedding_make_the_target_again(tmp_path):
     assert whole.metadata == {**head.metadata, "general.name": "all", "general.license": "apache-2.0"}
     assert whole.tensors.keys() == head.tensors.keys()
     for name, info in head.tensors.items():
-        ours, theirs = dequantized(tmp_path / "whole.gguf", whole.tensors[name]), dequantized(TARGET, info)
+        ours, theirs = dequantize(tmp_path / "whole.gguf", whole.tensors[name]), dequantize(TARGET, info)
         assert np.abs(ours - theirs).max() <= (
             np.abs(theirs).max() / 7 if info.kind == 1 and "embd" not in name else 0
         )
@@ -102,7 +102,7 @@ def test_onnx_runtime_computes_what_the_layers_do(shipped, assembled, quantized_
 def test_weights_are_rounded_to_the_nearest_of_sixteen_steps():
     weights = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
     weights[2, 32:] = 0
-    packed, scales = quantized(weights)
+    packed, scales = quantize(weights)
     assert packed.shape == (3, 2, 16) and scales.shape == (3, 2)
     quants = np.stack([packed & 15, packed >> 4], axis=-1).reshape(3, 2, 32).astype(np.float32) - 8
     error = np.abs(quants * scales[..., None] - weights.reshape(3, 2, 32))

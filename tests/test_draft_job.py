@@ -16,7 +16,7 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round import drafting
 from edge_client.round.draft_job import BlockBudget, Drafted, DraftJob
-from edge_client.round.drafting import DraftThread, finished
+from edge_client.round.drafting import DraftThread, run_to_end
 from lab.testbed.emulation.draft_pace import forward_s
 from lab.testbed.emulation.recorded_model import RecordedModel
 from lab.testbed.emulation.replay import ReplayDrafts
@@ -67,7 +67,7 @@ class Driver:
 
     def hear(self, place: int) -> None:
         self.place, self.truth.tokens[:] = place, (*self.trace.prompt_ids, *self.trace.target_ids[:place])
-        self.drafts.heard(self.truth)
+        self.drafts.hear(self.truth)
 
     @property
     def wasted(self) -> int:
@@ -252,7 +252,7 @@ def test_a_rule_that_needs_long_chains_gets_them_or_none(length, least, room, dr
             return index < length
 
     work = DraftJob(Says(9, 0), Doubts(length), 0).draft((), BlockBudget(room, least=least))
-    assert len(finished(work).block.tokens) == drafted
+    assert len(run_to_end(work).block.tokens) == drafted
 
 
 def test_a_job_that_is_over_does_no_more_work() -> None:
@@ -265,4 +265,4 @@ def test_a_job_that_is_over_does_no_more_work() -> None:
     with pytest.raises(StopIteration) as end:
         work.send(1.0)
     assert len(end.value.value.block.tokens) == 1
-    assert not finished(job.draft((), BlockBudget(9))).block.tokens
+    assert not run_to_end(job.draft((), BlockBudget(9))).block.tokens

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.device.drafter_choice import FittingFactory
-from edge_client.device.known_drafts import settled
+from edge_client.device.known_drafts import choose_drafter
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.core.registry import Registry
 from opensled.models.store import fetched_folder
@@ -122,14 +122,14 @@ def test_a_draft_model_comes_back_with_a_target_that_it_fits():
 
 
 def test_what_the_doctor_examines():
-    assert settled(DoctorConfig(), "tiny") == DoctorConfig(
+    assert choose_drafter(DoctorConfig(), "tiny") == DoctorConfig(
         drafter="chain:lookup,cacheback,llamacpp", draft_model="tiny-draft"
     )
-    assert settled(DoctorConfig(), "stranger") == DoctorConfig(drafter="lookup")
-    assert settled(DoctorConfig(drafter="none", draft_model="x"), "tiny").draft_model == "x"
-    assert settled(DoctorConfig(), "smollm2").draft_model == ""
+    assert choose_drafter(DoctorConfig(), "stranger") == DoctorConfig(drafter="lookup")
+    assert choose_drafter(DoctorConfig(drafter="none", draft_model="x"), "tiny").draft_model == "x"
+    assert choose_drafter(DoctorConfig(), "smollm2").draft_model == ""
     fetched_folder("smollm2").mkdir(parents=True)
     try:
-        assert settled(DoctorConfig(), "smollm2").draft_model == "smollm2"
+        assert choose_drafter(DoctorConfig(), "smollm2").draft_model == "smollm2"
     finally:
         fetched_folder("smollm2").rmdir()

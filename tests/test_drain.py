@@ -342,11 +342,11 @@ def test_what_clients_over_http_have_not_got_yet_is_waited_for():
 
         server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
         async with server.serving(listener), httpx.AsyncClient() as client:
-            await server.answered(20)  # nothing: at once
+            await server.wait_for_answers(20)  # nothing: at once
             asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
             await asked.wait()
-            await server.answered(0.01)
-            waiting = asyncio.ensure_future(server.answered(20))
+            await server.wait_for_answers(0.01)
+            waiting = asyncio.ensure_future(server.wait_for_answers(20))
             await asyncio.sleep(0)
             assert not waiting.done()
             over.set()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.lengths.base import pulled
+from edge_client.lengths.base import pull_tokens
 from hw_profiles import catalog
 from lab.testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
 from lab.testbed.dual_trigger import NEWEST, PRODUCT, DualTrigger
@@ -41,7 +41,7 @@ def block(rule: DualTrigger, *confidences: float) -> tuple[int, int]:
             drafted.append(index)
             yield DraftToken(index, confidence)
 
-    sent = list(pulled(rule, propose(), rule.most(16), lambda: False))
+    sent = list(pull_tokens(rule, propose(), rule.most(16), lambda: False))
     return len(sent), len(drafted)
 
 

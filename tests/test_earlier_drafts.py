@@ -21,7 +21,7 @@ def learned(times: Iterable[float]) -> DeviceEstimate:
     """Of a device whose drafts of LENGTH tokens were away for so long."""
     estimate = DeviceEstimate()
     for away_s in times:
-        estimate.arrived(away_s, LENGTH, min(away_s, LENGTH * DRAFT_S))
+        estimate.add_arrival(away_s, LENGTH, min(away_s, LENGTH * DRAFT_S))
     return estimate
 
 
@@ -50,7 +50,7 @@ def test_a_device_that_has_become_slow_is_soon_known() -> None:
     """Also one whose first draft was there at once, and one that is far away."""
     new = DeviceEstimate(tenant=DeviceEstimate())
     for away_s in [1e-4, *[0.5] * 20]:
-        new.arrived(away_s, LENGTH, 0.0)
+        new.add_arrival(away_s, LENGTH, 0.0)
     assert away(new) == pytest.approx(0.5, rel=0.2)
 
 
@@ -59,7 +59,7 @@ def test_devices_of_a_tenant_are_assumed_to_be_alike_until_they_show_otherwise()
     new = mean.another()
     assert away(new) == away(mean)
     for _ in range(30):
-        new.arrived(2 * AWAY_S, LENGTH, LENGTH * DRAFT_S)
+        new.add_arrival(2 * AWAY_S, LENGTH, LENGTH * DRAFT_S)
     assert away(new) == pytest.approx(2 * AWAY_S, rel=0.02)
 
 

@@ -14,7 +14,7 @@ from tests.tiny_models import VOCABULARY, random_model
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import fixed_steps, loading
 from verify_server.engine.torch.attention import backend_of
-from verify_server.engine.torch.fixed_steps import FixedSteps, check_fixed, uncaptured
+from verify_server.engine.torch.fixed_steps import FixedSteps, check_fixed, skip_capture
 from verify_server.engine.torch.geometry import has_experts
 from verify_server.engine.torch.kv_memory import KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
@@ -103,7 +103,7 @@ def test_a_replay_computes_what_a_fresh_pass_does(family, by_path, network) -> N
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_a_replay_has_the_bits_of_the_same_pass_computed_anew(family, network) -> None:
     first, second = (model_of(network(family)) for _ in range(2))
-    replayed, anew = FixedSteps(first, TapeCapture()), FixedSteps(second, uncaptured)
+    replayed, anew = FixedSteps(first, TapeCapture()), FixedSteps(second, skip_capture)
     texts = Texts(8)
     for rows in (8, 1, 16, 4, 16, 8, 2, 16):
         segments = texts.step(rows)
@@ -133,7 +133,7 @@ def test_experts_are_chosen_in_the_middle_of_a_pass_and_known_by_name(network) -
 
 def test_a_row_that_is_none_writes_into_no_block(network) -> None:
     model = model_of(network("llama"))
-    fixed = FixedSteps(model, uncaptured)
+    fixed = FixedSteps(model, skip_capture)
     fixed.run([Segment((5,), 0, (0,), 1)])
     before = [tensor.clone() for tensor in model.memory.layer(0)]
     fixed.run([Segment((7, 8, 9), 0, (4,), 1)])  # three rows in a bucket of four
@@ -143,7 +143,7 @@ def test_a_row_that_is_none_writes_into_no_block(network) -> None:
 
 
 def test_a_step_too_large_for_every_bucket_is_left_to_the_caller(network) -> None:
-    fixed = FixedSteps(model_of(network("llama")), uncaptured)
+    fixed = FixedSteps(model_of(network("llama")), skip_capture)
     blocks = tuple(range(20))
     assert fixed.run([Segment((1,) * 257, 0, blocks, 1)]) is None
     assert fixed.run([Segment((1,) * 3, 0, blocks, 1)]) is not None
@@ -169,16 +169,16 @@ def test_taps_hold_the_states_of_the_step_that_was_replayed(network) -> None:
     for rows in (4, 8, 4, 8, 4):
         segments = texts.step(rows)
         plain.run(segments)
-        expected = tap.taken(sum(len(segment.tokens) for segment in segments)).clone()
+        expected = tap.stack_rows(sum(len(segment.tokens) for segment in segments)).clone()
         given = fixed.run(segments)
-        assert given is not None and close(tap.taken(given[1].live), expected)
+        assert given is not None and close(tap.stack_rows(given[1].live), expected)
 
 
 def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -> None:
     from opensled.core.errors import SelfTestFailed
 
     model = model_of(network("llama"))
-    assert check_fixed(model, FixedSteps(model, uncaptured), is_exact=False) == 8
+    assert check_fixed(model, FixedSteps(model, skip_capture), is_exact=False) == 8
     plain = fixed_steps.FixedSteps.run
 
     def stale(self, segments):
@@ -187,7 +187,7 @@ def test_the_check_at_load_counts_steps_and_fails_closed(network, monkeypatch) -
 
     monkeypatch.setattr(fixed_steps.FixedSteps, "run", stale)
     with pytest.raises(SelfTestFailed, match="fixed shape"):
-        check_fixed(model, FixedSteps(model, uncaptured), is_exact=False)
+        check_fixed(model, FixedSteps(model, skip_capture), is_exact=False)
 
 
 def test_an_engine_in_fixed_shapes_writes_the_same_text(tmp_path) -> None:

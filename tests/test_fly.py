@@ -13,7 +13,7 @@ from opensled.core.messages import DraftToken, SamplingParams
 from opensled.core.noise import noise_key
 from tests.rule_contract import decide_alone
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.rules.base import AcceptanceResult, DraftCheck, decided
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
 from verify_server.rules.fly import Fly
 from verify_server.rules.match import Match
 
@@ -122,7 +122,7 @@ def _own(scores: NumpyScores, params: SamplingParams, key: bytes) -> tuple[int, 
     for place in range(3):  # the target's own token at each place, whatever was drafted
         check = nothing._replace(draft=(DraftToken(0),), position=9 + place)
         result = decide_alone(Match(), check, NumpyScores(scores.logits[place : place + 2]))
-        drafted[place] = decided(check, result)[0]
+        drafted[place] = decided_ids(check, result)[0]
     return tuple(drafted)
 
 

@@ -10,11 +10,11 @@ import pytest
 from edge_client.device.config import DoctorConfig
 from edge_client.doctor import drafting_gain
 from edge_client.doctor.draft import DraftReport
-from edge_client.doctor.drafting_gain import by_law, check_gain, told, verdict
+from edge_client.doctor.drafting_gain import by_law, check_gain, report_gain, verdict
 from edge_client.doctor.finding import fail
 from edge_client.doctor.server_checks import ServerReport
 from edge_client.doctor.server_speed import ServerSpeed, check_server_speed, own_decoding
-from edge_client.doctor.trial import GainReport, Prediction, predicted
+from edge_client.doctor.trial import GainReport, Prediction, predict
 from hw_profiles.speculation import WORTH, RoundCosts
 from opensled.core.errors import Overloaded
 from opensled.core.messages import Limits
@@ -190,7 +190,7 @@ def test_one_figure_without_drafts(monkeypatch, measures):
     server = ServerReport([], tiny_info(), round_trip=0.002, speed=ServerSpeed(0.05))
 
     async def measure(config):
-        return predicted(STEPS) if measures else "no answers"
+        return predict(STEPS) if measures else "no answers"
 
     monkeypatch.setattr(drafting_gain, "measure", measure)
     report, config = GainReport(), DoctorConfig(server="hub:7411", draft_model="tiny-draft")
@@ -223,7 +223,7 @@ STEPS = [
 
 
 def test_a_prediction_has_as_many_tokens_of_each_kind():
-    found = predicted(STEPS)
+    found = predict(STEPS)
     assert found.rate == pytest.approx(40) and found.own_rate == pytest.approx(20)
     assert found.acceptance == pytest.approx(60 / 90) and found.tokens_per_round == pytest.approx(4)
     assert found.by_kind == {"stories": 30, "code": 60} and found.answers == 2 and found.drafter == "a pencil"
@@ -231,12 +231,12 @@ def test_a_prediction_has_as_many_tokens_of_each_kind():
 
 
 def test_a_few_tokens_are_no_prediction():
-    assert predicted([]) is None
-    assert predicted([*STEPS[:2], answer("stories", False, 15, 1.0)]) is None
+    assert predict([]) is None
+    assert predict([*STEPS[:2], answer("stories", False, 15, 1.0)]) is None
 
 
 def test_what_was_measured_in_words():
-    accepted, drafting = told(DoctorConfig(), predicted(STEPS))
+    accepted, drafting = report_gain(DoctorConfig(), predict(STEPS))
     assert "accepts 67% of 90 draft tokens, 4.0 tokens a round" in accepted.detail
     assert "2 short answers; a pencil" in accepted.detail
     assert "about 40 tokens/s, without drafts 20 (2.0x); stories 30, code 60" in drafting.detail
@@ -245,7 +245,7 @@ def test_what_was_measured_in_words():
 @pytest.mark.parametrize(("stop", "status"), [("hint", "ok"), ("fixed", "warn")])
 def test_drafts_that_were_measured_to_be_slow(stop, status):
     slow = [answer("code", True, 30, 4.0), answer("code", False, 30, 1.0)]
-    accepted, drafting = told(DoctorConfig(stop=stop), predicted(slow))
+    accepted, drafting = report_gain(DoctorConfig(stop=stop), predict(slow))
     assert "nothing was drafted" in accepted.detail
     assert drafting.status == status and "would slow this device down here" in drafting.detail
 

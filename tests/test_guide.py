@@ -132,10 +132,10 @@ def test_masks_are_those_of_a_regular_expression_for_an_object(spacing):
 def test_the_masks_of_a_draft_are_those_of_its_prefixes():
     answer = ids('{"a": true}')
     constraint = tiny().start(schema_guide(BOOL), ())
-    masks = constraint.allowed(answer)
+    masks = constraint.next_masks(answer)
     assert len(masks) == len(answer) + 1 and {len(mask) for mask in masks} == {(PADDED + 7) // 8}
     for length, mask in enumerate(masks):
-        assert tiny().start(schema_guide(BOOL), answer[:length]).allowed(()) == [mask]
+        assert tiny().start(schema_guide(BOOL), answer[:length]).next_masks(()) == [mask]
     assert unpack(masks[-1]) == {EOS}
 
 
@@ -143,8 +143,8 @@ def test_the_masks_of_a_draft_are_those_of_its_prefixes():
 def test_after_an_illegal_draft_id_the_last_mask_is_repeated(wrong):
     good = ids('{"a"')
     constraint = tiny().start(schema_guide(BOOL), ())
-    masks = constraint.allowed([*good, wrong, *ids(": true}")])
-    legal = constraint.allowed(good)
+    masks = constraint.next_masks([*good, wrong, *ids(": true}")])
+    legal = constraint.next_masks(good)
     assert masks == legal + legal[-1:] * (len(masks) - len(legal))
     assert len(masks) == len(good) + 1 + len(ids(": true}")) + 1
 
@@ -156,10 +156,10 @@ def test_a_draft_leaves_no_trace():
         answer, other = walk(tiny(), guide, rng), walk(tiny(), guide, rng)
         touched, clean = tiny().start(guide, ()), tiny().start(guide, ())
         for token in answer:
-            before = touched.allowed(())
-            touched.allowed(other)
-            touched.allowed(answer)
-            assert touched.allowed(()) == before == clean.allowed(())
+            before = touched.next_masks(())
+            touched.next_masks(other)
+            touched.next_masks(answer)
+            assert touched.next_masks(()) == before == clean.next_masks(())
             touched.commit([token])
             clean.commit([token])
 
@@ -173,7 +173,7 @@ def test_a_replayed_answer_goes_on_like_the_first():
         for start, stop in itertools.pairwise(cuts):
             constraint.commit(answer[start:stop])
             again = tiny().start(schema_guide(schema), answer[:stop])
-            assert again.allowed(answer[stop:]) == constraint.allowed(answer[stop:])
+            assert again.next_masks(answer[stop:]) == constraint.next_masks(answer[stop:])
 
 
 def test_nothing_but_an_end_follows_a_complete_answer():
@@ -181,7 +181,7 @@ def test_nothing_but_an_end_follows_a_complete_answer():
     assert not may_follow(constraint) & {EOS, IM_END}
     constraint.commit(ids("}"))
     assert may_follow(constraint) == {EOS, IM_END}
-    assert [unpack(mask) for mask in constraint.allowed([IM_END, EOS])] == [{EOS, IM_END}] * 3
+    assert [unpack(mask) for mask in constraint.next_masks([IM_END, EOS])] == [{EOS, IM_END}] * 3
     constraint.commit([IM_END])
     assert may_follow(constraint) == {EOS, IM_END}
     constraint.commit([EOS])  # a session that ignores ends
@@ -330,7 +330,7 @@ class _GivenUp:
 
 def test_a_matcher_that_gives_up_is_an_error_and_not_an_end():
     with pytest.raises(EngineError, match="ParserTooComplex"):
-        Constraint(_GivenUp(), 10, frozenset([0])).allowed(())
+        Constraint(_GivenUp(), 10, frozenset([0])).next_masks(())
 
 
 def test_whitespace_is_bounded(spacing):

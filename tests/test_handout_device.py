@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from adapt.shelf import draft_fetch, shelf
-from adapt.shelf.command import pull_draft, pulled
+from adapt.shelf.command import fetch_draft, pull_draft
 from adapt.shelf.config import DraftPullConfig
 from adapt.shelf.shelf import DraftShelf
 from opensled.cli import paired
@@ -41,7 +41,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def fetch(draft=None, link=None, signer=KITCHEN):
-    return asyncio.run(pulled(link or SaidLink(signed(draft or manifest())), signer))
+    return asyncio.run(fetch_draft(link or SaidLink(signed(draft or manifest())), signer))
 
 
 def weights():
@@ -91,7 +91,7 @@ def test_two_drafts_stay_and_no_parts():
     for serial in (1, 2, 3, 4):
         fetch(link=other(serial) if serial % 2 else SaidLink(signed(manifest(serial))))
     here = DraftShelf(store.adapted_folder(), KITCHEN)
-    assert [kept.draft.serial for kept in here.kept()] == [3, 4]
+    assert [kept.draft.serial for kept in here.list_drafts()] == [3, 4]
     assert not list(here.folder.glob(".*.part")) and not list(here.folder.glob(".new-*"))
 
 

@@ -20,7 +20,7 @@ from tests.handed_out import KEY, KITCHEN, STRANGER, handed, manifest, signed
 
 def test_what_is_signed_is_read_as_it_was():
     draft = manifest(7)
-    assert KITCHEN.verified(signed(draft)) == draft
+    assert KITCHEN.verify(signed(draft)) == draft
     assert draft.gain == "acceptance 0.24 -> 0.93 at T = 0, 0.20 -> 0.89 at T = 0.8"
     assert "passed no gate" in manifest(passed=False, before=(), after=()).title()
 
@@ -34,23 +34,23 @@ def test_only_the_key_of_the_signer_counts():
         Signed(b"", draft.signature),
     ):
         with pytest.raises(DraftRefused, match="not signed by the key"):
-            KITCHEN.verified(wrong)
+            KITCHEN.verify(wrong)
 
 
 def test_what_the_key_signed_for_another_purpose_is_no_manifest():
-    content = manifest().encoded()
+    content = manifest().encode()
     with pytest.raises(DraftRefused, match="not signed"):
-        KITCHEN.verified(Signed(content, KEY._key.sign(content)))
-    assert KITCHEN.verified(Signed(content, KEY._key.sign(CONTEXT + content)))
+        KITCHEN.verify(Signed(content, KEY._key.sign(content)))
+    assert KITCHEN.verify(Signed(content, KEY._key.sign(CONTEXT + content)))
 
 
 def test_a_draft_of_another_tenant_is_refused():
     with pytest.raises(DraftRefused, match=r"for devices of 'garage'.*belongs to 'kitchen'"):
-        KITCHEN.verified(signed(manifest(tenant="garage")))
+        KITCHEN.verify(signed(manifest(tenant="garage")))
 
 
 def changed(**fields: object) -> bytes:
-    return json.dumps({**json.loads(manifest().encoded()), **fields}).encode()
+    return json.dumps({**json.loads(manifest().encode()), **fields}).encode()
 
 
 def file(**fields: object) -> dict[str, object]:

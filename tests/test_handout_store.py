@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from adapt.handout.draft_store import KEPT, DraftStore
-from adapt.handout.publisher import rolled_back
+from adapt.handout.publisher import roll_back
 from adapt.shelf.signature import Signed, read_signer
 from opensled.cli import main as cli
 from opensled.core.errors import OpenSledError, UsageError
@@ -54,7 +54,7 @@ def test_a_draft_that_passed_its_gate_is_published(tmp_path, drafts):
     assert [each["name"] for each in told["files"]] == [GGUF]
     found = DraftStore(tmp_path / "store").newest("kitchen")
     assert found is not None
-    draft = read_signer(told["signer"]).verified(Signed(found.manifest, found.signature))
+    draft = read_signer(told["signer"]).verify(Signed(found.manifest, found.signature))
     assert draft.after[0].acceptance == 0.9
     code, said = drafts("list", signs=False)
     assert code == 0 and "kitchen:\n  mine, serial 1" in said and "(handed out)" in said
@@ -133,7 +133,7 @@ def test_a_rollback_is_published_anew(tmp_path, drafts):
 def test_a_rollback_to_nothing(tmp_path):
     store = store_with(tmp_path / "store", manifest(1), manifest(2))
     with pytest.raises(OpenSledError, match="no such earlier draft"):
-        rolled_back(store, KEY, "kitchen")
+        roll_back(store, KEY, "kitchen")
 
 
 def test_the_store_keeps_some_and_files_that_are_named(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 
 from adapt.handout import hand_out as module
 from adapt.shelf import draft_fetch
-from adapt.shelf.command import pulled
+from adapt.shelf.command import fetch_draft
 from adapt.shelf.signature import Signer
 from opensled.core.errors import (
     InvalidRequest,
@@ -75,7 +75,7 @@ def test_each_tenant_gets_its_own_or_none(tmp_path):
     async def main():
         async with serving(TENANTS, drafts=hand_out(drafts)) as (_, address):
             async with linked(address, token="k") as link:
-                kept, fetched = await pulled(link, KITCHEN)
+                kept, fetched = await fetch_draft(link, KITCHEN)
                 assert fetched and kept.draft.serial == 3
                 assert store.model_file("adapted", "*.gguf").read_bytes() == WEIGHTS
                 assert b"".join(await parts(link, handed().sha256, 262_000)) == WEIGHTS[262_000:]
@@ -89,10 +89,10 @@ def test_each_tenant_gets_its_own_or_none(tmp_path):
                     await parts(link, "../../../etc/passwd")
             async with linked(address, token="g") as link:
                 with pytest.raises(OpenSledError, match="for devices of 'garage'"):
-                    await pulled(link, KITCHEN)
+                    await fetch_draft(link, KITCHEN)
                 with pytest.raises(NotFound, match="no such file"):
                     await parts(link, handed().sha256)
-                kept, _ = await pulled(link, replace(KITCHEN, tenant="garage"))
+                kept, _ = await fetch_draft(link, replace(KITCHEN, tenant="garage"))
                 assert kept.draft.tenant == "garage"
             async with linked(address, token="x") as link:
                 with pytest.raises(Unauthorized):
@@ -123,7 +123,7 @@ def test_without_drafts_the_answer_says_so(tmp_path):
     async def main(drafts, said):
         async with serving(TENANTS, drafts=drafts) as (_, address), linked(address, token="g") as link:
             with pytest.raises(NotFound, match=said):
-                await pulled(link, Signer("garage", KEY.public))
+                await fetch_draft(link, Signer("garage", KEY.public))
 
     asyncio.run(main(None, "hands out no drafts"))
     asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())), "device's tenant"))
@@ -138,9 +138,9 @@ def test_what_is_published_while_a_server_runs_is_handed_out(tmp_path):
             linked(address, token="k") as link,
         ):
             with pytest.raises(NotFound):
-                await pulled(link, KITCHEN)
+                await fetch_draft(link, KITCHEN)
             store_with(tmp_path / "store", manifest())
-            assert (await pulled(link, KITCHEN))[1]
+            assert (await fetch_draft(link, KITCHEN))[1]
             drafts.delete("kitchen")
             with pytest.raises(NotFound):
                 await parts(link)
@@ -160,7 +160,7 @@ def test_a_file_that_is_damaged_on_the_server(tmp_path, content):
             linked(address, token="k") as link,
         ):
             with pytest.raises(NotFound, match="missing or damaged on the server"):
-                await pulled(link, KITCHEN)
+                await fetch_draft(link, KITCHEN)
             assert (await finish(link))[1] == continuation(PROMPT, GREEDY.max_tokens)
 
     asyncio.run(main())
@@ -245,7 +245,7 @@ def test_an_older_server_is_named(monkeypatch):
     async def main():
         async with serving() as (_, address), linked(address) as link:
             with pytest.raises(Unsupported, match="older than this device"):
-                await pulled(link, KITCHEN)
+                await fetch_draft(link, KITCHEN)
 
     asyncio.run(main())
 

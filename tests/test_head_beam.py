@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from verify_server.drafting.heads.beam import likeliest_tree
-from verify_server.drafting.heads.collapse import ROOT, Trie, ranked
+from verify_server.drafting.heads.collapse import ROOT, Trie, rank
 from verify_server.drafting.heads.markov import NOT_DRAFTED, MarkovBias, greedy_chain
 
 PLACES, VOCABULARY = 3, 6
@@ -72,8 +72,8 @@ def test_one_way_is_the_greedy_chain(seed: int) -> None:
 
 def test_a_few_ways_hold_the_likeliest_tokens() -> None:
     logits = logits_of(9)
-    whole = ranked(likeliest_tree(logits, IDS, NOT_DRAFTED, 999, None), 8)
-    narrow = ranked(likeliest_tree(logits, IDS, NOT_DRAFTED, 4, None), 8)
+    whole = rank(likeliest_tree(logits, IDS, NOT_DRAFTED, 999, None), 8)
+    narrow = rank(likeliest_tree(logits, IDS, NOT_DRAFTED, 4, None), 8)
     assert paths(narrow) == pytest.approx(paths(whole))
     assert all(parent < node for node, parent in enumerate(narrow.parents))
 

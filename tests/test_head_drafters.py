@@ -100,14 +100,14 @@ class FromTheText(HeadDrafter):
         tapped = torch.stack([states[tap][0] for tap in head.shape.taps], dim=1)
         return head.read(tapped, torch.arange(len(tapped)))
 
-    def _hidden(self, asks: Sequence[Ask]) -> torch.Tensor:
+    def _hidden_states(self, asks: Sequence[Ask]) -> torch.Tensor:
         [one] = asks
         head, context = self._head, self._read(one)
         count = len(context.inputs)
         row = torch.tensor([count - 1])
         attend = WindowAttention(context, [count], [row])
-        newest = self._parts.embedded(torch.tensor([one.tokens[-1]]))
-        return self._parts.normed(head.draft(context.inputs[row], newest, row, attend))
+        newest = self._parts.embed(torch.tensor([one.tokens[-1]]))
+        return self._parts.normalize(head.draft(context.inputs[row], newest, row, attend))
 
 
 def beside(engine: TorchEngine, kind: str, **head: int) -> tuple[Recorder, HeadDrafter]:
@@ -227,7 +227,7 @@ def blind(self, blocks, rows):
 
 
 INPUTS_OF, READ, ATTENTION = HeadContext.inputs, HeadContext.read, HeadContext.attention
-EMBEDDED = TargetParts.embedded
+EMBEDDED = TargetParts.embed
 PLANTED = {
     "a row too early": (HeadContext, "inputs", row_before),
     "a position too far": (HeadContext, "read", position_behind),

@@ -12,7 +12,7 @@ import pytest
 
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.core.messages import Guide, Tool
-from opensled.text.held_schema import MAX_NODES, held
+from opensled.text.held_schema import MAX_NODES, reduce
 from opensled.text.schema_keywords import is_pattern
 from tests.guiding import EOS, completes, decode, ids, may_follow, schema_guide, tiny
 from tests.random_schemas import document, tools
@@ -56,7 +56,7 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize(("schema", "paths"), LEFT_OUT, ids=str)
 def test_what_no_grammar_holds_is_left_out_by_its_path_and_compiles_without(schema, paths):
-    found = held(schema, "x")
+    found = reduce(schema, "x")
     assert len(found.left_out) == paths if isinstance(paths, int) else list(found.left_out) == paths
     tool = Tool(
         "save",
@@ -150,7 +150,7 @@ def test_an_endless_property_is_left_away():
     }
     assert completes(tiny(), schema_guide(schema), '{"b": 1}')
     assert "a" not in {
-        name for name, each in held(schema, "x").schema["properties"].items() if each is not False
+        name for name, each in reduce(schema, "x").schema["properties"].items() if each is not False
     }
 
 
@@ -189,7 +189,7 @@ def test_patterns_that_the_compiler_lacks_are_known_without_it(pattern, good):
 def test_a_schema_made_to_be_slow_is_read_or_refused_soon(schema):
     started = time.process_time()
     with contextlib.suppress(InvalidRequest):
-        held(schema, "x")
+        reduce(schema, "x")
     assert time.process_time() - started < 3
 
 
@@ -212,7 +212,7 @@ def walked_to_its_end(guide: Guide, rng: random.Random, free: int) -> tuple[str,
 
 
 def fulfils(schema: dict, value: object) -> None:
-    jsonschema.Draft202012Validator(held(schema, "x").schema).validate(value)
+    jsonschema.Draft202012Validator(reduce(schema, "x").schema).validate(value)
 
 
 @pytest.mark.parametrize("seeds", [range(50), pytest.param(range(50, 1050), marks=pytest.mark.long)], ids=str)

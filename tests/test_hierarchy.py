@@ -362,7 +362,7 @@ def test_a_verdict_that_cannot_be_is_refused(verdict):
 def test_the_chance_to_stand_is_learned_apart_by_what_the_device_said():
     survival = Survival()
     for _ in range(300):
-        survival.seen(True, True)
-        survival.seen(False, False)
+        survival.add_verdict(True, True)
+        survival.add_verdict(False, False)
     assert survival.chance(True) > 0.95 and survival.chance(False) < 0.05
     assert survival.of_all([True, False]) == pytest.approx(survival.chance(True) * survival.chance(False))

@@ -9,7 +9,7 @@ import pytest
 
 import opensled
 from home.service.config import known_service
-from home.service.service_flags import checked
+from home.service.service_flags import check_flags
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, VERBS, parse_flags
 from tests.home_check import NOT_HERE, PLACES, Walk
@@ -37,7 +37,7 @@ def test_every_command_of_ours_parses(words, tmp_path, monkeypatch):
     given = parse_flags(verb, flags)
     if verb.startswith("service ") and "service" in given:
         known_service(given["service"])
-        checked(given["service"], given.get("flags", ()))
+        check_flags(given["service"], given.get("flags", ()))
 
 
 def test_every_flag_named_exists():

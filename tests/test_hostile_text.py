@@ -85,7 +85,7 @@ def test_an_error_of_a_server(connected, capsys):
 def test_the_name_of_a_target():
     device = HostileDevice()
     device.drafter_name, device.info = "none", replace(device.info, model_id=EVIL)
-    assert command._introduced(device, "hub:1") == f"drafting with none for {SHOWN} at hub:1"
+    assert command._introduction(device, "hub:1") == f"drafting with none for {SHOWN} at hub:1"
 
 
 def test_log_lines(capsys):

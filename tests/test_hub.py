@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opensled.core.errors import ModelError
-from opensled.models.hub import pin_file, pinned
+from opensled.models.hub import fetch_pinned, pin_file
 
 COMMIT, NEWER = "a" * 40, "b" * 40
 FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
@@ -45,33 +45,33 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def test_the_commit_of_the_first_download_stays(hub: Hub) -> None:
-    assert pinned("some/weights", hub.fetch).name == COMMIT
+    assert fetch_pinned("some/weights", hub.fetch).name == COMMIT
     hub.newest = NEWER
-    assert pinned("some/weights", hub.fetch).name == COMMIT
+    assert fetch_pinned("some/weights", hub.fetch).name == COMMIT
     assert hub.asked == [None, COMMIT]
 
 
 def test_other_bytes_are_refused(hub: Hub) -> None:
-    folder = pinned("some/weights", hub.fetch)
+    folder = fetch_pinned("some/weights", hub.fetch)
     hub.files["model.safetensors"] = b"other weights"
     with pytest.raises(ModelError, match=rf"model\.safetensors .* {COMMIT} .* remove .*some--weights\.json"):
-        pinned("some/weights", hub.fetch)
+        fetch_pinned("some/weights", hub.fetch)
     pin_file("some/weights").unlink()
-    assert pinned("some/weights", hub.fetch) == folder
+    assert fetch_pinned("some/weights", hub.fetch) == folder
 
 
 def test_files_that_others_left_out_are_added(hub: Hub) -> None:
     hub.files.pop("model.safetensors")
-    pinned("some/weights", hub.fetch)
+    fetch_pinned("some/weights", hub.fetch)
     hub.files["model.safetensors"] = b"weights"
-    pinned("some/weights", hub.fetch)
+    fetch_pinned("some/weights", hub.fetch)
     assert set(json.loads(pin_file("some/weights").read_text())["files"]) == set(FILES)
 
 
 def test_a_file_that_did_not_change_is_not_read_again(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = pinned("some/weights", hub.fetch)
+    folder = fetch_pinned("some/weights", hub.fetch)
     monkeypatch.setattr("hashlib.sha256", None)
-    assert pinned("some/weights", lambda commit: folder) == folder
+    assert fetch_pinned("some/weights", lambda commit: folder) == folder
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_record_that_cannot_be_read_is_named(hub: Hub, text: str) -> None:
     pin_file("some/weights").parent.mkdir(parents=True)
     pin_file("some/weights").write_text(text)
     with pytest.raises(ModelError, match=r"some--weights\.json cannot be read: .*; remove it"):
-        pinned("some/weights", hub.fetch)
+        fetch_pinned("some/weights", hub.fetch)
     assert hub.asked == []
 
 
 def test_a_folder_without_a_commit_is_refused(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="names no commit"):
-        pinned("some/weights", lambda commit: tmp_path)
+        fetch_pinned("some/weights", lambda commit: tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opensled.models.hub_names import HubName, chosen, gguf_models, parse
+from opensled.models.hub_names import HubName, choose_model, gguf_models, parse
 from opensled.models.model_pairs import PAIRS, pair_of
 
 
@@ -64,9 +64,9 @@ def test_which_is_taken_first():
     ]
     models = gguf_models(names)
     assert [model.quant for model in models] == ["Q4_K_M", "Q8_0", "F32", "Q2_K"]
-    assert chosen(models, "") is models[0] and chosen([], "") is None
-    assert chosen(models, "q2_K") is models[3] and chosen(models, "a-q2_k.gguf") is models[3]
-    assert chosen(models, "Q3_K") is None
+    assert choose_model(models, "") is models[0] and choose_model([], "") is None
+    assert choose_model(models, "q2_K") is models[3] and choose_model(models, "a-q2_k.gguf") is models[3]
+    assert choose_model(models, "Q3_K") is None
 
 
 def test_a_split_model_counts_once_and_only_if_it_is_whole():

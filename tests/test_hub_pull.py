@@ -154,6 +154,16 @@ def test_a_later_command_goes_on_where_an_earlier_one_stopped(hub, capsys):
     assert files() == {"small-1b-q4_k_m.gguf": Q4} and hub.ranges == ["bytes=1000-"]
 
 
+@pytest.mark.parametrize("more", [1, 0], ids=["too long", "other bytes"])
+def test_a_part_that_is_not_of_this_file_does_not_stay(more, hub, capsys):
+    hub.break_after = [1000] + [0] * download.ATTEMPTS
+    assert pull(f"{NAME}:Q4_K_M") == 5
+    [part] = folder().glob(".*.part")
+    part.write_bytes(b"x" * (len(Q4) + more))
+    assert more or pull(f"{NAME}:Q4_K_M") == 1  # it has the length of the whole file: its digest tells
+    assert pull(f"{NAME}:Q4_K_M") == 0 and files() == {"small-1b-q4_k_m.gguf": Q4}
+
+
 def test_a_hub_without_ranges_begins_anew(hub):
     hub.knows_ranges, hub.break_after = False, [1000]
     assert pull(f"{NAME}:Q4_K_M") == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 from collections import namedtuple
 from collections.abc import Iterator
@@ -136,7 +135,7 @@ SHA = {"sha": OLDER}
 def test_a_hostile_listing_fetches_nothing(listing, hub, capsys):
     hub.repositories[NAME].listing = listing
     assert pull(NAME) == 1
-    assert re.search("the hub's answer about|does not say how many bytes", complaint(capsys))
+    assert "the hub's answer about" in complaint(capsys)
     assert not any("/resolve/" in path for path in hub.asked) and files() == {}
 
 

@@ -88,19 +88,19 @@ def test_penalties_count_the_answer_alone():
 
 def test_files_are_sent_once_and_again_where_they_are_lost():
     sent, first, second = SentImages(), Image(b"1" * 32, b"a"), Image(b"2" * 32, b"b")
-    assert sent.named((first, second)) == (first, second)
-    sent.sent((first,))
-    assert sent.named((first, second)) == (first.named, second)
-    sent.lost((first,))
-    assert sent.named((first,)) == (first,)
+    assert sent.replace_known((first, second)) == (first, second)
+    sent.add((first,))
+    assert sent.replace_known((first, second)) == (first.named, second)
+    sent.forget((first,))
+    assert sent.replace_known((first,)) == (first,)
 
 
 def test_no_more_pictures_are_remembered_than_it_says():
     sent = SentImages()
     images = [Image(number.to_bytes(32, "big"), b"a") for number in range(MOST + 1)]
     for image in images:
-        sent.sent((image,))
-    assert sent.named(images[:2]) == (images[0], replace(images[1], data=b""))
+        sent.add((image,))
+    assert sent.replace_known(images[:2]) == (images[0], replace(images[1], data=b""))
 
 
 @pytest.mark.parametrize("images", [None, ImageFacts(token_id=7, rows=3)])

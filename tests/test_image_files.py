@@ -13,7 +13,7 @@ from PIL import Image as Pillow
 
 from opensled.core import images
 from opensled.core.errors import InvalidRequest, NotFound, Unsupported
-from opensled.core.images import MAX_PIXELS, MAX_SIDE, Image, ImageFacts, expanded, starts_of
+from opensled.core.images import MAX_PIXELS, MAX_SIDE, Image, ImageFacts, expand, starts_of
 from tests.vision_models import picture
 from verify_server.vision.decoding import pixels_of
 
@@ -93,15 +93,15 @@ def test_a_photo_that_lies_on_its_side_is_set_upright_and_transparency_is_white(
 
 
 def test_one_placeholder_becomes_all_positions_of_its_picture():
-    assert expanded([1, 7, 2, 7], [ONE, TWO], FACTS) == (1, 7, 7, 7, 2, 7, 7, 7)
+    assert expand([1, 7, 2, 7], [ONE, TWO], FACTS) == (1, 7, 7, 7, 2, 7, 7, 7)
     assert starts_of([7, 7, 7, 7, 7, 7, 1], [ONE, TWO], FACTS) == (0, 3)
     for ids in ([7, 7, 1, 7], [7, 7, 7], [1, 2], [7, 1, 7, 7, 7, 7]):
         with pytest.raises(InvalidRequest, match="for 2 images"):
             starts_of(ids, [ONE, TWO], FACTS)
     with pytest.raises(InvalidRequest, match="own placeholder"):
-        expanded([1, 7, 7], [ONE], FACTS)
+        expand([1, 7, 7], [ONE], FACTS)
     with pytest.raises(Unsupported, match="text alone"):
-        expanded([1], [ONE], None)
+        expand([1], [ONE], None)
 
 
 def test_contents_of_pictures_are_no_tokens_and_differ_in_every_position():

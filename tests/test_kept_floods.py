@@ -64,7 +64,7 @@ class Flooded:
 
     @property
     def bytes(self) -> int:
-        return sum(held.bytes for held in self.store.held())
+        return sum(held.bytes for held in self.store.summarize())
 
 
 def test_the_quota_holds_and_the_neighbour_reads_on(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_old_text_goes_while_new_text_comes(tmp_path: Path) -> None:
     asyncio.run(flooded.run())
     time.sleep(0.25)
     store.expire()
-    assert flooded.counts["kept"] > 40 and store.held() == []
+    assert flooded.counts["kept"] > 40 and store.summarize() == []
 
 
 def test_a_full_disk_stops_no_answer(tmp_path: Path, monkeypatch) -> None:
@@ -106,12 +106,12 @@ def test_a_deletion_while_it_writes_leaves_nothing_that_had_begun(tmp_path: Path
     over = threading.Event()
 
     def older(than: float) -> bool:
-        return any(held.texts and held.oldest < than for held in store.held())
+        return any(held.texts and held.oldest < than for held in store.summarize())
 
     def delete() -> None:
         """As soon as there is a text, again and again."""
         for _ in range(DELETIONS):
-            while not store.held():
+            while not store.summarize():
                 if over.wait(0.01):
                     return
             moment = time.time()
@@ -164,7 +164,7 @@ def test_a_reader_that_leaves_at_once_leaves_no_text(tmp_path: Path) -> None:
 
     asyncio.run(main())
     truth = (*PROMPT, *continuation(PROMPT, GREEDY.max_tokens))
-    assert sum(held.bytes for held in store.held()) <= QUOTA
+    assert sum(held.bytes for held in store.summarize()) <= QUOTA
     for path in store.folder_of("a").glob("*.npz"):
         [kept] = read_shard(path)
         assert tuple(kept.ids) == truth[: len(kept.ids)]
@@ -178,7 +178,7 @@ def test_very_many_small_texts_cost_the_writer_little(tmp_path: Path, monkeypatc
     monkeypatch.setattr(store, "_trim", lambda folder: looks.append(folder) or trim(folder))
     for _ in range(1000):
         store.write(text("a", written=1), "words")
-    [held] = store.held()
+    [held] = store.summarize()
     assert 600 <= held.texts <= 640 and held.bytes <= QUOTA * 1000
     assert len(looks) <= 1 + 360 / (640 / ROOM) + 1
 
@@ -194,7 +194,7 @@ def test_a_flood_costs_its_own_tenant_its_texts(tmp_path: Path, monkeypatch) -> 
     assert keeper.counts["dropped"] >= 1010 - WAITING - 1
     store.free.set()
     keeper.close()
-    kept = {held.tenant: held.texts for held in store.held()}
+    kept = {held.tenant: held.texts for held in store.summarize()}
     assert kept["quiet"] == 10 and sum(kept.values()) == keeper.counts["kept"]
 
 
@@ -203,7 +203,7 @@ def test_old_text_of_others_goes_although_one_tenant_writes_on(tmp_path: Path, m
     store = KeptStore(tmp_path / "kept", seconds=0.3)
     store.write(text("b"), "words")
     keeper, deadline = TextKeeper(store, "words"), time.monotonic() + PATIENCE
-    while any(held.tenant == "b" for held in store.held()):
+    while any(held.tenant == "b" for held in store.summarize()):
         assert time.monotonic() < deadline, "the text of b outlives its days"
         keeper.offer(text("a"))
         time.sleep(0.01)

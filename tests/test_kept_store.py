@@ -33,22 +33,22 @@ def test_a_quota_and_a_time_to_live(tmp_path: Path):
     now = [1000.0]
     store = KeptStore(tmp_path, 0, 100.0, lambda: now[0])
     store.write(text(), WORDS)
-    [held] = store.held()
+    [held] = store.summarize()
     size = held.bytes
     store = KeptStore(tmp_path, 2 * size + size // 2, 100.0, lambda: now[0])
     for _ in range(3):
         now[0] += 10
         store.write(text(), WORDS)
-    [held] = store.held()
+    [held] = store.summarize()
     assert (held.tenant, held.texts, held.oldest, held.newest) == ("a", 2, 1020.0, 1030.0)
     store.write(text("b"), WORDS)  # a quota is each tenant's own
-    assert [each.texts for each in store.held()] == [2, 1]
+    assert [each.texts for each in store.summarize()] == [2, 1]
     now[0] = 1125.0
     store.expire()
-    assert [(each.tenant, each.texts) for each in store.held()] == [("a", 1), ("b", 1)]
+    assert [(each.tenant, each.texts) for each in store.summarize()] == [("a", 1), ("b", 1)]
     now[0] = 1200.0
     store.expire()
-    assert store.held() == []
+    assert store.summarize() == []
     assert list(tmp_path.iterdir()) == []
     assert not KeptStore(tmp_path, 10).write(text(), WORDS)  # larger than the quota
 
@@ -61,9 +61,9 @@ def test_deletion_deletes_also_what_a_server_still_has_in_hand(tmp_path: Path):
     assert store.delete("a").texts == 1
     assert not store.folder_of("a").exists()
     assert not store.write(text(opened=999.0), WORDS)  # its sequence had begun before
-    assert [each.tenant for each in store.held()] == ["b"]
+    assert [each.tenant for each in store.summarize()] == ["b"]
     assert store.write(text(opened=1001.0), WORDS)
-    assert [each.tenant for each in store.held()] == ["a", "b"]
+    assert [each.tenant for each in store.summarize()] == ["a", "b"]
 
 
 def test_a_deletion_during_a_write_wins(tmp_path: Path, monkeypatch):
@@ -99,7 +99,7 @@ def test_what_began_after_a_deletion_is_kept_although_its_folder_still_goes(
     monkeypatch.setattr(module, "write_whole", slow)
     store.delete("a")
     assert store.write(text(opened=time.time() + 1), WORDS) and gone
-    assert [(held.tenant, held.texts) for held in store.held()] == [("a", 1)]
+    assert [(held.tenant, held.texts) for held in store.summarize()] == [("a", 1)]
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path):
@@ -118,12 +118,12 @@ def test_what_somebody_has_changed_is_listed_expired_and_deleted(tmp_path: Path)
     for name in ("x.npz", "-.npz", "notes"):
         (folder / name).write_text("")
     (tmp_path / "another").mkdir()
-    [held] = store.held()
+    [held] = store.summarize()
     assert (held.tenant, held.texts) == ("?", 1)
     (folder / "tenant").unlink()
     now[0] = 1200.0
     store.expire()  # a folder that does not say whose it is
-    assert store.held() == [] and not folder.exists()
+    assert store.summarize() == [] and not folder.exists()
     store.write(text(), WORDS)
     assert store.delete("a").tenant == "a"
     for mark in (b"nan", b"", b"\xff"):

@@ -216,7 +216,7 @@ def test_the_first_layers_hold_one_of_every_kind(family, enough, folder) -> None
         Attend(layer, 0.25, window=9 if family == "gemma2" and layer % 2 == 0 else None) for layer in range(3)
     ]
     assert short_model.enough_layers(whole, calls) == enough
-    with short_model.shortened(whole, enough):
+    with short_model.shorten(whole, enough):
         assert len(whole.model.layers) == enough
     assert len(whole.model.layers) == 3
     assert isinstance(whole.get_output_embeddings(), nn.Linear)
@@ -243,7 +243,7 @@ def test_bits_that_depend_on_the_batch_in_a_late_layer_of_its_own_kind_are_notic
 ) -> None:
     """The only layer that attends to a window is the last one, and only there neighbours change the bits."""
     plain, calls = selftest.shortened, []
-    monkeypatch.setattr(selftest, "shortened", lambda *given: (calls.append(given[1]), plain(*given))[1])
+    monkeypatch.setattr(selftest, "shorten", lambda *given: (calls.append(given[1]), plain(*given))[1])
     path = random_model(
         "gemma2", folder("llama").parent / "late", layer_types=["full_attention"] * 2 + ["sliding_attention"]
     )

@@ -178,7 +178,7 @@ def test_a_tenant_holds_no_more_than_his_budget_all_sessions_together():
     second.grow(8)
     with pytest.raises(OverBudget):
         second.grow(9)
-    assert len(second.blocks) == 2 and pool.held("a") == 5
+    assert len(second.blocks) == 2 and pool.count_held("a") == 5
     BlockTable(pool, "b").grow(40)
     first.clear()
     second.grow(9)
@@ -188,10 +188,10 @@ def test_what_a_tenants_sessions_share_counts_once_and_what_is_only_cached_not_a
     pool = BlockPool(20, 4, prefix_key=KEY)
     first = computed(pool, text(1, 17), "a", 24)
     second = computed(pool, text(1, 17), "a", 24)
-    assert pool.held("a") == 6
+    assert pool.count_held("a") == 6
     first.clear()
     second.clear()
-    assert pool.held("a") == 0
+    assert pool.count_held("a") == 0
     third = BlockTable(pool, "a", 8)  # with a smaller budget he takes over less
     assert third.adopt(text(1, 17), 0) == 8
 

@@ -16,7 +16,7 @@ from opensled.models.store import model_path
 from tests.fakes import FakeEngine
 from tests.serving import finish, linked, serving
 from verify_server.engine.base import Segment
-from verify_server.engine.costs import MEASURE_S, measured
+from verify_server.engine.costs import MEASURE_S, measure
 from verify_server.engine.torch import torch_engine
 
 
@@ -114,7 +114,7 @@ class Timed(FakeEngine):
 
 def test_a_server_measures_its_steps_before_it_serves():
     engine = Timed()
-    cost = measured(engine, Roofline(), lambda: engine.now)
+    cost = measure(engine, Roofline(), lambda: engine.now)
     for tokens, seconds in ((1, 0.022), (8, 0.036), (16, 0.116), (32, 0.276)):
         assert cost.verify_s(tokens, tokens, min(8, tokens)) == pytest.approx(seconds, rel=0.15)
     assert not engine.held and max(engine.steps) == 32
@@ -123,16 +123,16 @@ def test_a_server_measures_its_steps_before_it_serves():
 def test_a_slow_target_or_a_small_memory_measures_less():
     slow = Timed()
     clock = iter(range(100))  # each look at it is a second later
-    measured(slow, Roofline(), lambda: next(clock))
+    measure(slow, Roofline(), lambda: next(clock))
     assert len(slow.steps) <= 1 + MEASURE_S
     small = Timed(num_blocks=1)
-    measured(small, Roofline(), lambda: small.now)
+    measure(small, Roofline(), lambda: small.now)
     assert small.steps and not small.held
 
 
 def test_a_target_that_fails_while_it_is_measured_is_served_by_a_guess(caplog):
     engine, seed = Timed(broken_from=4), Roofline()
-    assert measured(engine, seed, lambda: engine.now) is seed
+    assert measure(engine, seed, lambda: engine.now) is seed
     assert not engine.held and "could not be measured" in caplog.text
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edge_client.device.device import _length_policy
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.lengths import LENGTH_POLICIES, length_policy
-from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions, pulled
+from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions, pull_tokens
 from edge_client.lengths.battery import BatterySaver
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
@@ -54,8 +54,8 @@ def test_a_hint_of_zero_means_no_drafts(policy: DraftLengthPolicy) -> None:
 
 
 def test_a_pulled_block_stops_where_it_must(policy: DraftLengthPolicy) -> None:
-    assert not list(pulled(policy, iter([TOKEN] * 4), 4, lambda: True))
-    assert len(list(pulled(policy, iter([TOKEN] * 2), 4, lambda: False))) <= 2
+    assert not list(pull_tokens(policy, iter([TOKEN] * 4), 4, lambda: True))
+    assert len(list(pull_tokens(policy, iter([TOKEN] * 2), 4, lambda: False))) <= 2
 
 
 @given(name=st.sampled_from(NAMES), owner=st.integers(0, 20), hint=st.none() | st.integers(0, 40))

@@ -244,12 +244,12 @@ def hasty(monkeypatch):
 )
 def test_a_device_does_not_wait_for_ever(answers, error, hasty):
     with pytest.raises(error, match=str(answers[-1])):
-        asyncio.run(loading_server.described(Told(*answers)))
+        asyncio.run(loading_server.describe_when_loaded(Told(*answers)))
 
 
 def test_a_device_bears_the_moment_in_which_the_server_listens_anew(hasty):
     told = Told(Loading("still"), Unreachable("between two ports"), "facts")
-    assert asyncio.run(loading_server.described(told)) == "facts"
+    assert asyncio.run(loading_server.describe_when_loaded(told)) == "facts"
 
 
 def test_a_server_that_loads_is_not_present():

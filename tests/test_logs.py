@@ -39,12 +39,12 @@ def documents(text):
 
 
 def test_long_work_is_told_again_and_again(capsys):
-    with logs.told_long("still reading", every=0.01) as reading:
+    with logs.tell_long("still reading", every=0.01) as reading:
         while capsys.readouterr().err.count("still reading (0 s)\n") < 1:
             assert reading.seconds < 30
     took = reading.seconds
     capsys.readouterr()
-    with logs.told_long("short work", every=60):
+    with logs.tell_long("short work", every=60):
         pass
     assert capsys.readouterr().err == ""
     assert reading.seconds == took > 0

@@ -294,7 +294,7 @@ def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft()
                 heard.set()
                 await until(lambda: self.drafts)
             if len(self.truth) == 4:
-                self.turn.reopened(None)
+                self.turn.reopen(None)
             if len(self.truth) == 5:  # the first draft is under way
                 await until(lambda: drafter.passes)
             return await super().next_verdict()

@@ -27,7 +27,7 @@ from tests.fakes import Weather
 from tests.system import FOREVER, ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch.torch_engine import load
-from verify_server.rules.base import decided
+from verify_server.rules.base import decided_ids
 from verify_server.rules.fly import Fly
 from verify_server.rules.pad import Pad
 from verify_server.rules.pivots import PivotClassifier
@@ -127,7 +127,7 @@ class Recording(ServedRules):
 
         def decide(check, scores):
             result = yield from plain(check, scores)
-            news = decided(check, result)
+            news = decided_ids(check, result)
             decisions.append(Recorded(check.key, check.position, check.ids, news, result.loose))
             return result
 
@@ -296,8 +296,8 @@ class _Shifted:
     def __getattr__(self, name):
         return getattr(self._scores, name)
 
-    def hidden(self, rows):
-        return self._scores.hidden([row - 1 for row in rows])
+    def hidden_states(self, rows):
+        return self._scores.hidden_states([row - 1 for row in rows])
 
 
 MUTANTS = {

@@ -63,7 +63,7 @@ def test_a_bystander_keeps_his_rate_and_liars_get_no_more_rows(lie: str, right: 
 def test_without_correction_he_would_lose_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack is a real one."""
     usual_s, usual = honest(HONEST, 0.3, "bad")
-    monkeypatch.setattr(ConfidenceCalibration, "judged", lambda self, tried: None)
+    monkeypatch.setattr(ConfidenceCalibration, "add_verdict", lambda self, tried: None)
     seconds, computed = beside((SURE,), 0.3, "bad")
     assert seconds > 2 * usual_s and computed > 2 * usual
 

@@ -26,9 +26,9 @@ from verify_server.engine.memory_plan import (
     StoredTensor,
     Supply,
     Wish,
-    loaded,
+    list_tensors,
+    loaded_size,
     plan_memory,
-    stored_in,
 )
 from verify_server.engine.torch import loading, memory_facts, torch_engine
 
@@ -42,7 +42,7 @@ def test_what_is_left_goes_to_kv_but_for_a_part() -> None:
     plan = plan_memory(LLAMA, CARD, WISH)
     left = CARD.free - LLAMA.fixed
     assert 0.79 * left < plan.kv <= 0.8 * left
-    assert plan.told() == (
+    assert plan.describe() == (
         "memory on cuda:0: weights 15.0 GiB, KV 5.4 GiB for 44,498 tokens, graphs 1.0 GiB, to compute in 0.2 GiB; "
         "23.0 GiB are free"
     )
@@ -103,8 +103,8 @@ def test_a_plan_never_takes_more_than_there_is(demand, free, kv_tokens, context,
 
 
 def test_weights_take_the_dtype_and_numbers_stay() -> None:
-    assert loaded(StoredTensor("w", "BF16", 100, 200), 4) == 400
-    assert loaded(StoredTensor("positions", "I64", 100, 800), 4) == 800
+    assert loaded_size(StoredTensor("w", "BF16", 100, 200), 4) == 400
+    assert loaded_size(StoredTensor("positions", "I64", 100, 800), 4) == 800
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
@@ -156,7 +156,7 @@ def test_a_target_that_does_not_fit_is_not_read(tmp_path: Path, monkeypatch: pyt
 def test_a_damaged_file_is_no_crash(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(UnsupportedModel, match="download them again"):
-        stored_in(tmp_path)
+        list_tensors(tmp_path)
 
 
 def test_heads_of_files_are_read_and_nothing_else(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_heads_of_files_are_read_and_nothing_else(tmp_path: Path) -> None:
         {"__metadata__": {}, "a": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}}
     ).encode()
     (tmp_path / "model-00001-of-00002.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
-    assert stored_in(tmp_path) == [StoredTensor("a", "F16", 6, 12)]
+    assert list_tensors(tmp_path) == [StoredTensor("a", "F16", 6, 12)]
 
 
 def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_path: Path) -> None:
@@ -178,4 +178,4 @@ def test_copies_of_files_count_as_free_and_a_container_ends_at_its_limit(tmp_pat
 
 def test_a_device_without_graphs_says_nothing_of_them() -> None:
     plan = plan_memory(LLAMA._replace(graphs=0), CARD, WISH)
-    assert "graphs" not in plan.told()
+    assert "graphs" not in plan.describe()

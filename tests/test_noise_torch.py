@@ -13,7 +13,7 @@ from verify_server.engine.torch import torch_noise
 
 def seeds(key, position, rows=1):
     """The seeds of consecutive positions."""
-    return torch.tensor([torch_noise.signed(noise.row_seed(key, position + row)) for row in range(rows)])
+    return torch.tensor([torch_noise.wrap_int64(noise.row_seed(key, position + row)) for row in range(rows)])
 
 
 keys = st.binary(min_size=noise.KEY_BYTES, max_size=noise.KEY_BYTES)

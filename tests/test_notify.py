@@ -61,7 +61,7 @@ def manager(request, tmp_path, monkeypatch):
 
 def test_ready_and_stopping(manager):
     async def service():
-        async with notify.announced():
+        async with notify.announce():
             notify.stopping(125.5)
 
     asyncio.run(service())
@@ -75,7 +75,7 @@ def test_the_watchdog_hears_the_event_loop(manager, monkeypatch):
     monkeypatch.setattr(asyncio, "sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
 
     async def service():
-        async with notify.announced():
+        async with notify.announce():
             assert await asyncio.to_thread(manager.hear) == "READY=1"
             return [await asyncio.to_thread(manager.hear) for _ in range(3)]
 

@@ -151,15 +151,15 @@ def test_a_drafter_looks_ahead_and_hears_of_the_truth_only_while_it_is_at_the_tr
         ahead, thread = going_on(OracleDrafter(1.0))
         told = []
         thread.look_ahead = lambda block, room: told.append("ahead")
-        thread.heard = lambda truth: told.append("heard")
+        thread.hear = lambda truth: told.append("heard")
         truth = Truth(PROMPT)
         ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
         ahead.look_ahead(DraftBlock(3), BlockBudget(4))
-        ahead.heard(truth)
+        ahead.hear(truth)
         assert told == ["ahead", "heard"]
         await ahead.go_on(truth)
         ahead.look_ahead(DraftBlock(3), BlockBudget(4))
-        ahead.heard(truth)
+        ahead.hear(truth)
         assert told == ["ahead", "heard"]
         thread.close()
 
@@ -285,13 +285,13 @@ def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
         session = SimpleNamespace(away=True, truth=None, prefill=None)
         looks = 0
 
-        async def arrived(*waited, wait=watching._arrived):
+        async def arrived(*waited, wait=watching._wait_for_commit):
             nonlocal looks
             looks += 1
             return await wait(*waited)
 
-        monkeypatch.setattr(watching, "_arrived", arrived)
-        async for news in watching.watched(never(), session, Offline(look=0.01), Written()):
+        monkeypatch.setattr(watching, "_wait_for_commit", arrived)
+        async for news in watching.watch_commits(never(), session, Offline(look=0.01), Written()):
             if isinstance(news, Commit):
                 return looks
             session.away = False  # it is back, and says nothing yet

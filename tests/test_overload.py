@@ -64,7 +64,7 @@ class Hall:
         with self.room.arriving(AdmissionRequest(tenant, positions, **fields)):
             number = next(self.numbers)
             self.sessions[number] = Inside(tenant, **fields)
-            self.room.entered()
+            self.room.count_entry()
         return number
 
     def refused(self, tenant, **fields):

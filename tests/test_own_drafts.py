@@ -18,7 +18,7 @@ from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
-from verify_server.engine.trees import confidences, likeliest_first, together, tried
+from verify_server.engine.trees import confidences, likeliest_first, list_trials, together
 from verify_server.round.drafter import Proposal
 from verify_server.round.server_source import ServerDrafts
 
@@ -127,7 +127,7 @@ def test_confidences_are_corrected_by_what_stood() -> None:
     calibration = ConfidenceCalibration()
     assert calibration.chance(0.95) == pytest.approx(0.95)
     for _ in range(200):
-        calibration.judged([(0.95, False), (0.25, True), (1.0, False)])
+        calibration.add_verdict([(0.95, False), (0.25, True), (1.0, False)])
     assert calibration.chance(0.95) < 0.1
     assert calibration.chance(0.25) > 0.9
 
@@ -265,7 +265,7 @@ def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant() -> None:
     book = DeviceBook()
     liar, neighbour = book.of("t", "liar"), book.of("u", "another")
     for _ in range(300):
-        liar.judged(1, 0, [(0.95, False)])
+        liar.add_verdict(1, 0, [(0.95, False)])
     assert liar.reach((0.95,))[0] < 0.1
     assert book.of("t", "new").reach((0.95,))[0] < 0.5
     assert neighbour.reach((0.95,)) == pytest.approx((0.95,))
@@ -273,8 +273,8 @@ def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant() -> None:
 
 def test_what_was_tried_of_a_tree() -> None:
     tree = DraftBlock(5, tuple([DraftToken(id, id / 10) for id in (1, 2, 3, 4)]), (-1, -1, 0, 1))
-    assert tried(tree, (0,)) == [(0.1, True), (0.2, False), (0.3, False)]
-    assert tried(chain(1, 2, 3), (0,)) == [(1.0, True), (1.0, False)]
+    assert list_trials(tree, (0,)) == [(0.1, True), (0.2, False), (0.3, False)]
+    assert list_trials(chain(1, 2, 3), (0,)) == [(1.0, True), (1.0, False)]
 
 
 def test_a_tree_is_verified_in_the_order_of_its_chances() -> None:

@@ -16,9 +16,9 @@ from edge_client.device.config import CalibrateConfig, DoctorConfig, EdgeConfig
 from edge_client.device.prompt_config import ChatConfig, GenerateConfig
 from edge_client.device.request_defaults import own_name
 from edge_client.doctor.model_files import check_pairing, with_edge_section
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from home import discovery
-from home.pairing.pair_device import _place, paired_first
+from home.pairing.pair_device import _place, pair_first
 from opensled.cli import config, config_command, paired
 from opensled.cli.main import main, parse_flags
 from opensled.core.errors import UsageError
@@ -55,7 +55,7 @@ def kept():
 
 
 def values(verb="edge", **flags):
-    return config.layered(VERBS[verb], verb, flags).values
+    return config.merge_layers(VERBS[verb], verb, flags).values
 
 
 def user_file(text):
@@ -75,9 +75,9 @@ def test_every_command_of_a_device_uses_the_paired_server(kept, verb):
 
 
 def test_nothing_is_used_without_a_pairing_and_by_a_server():
-    assert values() == {} == config.layered(ServeConfig, "serve", {}).values
+    assert values() == {} == config.merge_layers(ServeConfig, "serve", {}).values
     paired.keep(SERVER, "authority", "ab" * 32)
-    assert config.layered(ServeConfig, "serve", {}).values == {}
+    assert config.merge_layers(ServeConfig, "serve", {}).values == {}
 
 
 @pytest.mark.parametrize("other", ["192.0.2.9:7411", "hub.local:7412", "127.0.0.1:7411"])
@@ -130,7 +130,7 @@ def test_no_config_means_no_pairing(kept, monkeypatch):
     with pytest.raises(UsageError, match="OPENSLED_NO_CONFIG"):
         paired.keep(SERVER, "authority", "ab" * 32)
     with pytest.raises(UsageError, match="OPENSLED_NO_CONFIG"):
-        paired_first(EdgeConfig(pair="4821-0937", host="127.0.0.1:1"))
+        pair_first(EdgeConfig(pair="4821-0937", host="127.0.0.1:1"))
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"server": 5}', '{"server": "x"}', "null"])
@@ -171,11 +171,11 @@ def test_the_doctor_follows_the_settings_of_edge_before_the_pairing(kept):
 
 def test_a_host_belongs_to_a_code():
     with pytest.raises(UsageError, match=r"without --pair: write --server"):
-        paired_first(EdgeConfig(**parse_flags("edge", ["192.0.2.7"])))
+        pair_first(EdgeConfig(**parse_flags("edge", ["192.0.2.7"])))
     assert parse_flags("edge", ["--pair", "4821-0937", "hub"]) == {"pair": "4821-0937", "host": "hub"}
     assert parse_flags("edge", ["--pair", "4821-0937"]) == {"pair": "4821-0937"}
     with pytest.raises(UsageError, match="no pairing code"):
-        paired_first(EdgeConfig(pair="hello", host="hub"))
+        pair_first(EdgeConfig(pair="hello", host="hub"))
 
 
 @pytest.mark.parametrize(
@@ -205,21 +205,21 @@ def test_discovery_gives_an_address_and_the_certificate_must_name_the_paired_ser
     AUTHORITY.cert_pem.write_to_path(kept / "ca.pem")
     mine, asked = str(written(tmp_path)), []
     monkeypatch.setattr(discovery, "find", lambda kind, tls, name: asked.append(name) or "192.0.2.66:7411")
-    found = located(EdgeConfig(**values(server="mdns")))
+    found = locate_server(EdgeConfig(**values(server="mdns")))
     assert (found.server, found.tls_name) == ("192.0.2.66:7411", "hub.local")
-    other = located(EdgeConfig(**values(server="mdns", tls_ca=mine, tls_name="x")))
+    other = locate_server(EdgeConfig(**values(server="mdns", tls_ca=mine, tls_name="x")))
     assert other.tls_name == "x"
-    assert located(EdgeConfig(**values(server="mdns", tls_ca=mine))).tls_name == ""
+    assert locate_server(EdgeConfig(**values(server="mdns", tls_ca=mine))).tls_name == ""
     assert asked == ["hub.local", "x", ""]
     named = EdgeConfig(server="a:1")
-    assert located(named) is named
+    assert locate_server(named) is named
 
 
 def test_discovery_without_a_certificate_to_check_is_refused():
     with pytest.raises(UsageError, match="pair this device first"):
-        located(EdgeConfig(server="mdns"))
+        locate_server(EdgeConfig(server="mdns"))
     with pytest.raises(UsageError, match="pair this device first"):
-        located(EdgeConfig(server="mdns", token_file="token"))
+        locate_server(EdgeConfig(server="mdns", token_file="token"))
 
 
 def test_the_doctor_says_with_whom_the_device_is_paired(kept):

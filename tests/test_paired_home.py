@@ -99,7 +99,7 @@ def test_a_certificate_of_another_authority_is_replaced(home):
     (home.folder / "ca.pem").unlink()
     (home.folder / "ca.key").unlink()
     again = Home(home.folder)
-    assert again.authority.signed(read_certificate(again.cert.read_bytes(), ""))
+    assert again.authority.has_signed(read_certificate(again.cert.read_bytes(), ""))
 
 
 @pytest.mark.parametrize("file", ["ca.pem", "ca.key", "server.pem", "server.key", "tokens.txt"])

@@ -20,7 +20,7 @@ from home.desk.home import Home
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd, ServerEnd
 from home.pairing.code import DIGITS, new_code, read_code
-from home.pairing.frames import PairFrame, framed
+from home.pairing.frames import PairFrame, encode_frame
 from home.pairing.handover import Grant
 from opensled.cli import paired
 from opensled.core.errors import ProtocolError, Unauthorized, Unreachable, UsageError
@@ -113,10 +113,10 @@ def test_a_third_device_on_the_link_is_too_late(folder):
         async with desk(folder) as (found, port):
             async with line(port) as early:  # it has begun before the good device is paired
                 end = DeviceEnd(read_code(CODE))
-                early.say(framed(PairFrame.HELLO, end.hello))
+                early.say(encode_frame(PairFrame.HELLO, end.hello))
                 channel, _ = end.channel(await early.hear(PairFrame.ANSWER))
                 await device(port)
-                early.say(framed(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
+                early.say(encode_frame(PairFrame.REQUEST, channel.proof + channel.seal(b"{}")))
                 with pytest.raises(Unauthorized, match="does not count any more"):
                     await early.hear(PairFrame.GRANT)
             with pytest.raises(Unauthorized, match="does not count any more"):
@@ -174,9 +174,9 @@ def test_a_recorded_pairing_is_worth_a_wrong_guess(folder):
             desk(folder) as (found, port),
             line(port) as replay,
         ):  # the same code, were it ever drawn again
-            replay.say(framed(PairFrame.HELLO, said[PairFrame.HELLO]))
+            replay.say(encode_frame(PairFrame.HELLO, said[PairFrame.HELLO]))
             await replay.hear(PairFrame.ANSWER)
-            replay.say(framed(PairFrame.REQUEST, said[PairFrame.REQUEST]))
+            replay.say(encode_frame(PairFrame.REQUEST, said[PairFrame.REQUEST]))
             with pytest.raises(Unauthorized):
                 await replay.hear(PairFrame.GRANT)
             assert found._guesses == 1 and not found.outcome.done()
@@ -226,11 +226,11 @@ def test_another_authority_than_announced_is_refused(folder):
     async def lie(reader, writer):
         hello = await frames.read_frame(reader, PairFrame.HELLO)
         end = ServerEnd("48210937", bytes(32), hello)
-        writer.write(framed(PairFrame.ANSWER, end.answer))
+        writer.write(encode_frame(PairFrame.ANSWER, end.answer))
         await frames.read_frame(reader, PairFrame.REQUEST)
         channel = end.channel()
         grant = Grant("hub:7411", Home(folder).authority.der, "ab" * 32, "kitchen")
-        writer.write(framed(PairFrame.GRANT, channel.proof + channel.seal(grant.encoded())))
+        writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
 
     async def scenario():
         server = await asyncio.start_server(lie, HERE, 0)

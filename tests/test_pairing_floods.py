@@ -19,7 +19,7 @@ from home.desk.desk import (
     PairingFailed,
 )
 from home.pairing.channel import HELLO_BYTES, DeviceEnd
-from home.pairing.frames import PairFrame, framed
+from home.pairing.frames import PairFrame, encode_frame
 from opensled.cli import paired
 from opensled.core.errors import OpenSledError, Unauthorized
 from tests.pairing_world import HERE, desk, device, guess, names
@@ -38,7 +38,7 @@ FLOODS = {
     "silent connections": b"",
     "half a frame": bytes((PairFrame.HELLO, 0, HELLO_BYTES)) + b"opensled",
     "oversized frames": bytes((PairFrame.HELLO, 0xFF, 0xFF)) + bytes(60_000),
-    "frames of another kind": framed(PairFrame.STORED, bytes(20)),
+    "frames of another kind": encode_frame(PairFrame.STORED, bytes(20)),
     "noise": bytes(range(256)) * 100,
 }
 
@@ -113,7 +113,7 @@ def test_a_flood_of_wrong_codes_withdraws_the_code_and_gets_nothing(folder):
 
 def test_a_flood_of_runs_without_a_guess_withdraws_the_code(folder):
     """It says so on the server's screen: the user sees that somebody disturbs."""
-    hello = framed(PairFrame.HELLO, DeviceEnd("11111111").hello)
+    hello = encode_frame(PairFrame.HELLO, DeviceEnd("11111111").hello)
 
     async def begin(port, address):
         _, writer = await asyncio.open_connection(HERE, port, local_addr=(address, 0))

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from home.desk.home import Home
-from home.pairing.frames import MOST, PairFrame, framed
+from home.pairing.frames import MOST, PairFrame, encode_frame
 from home.pairing.handover import PairRequest, is_host, read_grant, read_request, safe_name
 from opensled.core.errors import ProtocolError
 
@@ -32,7 +32,7 @@ def test_hosts_that_a_certificate_can_name(host):
 def test_hosts_that_are_none(host):
     assert not is_host(host)
     with pytest.raises(ProtocolError):
-        read_request(PairRequest(host, "x").encoded())
+        read_request(PairRequest(host, "x").encode())
 
 
 GOOD = {"server": "hub:7411", "authority": "", "token": "ab" * 32, "name": "kitchen"}
@@ -71,4 +71,4 @@ def test_a_grant_is_checked_field_by_field(tmp_path, changed):
 def test_frames_hold_what_they_may():
     assert set(MOST) == set(PairFrame)
     with pytest.raises(AssertionError):
-        framed(PairFrame.STORED, bytes(100))
+        encode_frame(PairFrame.STORED, bytes(100))

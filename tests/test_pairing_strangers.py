@@ -18,7 +18,7 @@ from home.desk.desk import (
 )
 from home.pairing import frames
 from home.pairing.channel import ANSWER_BYTES, VERSION, DeviceEnd
-from home.pairing.frames import PairFrame, framed
+from home.pairing.frames import PairFrame, encode_frame
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
 from tests.pairing_world import HERE, desk, device, line, names
 
@@ -63,8 +63,8 @@ def test_a_device_bears_whatever_answers_it(said):
         b"GET / HTTP/1.1\r\n\r\n",
         bytes([PairFrame.HELLO, 0xFF, 0xFF]),
         bytes([PairFrame.GRANT, 0, 3]) + b"abc",
-        framed(PairFrame.HELLO, b"opensled-pairing-2" + bytes(33)),
-        framed(PairFrame.HELLO, VERSION + b"A"),
+        encode_frame(PairFrame.HELLO, b"opensled-pairing-2" + bytes(33)),
+        encode_frame(PairFrame.HELLO, VERSION + b"A"),
         bytes(100_000),
     ],
 )
@@ -83,9 +83,9 @@ def test_strangers_bytes_neither_use_the_code_nor_disturb_the_device(folder, sai
 def test_a_point_that_is_none_counts_as_a_guess(folder):
     async def scenario():
         async with desk(folder) as (found, port), line(port) as stranger:
-            stranger.say(framed(PairFrame.HELLO, VERSION + b"A" + b"\xff" * 32))
+            stranger.say(encode_frame(PairFrame.HELLO, VERSION + b"A" + b"\xff" * 32))
             await stranger.hear(PairFrame.ANSWER)
-            stranger.say(framed(PairFrame.REQUEST, bytes(200)))
+            stranger.say(encode_frame(PairFrame.REQUEST, bytes(200)))
             with pytest.raises(ProtocolError):
                 await stranger.hear(PairFrame.GRANT)
             assert found._guesses == 1
@@ -142,7 +142,7 @@ def test_runs_of_one_code_are_few(folder):
         async with desk(folder) as (found, port):
             for _ in range(MAX_RUNS + 1):
                 async with line(port) as stranger:
-                    stranger.say(framed(PairFrame.HELLO, DeviceEnd("11111111").hello))
+                    stranger.say(encode_frame(PairFrame.HELLO, DeviceEnd("11111111").hello))
                     await stranger.reader.read(8)
             with pytest.raises(PairingFailed, match="began to pair and did not"):
                 await asyncio.wait_for(found.outcome, 20)

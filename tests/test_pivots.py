@@ -188,7 +188,7 @@ class Rows(NumpyScores):
         super().__init__(logits)
         self.states = states
 
-    def hidden(self, rows: Sequence[int]) -> np.ndarray:
+    def hidden_states(self, rows: Sequence[int]) -> np.ndarray:
         return self.states[list(rows)]
 
 
@@ -203,7 +203,7 @@ class AnyRow(Pad):
             [((_, nats), *_)] = scores.logprobs([index + self.before], [ids[index]], 0)
             prob = float(np.exp(nats))
         entropy = np.array(scores.entropy([index + self.before]), np.float32)
-        states = scores.hidden([index + self.state])
+        states = scores.hidden_states([index + self.state])
         chance = self._classifier.chances(states, entropy, np.array([prob], np.float32))[0]
         return bool(prob >= self.floor and chance <= self.sigma)
 

@@ -150,7 +150,9 @@ class Sharing(RuleBasedStateMachine):
             for tenant in "ab"
         }
         assert not blocks["a"] & blocks["b"]
-        assert {tenant: self.pool.held(tenant) for tenant in "ab"} == {t: len(b) for t, b in blocks.items()}
+        assert {tenant: self.pool.count_held(tenant) for tenant in "ab"} == {
+            t: len(b) for t, b in blocks.items()
+        }
         assert len(blocks["a"]) * SIZE <= BUDGET
 
 

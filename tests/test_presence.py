@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
-from edge_client.device.command import _watched
+from edge_client.device.command import _watch_server
 from edge_client.device.config import EdgeConfig
 from edge_client.device.device_metrics import metrics
 from edge_client.device.page_view import DeviceView
@@ -45,7 +45,7 @@ def test_a_server_that_goes_and_comes_back(caplog):
             first = serving(port=port)
             _, address = await first.__aenter__()
             device = await stack.enter_async_context(device_on(address))
-            await stack.enter_async_context(_watched(device))
+            await stack.enter_async_context(_watch_server(device))
             client = await stack.enter_async_context(asking(device))
             assert (await client.get("/readyz")).json() == {"status": "ready", "server": "reachable"}
             await first.__aexit__(None, None, None)
@@ -81,7 +81,7 @@ def test_a_revoked_device_is_not_ready_and_says_so(caplog, monkeypatch, tmp_path
         async with (
             serving(tenants) as (_, address),
             device_on(address, token="secret-1") as device,
-            _watched(device),
+            _watch_server(device),
             asking(device) as client,
         ):
             await read(device)

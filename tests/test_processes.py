@@ -13,7 +13,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from edge_client.doctor import short_answers
-from edge_client.doctor.trial import predicted
+from edge_client.doctor.trial import predict
 from lab.testbed.processes import Process, free_port
 from lab.testbed.reference import Reference
 from opensled.models.store import heldout_path, model_path
@@ -337,5 +337,5 @@ def test_the_doctors_short_answers_count_what_drafts_bring(advice_free_server, m
     assert [each["kind"] for each in answers if each["drafts"]] == list(short_answers.PROMPTS)
     assert sum(each["drafted"] for each in answers if each["drafts"]) > 0
     assert all(each["drafted"] == 0 for each in answers if not each["drafts"])
-    found = predicted([device, *answers])
+    found = predict([device, *answers])
     assert found.rate > 0 and found.own_rate > 0 and 0 < found.acceptance < 1

@@ -84,7 +84,7 @@ class Server:
         return session
 
     def step(self, session, tokens, decide=False):
-        piece = session.within(Slice(session.id, tokens, decide))
+        piece = session.limit_slice(Slice(session.id, tokens, decide))
         item = session.plan(piece, 0.0)
         session.commit(item, run_step(self.engine, [item])[0], 1.0)
         return item

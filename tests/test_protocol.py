@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from opensled.core.errors import FutureBase, TruthConflict
 from opensled.core.messages import DraftBlock, DraftToken, Verdict
-from opensled.core.protocol import EndRules, Truth, agreed, common_prefix, cut, likeliest_path, rebase
+from opensled.core.protocol import EndRules, Truth, common_prefix, cut, follow_path, likeliest_path, rebase
 
 
 def block(base, *ids):
@@ -128,14 +128,14 @@ def test_a_tree_descends_along_the_committed_tokens():
 
 def test_the_path_that_tokens_take_through_a_block():
     block = tree(2, (5, -1), (6, -1), (7, 0), (8, 1))
-    assert [agreed(block, path) for path in ((5, 7, 1), (6, 8), (6, 7), (9,), ())] == [
+    assert [follow_path(block, path) for path in ((5, 7, 1), (6, 8), (6, 7), (9,), ())] == [
         (0, 2),
         (1, 3),
         (1,),
         (),
         (),
     ]
-    assert agreed(DraftBlock(2, (DraftToken(5), DraftToken(6))), (5, 9)) == (0,)
+    assert follow_path(DraftBlock(2, (DraftToken(5), DraftToken(6))), (5, 9)) == (0,)
 
 
 def test_the_first_branch_of_a_tree_is_a_chain():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.lengths.base import pulled
+from edge_client.lengths.base import pull_tokens
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from lab.testbed.dual_trigger import DualTrigger
@@ -22,7 +22,7 @@ from tests.rule_contract import decide_alone
 from tests.system import ask, running
 from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.torch.torch_scores import TorchScores
-from verify_server.rules.base import DraftCheck, decided
+from verify_server.rules.base import DraftCheck, decided_ids
 from verify_server.rules.ratio import Ratio
 from verify_server.rules.served import ServedRules
 
@@ -78,7 +78,7 @@ def drafted(world: World, text: tuple[int, ...], key: bytes, stop: FixedLength) 
             yield token
 
     limit = world.length - len(text)
-    return tuple(pulled(stop, proposals(), stop.most(limit), lambda: False))
+    return tuple(pull_tokens(stop, proposals(), stop.most(limit), lambda: False))
 
 
 def written(world: World, number: int, stop: FixedLength) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def written(world: World, number: int, stop: FixedLength) -> tuple[int, ...]:
         draft = drafted(world, text, key, stop)
         question = DraftCheck(draft, len(text), world.params, key)
         rows = TorchScores(world.rows((*text, *question.ids))[len(text) :])
-        text = (*text, *decided(question, decide_alone(rule, question, rows)))
+        text = (*text, *decided_ids(question, decide_alone(rule, question, rows)))
     return text[: world.length + 1]
 
 

@@ -30,7 +30,7 @@ def accept_after_a_rejection(self, check, scores):
 probs_of, sample_residual = TorchScores.probs_of, TorchScores.sample_residual
 own_probs_of, own_request = SessionScores.probs_of, SessionScores.request
 own_residual = SessionScores.sample_residual
-drawn = SparseSampler._drawn
+drawn = SparseSampler._draw
 
 
 def with_the_row_before(self, rows, ids):

@@ -10,7 +10,7 @@ import pytest
 
 from edge_client.drafters.base import NEAR, ModelDrafter
 from edge_client.drafters.chain import ChainDrafter
-from edge_client.drafters.window import ENOUGH, LEAST, READING_S, Window, seen_of
+from edge_client.drafters.window import ENOUGH, LEAST, READING_S, Window, select_text
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.draft_job import BlockBudget, DraftJob
 from edge_client.round.generate import generate
@@ -75,7 +75,7 @@ def test_what_the_server_writes_meanwhile_moves_the_block() -> None:
     def at_pass(count: int) -> None:
         if count in (1, 2):
             truth.append(50 + count)
-            job.heard(truth)
+            job.hear(truth)
 
     block, _, _ = done(job.draft(truth, ROOM), at_pass)
     assert (block.base, len(block.tokens)) == (len(PROMPT) + 2, 3)
@@ -139,7 +139,7 @@ class TestChain:
         def at_pass(count: int) -> None:
             if count == 2:
                 truth.append(99)  # another token than the block's
-                job.heard(truth)
+                job.hear(truth)
 
         done(job.look_ahead(block, ROOM), at_pass)
         assert model.passes == [16, 80]  # the second piece is fitted to the speed of the first
@@ -156,26 +156,26 @@ class TestWindow:
     TEXT = tuple(range(1000))
 
     def test_the_beginning_and_the_end_are_seen(self) -> None:
-        left_out, seen = seen_of(self.TEXT, [], 0, 100, 500)
+        left_out, seen = select_text(self.TEXT, [], 0, 100, 500)
         assert (left_out, seen) == (900, [*range(25), *range(925, 1000)])
 
     @pytest.mark.parametrize("length", [10, 100])
     def test_a_short_text_is_seen_whole(self, length: int) -> None:
-        assert seen_of(self.TEXT[:length], [], 0, 100, 500) == (0, list(self.TEXT[:length]))
+        assert select_text(self.TEXT[:length], [], 0, 100, 500) == (0, list(self.TEXT[:length]))
 
     def test_of_a_text_beyond_the_context_half_a_context_is_seen(self) -> None:
-        left_out, seen = seen_of(self.TEXT, [], 0, 500, 500)
+        left_out, seen = select_text(self.TEXT, [], 0, 500, 500)
         assert (left_out, len(seen)) == (750, 250)
 
     def test_the_next_turn_of_a_conversation_goes_on(self) -> None:
-        left_out, seen = seen_of(self.TEXT, [], 0, 100, 500)
+        left_out, seen = select_text(self.TEXT, [], 0, 100, 500)
         longer = [*self.TEXT, *range(2000, 2050)]
-        again, more = seen_of(longer, [*seen, 2000], left_out, 100, 500)
+        again, more = select_text(longer, [*seen, 2000], left_out, 100, 500)
         assert again == left_out and more == [*seen, *longer[1000:]]
 
     def test_another_text_does_not_inherit_what_was_left_out(self) -> None:
         other = list(range(5000, 5950))
-        assert seen_of(other, self.TEXT[:25], 900, 100, 500)[0] == 850
+        assert select_text(other, self.TEXT[:25], 900, 100, 500)[0] == 850
 
     def test_noise_is_that_of_the_place_in_the_whole_text(self) -> None:
         """Else shared noise would not agree, and at a temperature hardly a draft token would be right."""

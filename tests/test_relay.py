@@ -19,7 +19,7 @@ from hw_profiles import catalog
 from lab.testbed.link_relay import Chaos, Relay
 from lab.testbed.link_state import Alarm
 from opensled.core.errors import UsageError
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 from tests.devices import device_on, read
 from tests.serving import serving
 from tests.test_link_model import profile, without_loss
@@ -50,7 +50,7 @@ async def listener(talk):
 
     server = await asyncio.start_server(closing, "127.0.0.1", 0)
     try:
-        yield joined(*server.sockets[0].getsockname())
+        yield join_host_port(*server.sockets[0].getsockname())
     finally:
         server.close()
 
@@ -238,7 +238,7 @@ def test_chaos_that_makes_no_sense_is_refused(numbers):
 @in_a_loop
 async def test_a_server_that_refuses_is_a_reset_connection():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = joined(*taken.getsockname())
+        nobody = join_host_port(*taken.getsockname())
     async with Relay(CALM, nobody) as relay, dialled(relay.address) as (reader, _):
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(reader.read(1), 20)
@@ -273,7 +273,7 @@ async def test_a_closed_alarm_never_rings():
 async def test_an_address_in_use_is_an_error_and_leaves_no_timer_open():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         before = len(list(Path("/proc/self/fd").iterdir()))
-        relay = Relay(CALM, "127.0.0.1:1", listen=joined(*taken.getsockname()))
+        relay = Relay(CALM, "127.0.0.1:1", listen=join_host_port(*taken.getsockname()))
         with pytest.raises(OSError):
             await relay.__aenter__()
         assert len(list(Path("/proc/self/fd").iterdir())) == before

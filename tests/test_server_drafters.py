@@ -294,7 +294,7 @@ class Held(ServerDrafter):
         assert self.go_on.wait(60)
         return [ask.chain(()) for ask in asks]
 
-    def freed(self, blocks: Sequence[int]) -> None:
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
         self.blank += blocks
 
 

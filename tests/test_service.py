@@ -183,6 +183,14 @@ def test_a_service_that_does_not_start_tells_why(systemd, capsys):
     assert (told["state"], told["last_error"], told["page"]) == ("failed", "model 'tiny' is missing", None)
 
 
+def test_the_process_of_before_is_not_taken_for_the_new_one(systemd, capsys):
+    """On a busy machine `install` told that a server runs, which systemd was about to stop."""
+    systemd.fails("error: model 'tiny' is missing")
+    systemd.restarts()
+    assert run("install", "serve", "--", "--model", "tiny") == 1
+    assert "does not start: model 'tiny' is missing" in capsys.readouterr().err
+
+
 def test_a_device_whose_server_is_away_is_installed_all_the_same(systemd, capsys):
     systemd.retries("error: no server answers at hub:7411")
     assert run("install", "edge") == 0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from home.service import unit_text
 from home.service.config import SERVICES
-from home.service.service_flags import checked
-from home.service.unit_text import UNITS, Facts, drop_ins, facts_of, quoted, unit
+from home.service.service_flags import check_flags
+from home.service.unit_text import UNITS, Facts, drop_ins, facts_of, quote, unit
 from http_api.server import CLOSING, GRACE
 from opensled.cli.config import options
 from opensled.cli.main import CONFIGS, _parser
@@ -46,7 +46,7 @@ def directives(text):
 
 
 def written(service, system, flags=(), facts=Facts()):
-    return unit(service, checked(service, [*FLAGS.get(service, []), *flags]), facts, system)
+    return unit(service, check_flags(service, [*FLAGS.get(service, []), *flags]), facts, system)
 
 
 def service_values(text):
@@ -131,14 +131,14 @@ WORDS = st.lists(
 
 @examples(WORDS)
 def test_words_reach_the_service_as_they_are(words):
-    assert list(read_by_systemd(" ".join(map(quoted, words)))) == words
+    assert list(read_by_systemd(" ".join(map(quote, words)))) == words
 
 
 @pytest.mark.parametrize(
     "word", ["$HOME", "${HOME}", "%n", ";", "a;b", "'", '"', "\\", "-x y", "", "#", "\\;"]
 )
 def test_no_word_keeps_a_meaning_for_systemd(word):
-    line = quoted(word)
+    line = quote(word)
     assert list(read_by_systemd(line)) == [word]
     assert line.startswith('"') and not re.search(r"(?<!\$)\$(?!\$)|(?<!%)%(?!%)", line)
 

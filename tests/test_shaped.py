@@ -64,7 +64,7 @@ def expected(text, prompt, params, guide):
         for id, bias in params.logit_bias:
             logits[id] += bias
         if constraint:
-            (mask,) = constraint.allowed(())
+            (mask,) = constraint.next_masks(())
             bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")[:engine_width]
             logits[bits == 0] = -np.inf
         ids.append(sampling.draw(logits, len(ids)))

@@ -22,7 +22,7 @@ from lab.training.eight_bits import NUMBERS, round_weights
 from opensled.core.errors import NotFound, UnsupportedModel
 from opensled.models import shipped, store
 from opensled.models.gguf_file import read_metadata
-from opensled.models.shipped import Recipe, head_path, made, recipe_path, recipes_in, write_recipe
+from opensled.models.shipped import Recipe, head_path, make, recipe_path, recipes_in, write_recipe
 from opensled.models.shipped_gguf import first_number
 from opensled.models.shipped_safetensors import WeightsFile
 
@@ -67,7 +67,7 @@ def test_what_is_made_is_what_was_published(name: str, tmp_path: Path) -> None:
         path = tmp_path / name / source.file
         path.parent.mkdir(exist_ok=True)
         shutil.copy(recipe.folder / source.file, path)
-    assert digest(made(recipe_of(copies))) == PUBLISHED[name]
+    assert digest(make(recipe_of(copies))) == PUBLISHED[name]
 
 
 def test_it_is_made_when_it_is_asked_for_and_not_before(folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_tensor_that_no_weights_hold(folder: Path) -> None:
 def test_several_at_once_make_one_whole_file(folder: Path) -> None:
     recipe = recipe_of(folder)
     with ThreadPoolExecutor(4) as pool:
-        paths = set(pool.map(made, [recipe] * 4))
+        paths = set(pool.map(make, [recipe] * 4))
     assert paths == {recipe.path} and digest(recipe.path) == recipe.sha256
     assert sorted(path.name for path in folder.glob("*f16*")) == [recipe.file, HEAD, RECIPE]
 
@@ -154,16 +154,16 @@ def test_a_file_of_another_version_is_made_anew(folder: Path) -> None:
     for content in (b"GGUF", bytes(recipe.bytes)):
         recipe.path.write_bytes(content)
         os.utime(recipe.path, ns=(0, 0))
-        assert digest(made(recipe)) == recipe.sha256
+        assert digest(make(recipe)) == recipe.sha256
 
 
 def test_a_file_that_is_there_is_not_made_again(folder: Path) -> None:
     """Nor in a wheel, where the installation may write the recipe after it."""
     recipe = recipe_of(folder)
     for age in (recipe.folder.stat().st_mtime_ns + 10**12, 0):
-        os.utime(made(recipe), ns=(age, age))
+        os.utime(make(recipe), ns=(age, age))
         before = recipe.path.stat().st_ino
-        assert made(recipe).stat().st_ino == before
+        assert make(recipe).stat().st_ino == before
 
 
 def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_recipe_is_written_of_a_file(folder: Path, tmp_path: Path) -> None:
     for file in (head_path, recipe_path, Path):
         assert file(again).read_bytes() == file(whole).read_bytes()
     again.unlink()
-    assert made(recipe_of(again.parent)).read_bytes() == whole.read_bytes()
+    assert make(recipe_of(again.parent)).read_bytes() == whole.read_bytes()
 
 
 def test_weights_of_eight_bits(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_weights_of_eight_bits(tmp_path: Path) -> None:
     assert (found["a"][2] == 0).all() and not np.array_equal(found["a"], tensors["a"])
     before = (tmp_path / NUMBERS).read_bytes()
     whole.unlink()
-    assert load_file(made(recipe_of(tmp_path)))["a"].tobytes() == found["a"].tobytes()
+    assert load_file(make(recipe_of(tmp_path)))["a"].tobytes() == found["a"].tobytes()
     assert (tmp_path / NUMBERS).read_bytes() == before
 
 

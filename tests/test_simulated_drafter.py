@@ -20,7 +20,7 @@ from lab.testbed.emulation.step_law import StepLaw
 from lab.testbed.fleet import Fleet, Group, Server, Wish
 from lab.testbed.load.load import Load
 from lab.testbed.load.run import run_fleet
-from lab.testbed.load.server_process import RECORDED, command, serving
+from lab.testbed.load.server_process import RECORDED, command, serving, unflagged
 from lab.testbed.recordings import BUNDLED
 from lab.testbed.simulated.compare import compare, throughput
 from lab.testbed.simulated.events import Events
@@ -45,7 +45,7 @@ from verify_server.round.server_source import ServerDrafts
 from verify_server.round.session import Session
 from verify_server.round.sources import DraftSources
 from verify_server.round.terms import Terms
-from verify_server.rules.base import decided
+from verify_server.rules.base import decided_ids
 from verify_server.rules.match import Match
 
 # Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
@@ -191,7 +191,7 @@ def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) ->
     result = session.sequence.decided(item)
     assert result is not None
     stands = max(common_prefix(each, text) for each in ids)
-    assert decided(item.check, result) == text[: stands + 1]
+    assert decided_ids(item.check, result) == text[: stands + 1]
     assert session.commit(item, result, 0.0) == stands + 1
 
 
@@ -250,7 +250,8 @@ def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all() -> None:
 def test_a_server_process_is_told_of_its_drafter() -> None:
     words = command(fleet("server-sd", 3).server, 1.0)
     at = words.index("--drafter")
-    assert words[at : at + 4] == ["--drafter", RECORDED, "--server-draft", "3"]
+    assert words[at : at + 2] == ["--drafter", RECORDED]
+    assert unflagged(fleet("server-sd", 3).server)["OPENSLED_SERVER_DRAFT"] == "3"
     real = command(replace(HUB, accelerator="", draft="0.5b"), 1.0)
     assert real[real.index("--drafter") + 1] == "model"
     none = command(fleet("centralized").server, 1.0)

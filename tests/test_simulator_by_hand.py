@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from edge_client.lengths.base import pulled
+from edge_client.lengths.base import pull_tokens
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
@@ -118,7 +118,7 @@ def rounds_by_hand(item: ItemTrace, stop: FixedLength) -> list[tuple[int, int]]:
         proposal = item.proposals[place]
         tokens = map(DraftToken, proposal.ids, proposal.confidences)
         limit = longest - place - 1
-        block = tuple(pulled(stop, tokens, stop.most(limit), lambda: False))
+        block = tuple(pull_tokens(stop, tokens, stop.most(limit), lambda: False))
         accepted = common_prefix([token.id for token in block], item.target_ids[place:])
         if block:
             rounds.append((len(block), accepted))

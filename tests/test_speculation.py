@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hw_profiles.fading import FadingRatio, faded_rate, kept
+from hw_profiles.fading import FadingRatio, faded_rate, remaining_share
 from hw_profiles.speculation import accepted_tokens, reach, uniform_tokens
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
@@ -49,8 +49,8 @@ def test_a_simulated_round_commits_as_many_tokens_as_expected() -> None:
 
 
 def test_a_half_life_forgets_half() -> None:
-    assert kept(48.0, 48.0) == 0.5
-    assert kept(0.0, 48.0) == 1.0
+    assert remaining_share(48.0, 48.0) == 0.5
+    assert remaining_share(0.0, 48.0) == 1.0
     ratio = FadingRatio(half_life=10.0)
     assert ratio.ratio == 0
     ratio.add(10.0, 1.0)

@@ -10,7 +10,7 @@ import pytest
 from lab.testbed.processes import Process
 from verify_server.engine.base import EngineInfo
 from verify_server.options.serve_config import ServeConfig
-from verify_server.start.startup import described, next_command
+from verify_server.start.startup import describe_target, next_command
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_next_command_reaches_the_server(options, address, command):
 def test_the_target_in_one_line():
     info = EngineInfo("m", 50, 4096, (0,), "exact", "float32", "cpu", 640, 16, runtime="torch")
     words = "engine torch, float32 on cpu, level exact, context 2,048 tokens, KV memory for 10,240 tokens"
-    assert described(info, 2048) == words
+    assert describe_target(info, 2048) == words
 
 
 def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):

@@ -12,10 +12,10 @@ from opensled.models.step_threads import (
     ROWS,
     StepThreads,
     candidates,
-    chosen,
-    chosen_for_all,
     find,
-    timed,
+    measure,
+    pick,
+    pick_for_all,
 )
 
 
@@ -40,7 +40,7 @@ def crowded(rows: int, threads: int) -> float:
 
 def on(law, most: int = 4) -> StepThreads:
     machine = Machine(law)
-    return chosen(timed(machine.step, most, machine.clock).seconds, most)
+    return pick(measure(machine.step, most, machine.clock).seconds, most)
 
 
 @pytest.mark.parametrize("most, counts", [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
@@ -67,20 +67,20 @@ def test_a_thread_that_brings_next_to_nothing_is_left_to_others():
 def test_the_time_is_bounded_and_what_was_not_timed_takes_all_cores():
     """A large target: a step of a prompt would take a minute."""
     machine = Machine(lambda rows, threads: 0.05 * rows)
-    found = timed(machine.step, 4, machine.clock).seconds
+    found = measure(machine.step, 4, machine.clock).seconds
     assert machine.now < LIMIT_S + 4 * 0.05 * 8 and ROWS[-1] not in found
-    assert chosen(found, 4).of(64) == 4
+    assert pick(found, 4).of(64) == 4
 
 
 def test_one_core_is_not_timed():
     machine = Machine(crowded)
-    assert chosen(timed(machine.step, 1, machine.clock).seconds, 1) == StepThreads(1) and not machine.steps
+    assert pick(measure(machine.step, 1, machine.clock).seconds, 1) == StepThreads(1) and not machine.steps
 
 
 def test_one_number_for_all_steps_where_bits_may_depend_on_it():
     machine = Machine(crowded)
-    assert chosen_for_all(timed(machine.step, 4, machine.clock).seconds, 4) == StepThreads(4)
-    assert chosen_for_all({}, 4) == StepThreads(4)
+    assert pick_for_all(measure(machine.step, 4, machine.clock).seconds, 4) == StepThreads(4)
+    assert pick_for_all({}, 4) == StepThreads(4)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class ByHand:
     async def lifetime(self, name: str) -> None:
         self.lives[name] = self.lives.get(name, 0) + 1
         if name in self.broken:
-            self.supervisor.failed(name, "model", "no such model")
+            self.supervisor.report_failure(name, "model", "no such model")
             return
         self._ends[name] = asyncio.Event()
         self.supervisor.beat(name, beat(f"{name}-{self.lives[name]}"))

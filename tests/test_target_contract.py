@@ -221,9 +221,9 @@ def test_memory_is_counted_by_tenant(kind):
     for _ in range(3):
         room.end(room.begin())
     memory, held = room.target.memory, [session.sequence.memory for session in room.machine.sessions.values()]
-    assert memory.held("a") >= 12 and memory.held("b") >= 8 and memory.held("c") == 0
-    assert memory.held("a") + memory.held("b") == memory.tokens - memory.free
-    assert memory.beside(held) == memory.free
+    assert memory.count_held("a") >= 12 and memory.count_held("b") >= 8 and memory.count_held("c") == 0
+    assert memory.count_held("a") + memory.count_held("b") == memory.tokens - memory.free
+    assert memory.room_beside(held) == memory.free
     assert sum(memory.states().values()) == memory.tokens
 
 
@@ -305,18 +305,20 @@ def test_a_draft_that_was_left_out_waits_and_is_verified_whole():
     room.end(room.begin())
     before = len(room.written(session))
     submit(room, session, 4)
-    waiting, left = session.sources.device.offer, session.sources.device.budget.quota.left(0.0)
+    waiting, left = session.sources.device.offer, session.sources.device.budget.quota.tokens_left(0.0)
     target.at_once = 0
     for _ in range(3):
         room.end(room.begin())
         assert (
-            session.sources.device.offer == waiting and session.sources.device.budget.quota.left(0.0) == left
+            session.sources.device.offer == waiting
+            and session.sources.device.budget.quota.tokens_left(0.0) == left
         )
         assert room.machine.left_out == {session.id}
     target.at_once = 1
     room.end(room.begin())
     assert (
-        len(room.written(session)) == before + 5 and session.sources.device.budget.quota.left(0.0) == left - 4
+        len(room.written(session)) == before + 5
+        and session.sources.device.budget.quota.tokens_left(0.0) == left - 4
     )
     assert not room.machine.left_out
 

@@ -227,13 +227,13 @@ def whole(mask: bytes, token: int) -> bool:
 def test_the_grammar_begins_behind_thoughts(template, guide, prompt, text, is_whole):
     """Also for a draft that crosses their end, and where the answer is taken up in the middle of either."""
     tokens, before = ids(text), ids(prompt)
-    masks = guides(template).start(guide, (), "", before).allowed(tokens)
+    masks = guides(template).start(guide, (), "", before).next_masks(tokens)
     allowed = all(whole(mask, token) for mask, token in zip(masks, tokens))
     assert (allowed and whole(masks[-1], EOS)) == is_whole
     if allowed:
         for known in range(0, len(tokens), 3):
             taken_up = guides(template).start(guide, tokens[:known], "", before)
-            assert taken_up.allowed(tokens[known:]) == masks[known:]
+            assert taken_up.next_masks(tokens[known:]) == masks[known:]
 
 
 def test_tags_that_are_special_tokens_are_text_for_grammars():
@@ -242,5 +242,5 @@ def test_tags_that_are_special_tokens_are_text_for_grammars():
     compiler = GuideCompiler(tree.to_str().encode(), PADDED, (EOS,), "[THINK][/THINK]")
     tokens = tree.encode('[THINK]a[/THINK]\n{"a": true}', add_special_tokens=False).ids
     assert len([token for token in tokens if token >= 2052]) == 2
-    masks = compiler.start(FORM, ()).allowed(tokens)
+    masks = compiler.start(FORM, ()).next_masks(tokens)
     assert all(whole(mask, token) for mask, token in zip(masks, tokens)) and whole(masks[-1], EOS)

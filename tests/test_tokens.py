@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from opensled.core.errors import Unauthorized
-from verify_server.access.signing import UNBEGUN, GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.access.signing import UNBEGUN, GatewayCredentials, GatewayTenants, TokenSigner, derive_key
 
 KEY = b"the cluster's key"
 
@@ -88,5 +88,7 @@ def test_a_resume_token_is_no_pass_and_a_pass_no_resume_token():
 
 
 def test_a_key_for_each_purpose():
-    keys = {derived(KEY, purpose) for purpose in ("resume", "pass", "prefix")} | {derived(b"other", "resume")}
+    keys = {derive_key(KEY, purpose) for purpose in ("resume", "pass", "prefix")} | {
+        derive_key(b"other", "resume")
+    }
     assert len(keys) == 4 and all(len(key) == 32 for key in keys)

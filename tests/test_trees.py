@@ -183,10 +183,10 @@ def test_the_masks_of_a_tree_are_those_of_its_paths(seed: int) -> None:
     answer = ids(chance.choice(('{"a": true}', '{"a":false}')))
     block = depth_first(without_twins(grown(chance, 0, answer, 20, 2000, 0.8)))
     constraint = tiny().start(guide, ())
-    masks = constraint.allowed(block.ids, block.parents)
+    masks = constraint.next_masks(block.ids, block.parents)
     own = paths(block) if block.parents else [block.ids[: i + 1] for i in range(len(block.ids))]
-    assert masks == [constraint.allowed(path)[-1] for path in [(), *own]]
-    assert constraint.allowed(answer) == tiny().start(guide, ()).allowed(answer)  # it left no trace
+    assert masks == [constraint.next_masks(path)[-1] for path in [(), *own]]
+    assert constraint.next_masks(answer) == tiny().start(guide, ()).next_masks(answer)  # it left no trace
 
 
 # Cutting
@@ -218,7 +218,7 @@ def test_a_quota_counts_all_branches() -> None:
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (wrong(a)[1], -1), (b, 0), (7, 0)))
     bench.step()
-    assert bench.engine.computed == 5 + 4 and quota.left(0.0) == 0
+    assert bench.engine.computed == 5 + 4 and quota.tokens_left(0.0) == 0
     bench.grow(tree(7, (7, -1), (8, -1)))
     bench.step()
     assert bench.engine.computed == 5 + 4 + 1
@@ -278,10 +278,10 @@ def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
 
 def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
     bench, judged, arrived = TreeBench(), [], []
-    bench.session.sources.device.estimate.judged = lambda length, accepted, *_: judged.append(
+    bench.session.sources.device.estimate.add_verdict = lambda length, accepted, *_: judged.append(
         (length, accepted)
     )  # type: ignore
-    bench.session.sources.device.estimate.arrived = lambda away, length, s: arrived.append(length)  # type: ignore
+    bench.session.sources.device.estimate.add_arrival = lambda away, length, s: arrived.append(length)  # type: ignore
     bench.draft(*bench.right(1))
     bench.step()
     bench.grow(tree(7, (3, -1), (4, -1), (5, 0), (6, 1)))

@@ -53,7 +53,7 @@ def happen(event: str, turn: Turn, hint: int | None) -> None:
         turn.verdict(0, hint)
     else:
         assert event == "reopened stream"
-        turn.reopened(hint)
+        turn.reopen(hint)
 
 
 def holds(condition: str, turn: Turn, hint: int | None) -> bool:
@@ -95,7 +95,7 @@ def test_a_repeated_or_overtaken_draft_is_not_new() -> None:
     turn = Turn()
     turn.draft(draft(2))
     assert not turn.is_new(draft(2)) and not turn.is_new(draft(1)) and turn.is_new(draft(3))
-    assert turn.reopened(None) == draft(2) and turn.is_new(draft(2)), "a new stream takes it again"
+    assert turn.reopen(None) == draft(2) and turn.is_new(draft(2)), "a new stream takes it again"
 
 
 def test_a_verdict_answers_the_drafts_before_it_and_leaves_a_later_one() -> None:
@@ -111,7 +111,7 @@ def test_a_verdict_answers_the_drafts_before_it_and_leaves_a_later_one() -> None
 @pytest.mark.parametrize(("hint", "allowed"), [(None, 6), (0, 0), (4, 4), (9, 6)])
 def test_what_a_hint_allows(hint: int | None, allowed: int) -> None:
     turn = Turn(hint)
-    assert turn.allowed(6) == allowed and turn.may_draft == (hint != 0)
+    assert turn.limit(6) == allowed and turn.may_draft == (hint != 0)
 
 
 EVENTS = st.lists(
@@ -132,8 +132,8 @@ def test_both_ends_agree_where_every_message_arrives_at_once(events: list[tuple[
             for turn in (device, server):
                 turn.draft(Draft(counter, DraftBlock(len(truth), (DraftToken(7),) * (event == "draft"))))
         elif event == "reopened":
-            server.reopened(server.hint)
-            lost = device.reopened(server.hint)
+            server.reopen(server.hint)
+            lost = device.reopen(server.hint)
             if lost is not None:
                 device.draft(lost)
                 server.draft(lost)

@@ -142,8 +142,8 @@ def test_a_drafter_beside_the_target_knows_pictures_apart(engine, text):
     written = WrittenKV(16)
     written.write(first._replace(blocks=(0, 1, 2, 3)), 0, first.tokens[:-1])
     again = first._replace(session=7, blocks=(0, 1, 2, 3))
-    assert written.computed(again) == min(64, first.length - 1)
-    assert written.computed(again._replace(session=8, content=last.content)) == shown[0]
+    assert written.count_computed(again) == min(64, first.length - 1)
+    assert written.count_computed(again._replace(session=8, content=last.content)) == shown[0]
 
 
 def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypatch):

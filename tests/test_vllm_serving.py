@@ -28,7 +28,7 @@ from verify_server.start.load_target import load_llamacpp, load_torch
     ("options", "says"),
     [
         ({"gpu_layers": 0}, "--gpu-layers is for engine llamacpp"),
-        ({"attention": "sdpa"}, "--attention is for engine torch"),
+        ({"attention": "sdpa"}, "attention is for engine torch"),
         ({"dtype": "float64"}, "float32, bfloat16 or float16"),
         ({"dtype": "stored"}, "float32, bfloat16 or float16"),
         ({"tenant_kv_tokens": 100}, "no KV budget of a tenant"),
@@ -68,10 +68,10 @@ def model() -> served.VllmModel:
 
 def test_arguments_of_vllm_come_one_by_one_or_in_one_text():
     flags = parse_flags("serve", ["--vllm", 'hf_overrides={"a": 1}', "--vllm", "seed=3"])
-    assert served.given_of(flags["vllm"]) == ['hf_overrides={"a": 1}', "seed=3"]
-    assert served.given_of("seed=3  kv_cache_dtype=fp8 ") == ["seed=3", "kv_cache_dtype=fp8"]
-    assert served.given_of("seed=3\nenforce_eager") == ["seed=3", "enforce_eager"]
-    assert served.given_of("") == []
+    assert served.split_arguments(flags["vllm"]) == ['hf_overrides={"a": 1}', "seed=3"]
+    assert served.split_arguments("seed=3  kv_cache_dtype=fp8 ") == ["seed=3", "kv_cache_dtype=fp8"]
+    assert served.split_arguments("seed=3\nenforce_eager") == ["seed=3", "enforce_eager"]
+    assert served.split_arguments("") == []
 
 
 def test_one_rule_is_served_and_no_budget_of_a_tenant():

@@ -149,7 +149,7 @@ def taught(first: float, later: float, drafts: int = 200) -> DraftEstimate:
     estimate = DeviceBook().of("t", "d")
     for number in range(drafts):
         stands = number % 10 < 10 * first
-        estimate.judged(2, (1 + (number % 100 < 100 * later)) if stands else 0)
+        estimate.add_verdict(2, (1 + (number % 100 < 100 * later)) if stands else 0)
     return estimate
 
 
@@ -157,10 +157,10 @@ def test_an_easy_text_is_easy_for_a_device_at_rest_as_well() -> None:
     book = DeviceBook()
     usual, device = book.of("t", ""), taught(0.5, 0.5)
     for number in range(400):
-        usual.judged(2, 2 * (number % 2))
+        usual.add_verdict(2, 2 * (number % 2))
     now = book.of("t", "")
     for _ in range(60):
-        now.judged(2, 2)
+        now.add_verdict(2, 2)
     before = device.forecast
     device.follow(now)
     assert device.forecast.first > 1.3 * before.first and device.forecast.later > 1.1 * before.later

@@ -28,7 +28,7 @@ def clock() -> Clock:
 
 def finish(progress: WorkProgress, clock: Clock, part: tuple[object, ...], seconds: float) -> None:
     clock.now += seconds
-    progress.done(part)
+    progress.finish(part)
 
 
 def test_the_time_left_is_that_of_equal_parts_or_of_their_kind(clock: Clock) -> None:

@@ -51,7 +51,7 @@ def keygen(config: KeygenConfig) -> int:
 
 def publish(config: PublishConfig) -> int:
     """Hand out a draft to the devices of a tenant."""
-    from adapt.handout.publisher import candidate, published
+    from adapt.handout.publisher import candidate, publish_draft
 
     if not config.tenant:
         raise UsageError(
@@ -61,18 +61,18 @@ def publish(config: PublishConfig) -> int:
     found = candidate(Path(config.draft), config.name)
     store.make()
     with store.writing():
-        draft = published(store, key, config.tenant, found, config.ungated, config.serial)
+        draft = publish_draft(store, key, config.tenant, found, config.ungated, config.serial)
     _tell(draft, key, config.json)
     return 0
 
 
 def rollback(config: RollbackConfig) -> int:
     """Hand out an earlier draft of a tenant again."""
-    from adapt.handout.publisher import rolled_back
+    from adapt.handout.publisher import roll_back
 
     key, store = _key(config.sign_key), _existing(config.store)
     with store.writing():
-        draft = rolled_back(store, key, config.tenant, config.to)
+        draft = roll_back(store, key, config.tenant, config.to)
     _tell(draft, key, config.json)
     return 0
 

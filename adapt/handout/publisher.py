@@ -85,7 +85,7 @@ def _report(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def published(
+def publish_draft(
     store: DraftStore, key: SigningKey, tenant: str, found: _Measured, ungated: bool = False, serial: int = 0
 ) -> DraftManifest:
     """Hand out this draft from now on; raises UsageError for one that may not be. `serial` 0 = the next one."""
@@ -96,7 +96,7 @@ def published(
         )
     number = _serial(store, tenant, serial)
     files = tuple(store.keep_file(file, file.name) for file in found.files)
-    passed = found.passed and _unchanged(found, files, ungated)
+    passed = found.passed and _is_unchanged(found, files, ungated)
     draft = DraftManifest(
         tenant=tenant,
         serial=number,
@@ -121,7 +121,7 @@ def _serial(store: DraftStore, tenant: str, asked: int) -> int:
     return asked or following
 
 
-def _unchanged(found: _Measured, files: tuple[HandedFile, ...], ungated: bool) -> bool:
+def _is_unchanged(found: _Measured, files: tuple[HandedFile, ...], ungated: bool) -> bool:
     """Whether these are the bytes that were measured; raises UsageError if not, unless they are `ungated`."""
     known = found.report.get("files")
     known = known if isinstance(known, dict) else {}
@@ -141,7 +141,7 @@ def _vocabulary(found: _Measured) -> str:
     return known if isinstance(known, str) else found.fingerprint
 
 
-def rolled_back(store: DraftStore, key: SigningKey, tenant: str, to: int = 0) -> DraftManifest:
+def roll_back(store: DraftStore, key: SigningKey, tenant: str, to: int = 0) -> DraftManifest:
     """Hand out an earlier draft again, under a new serial, so that devices take it. Raises NotFound.
 
     `to`: serial of that draft; 0 = the newest one with other files.

@@ -20,7 +20,7 @@ DAY = 86_400.0
 
 def list_kept(config: KeptListConfig) -> int:
     """Print what is kept of each tenant."""
-    held = _store(config.keep_text).held()
+    held = _store(config.keep_text).summarize()
     if config.json:
         print(json.dumps([each._asdict() for each in held]))
         return 0

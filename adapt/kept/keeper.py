@@ -68,10 +68,10 @@ class TextKeeper:
         while True:
             if time.monotonic() >= looked + EXPIRE_S:  # also while texts come without a pause
                 looked = time.monotonic()
-                self._guarded(self._store.expire)
+                self._guard(self._store.expire)
             text = self._next(looked + EXPIRE_S - time.monotonic())
             if text is not None:
-                self._guarded(partial(self._write, text))
+                self._guard(partial(self._write, text))
             elif self._ending:
                 return
 
@@ -90,7 +90,7 @@ class TextKeeper:
     def _write(self, text: KeptText) -> None:
         self.counts["kept" if self._store.write(text, self._vocabulary) else "refused"] += 1
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guard(self, work: Callable[[], None]) -> None:
         """A full disk must end neither this thread nor a sequence."""
         try:
             work()

@@ -68,7 +68,7 @@ class KeptStore:
         deletion. Raises OSError."""
         if self._deleted_since(text):
             return False
-        content = _packed(text, vocabulary)
+        content = _pack(text, vocabulary)
         if self._most and len(content) > self._most:
             return False
         folder = self.folder_of(text.tenant)
@@ -95,14 +95,14 @@ class KeptStore:
         for folder in self._folders():
             self._expire(folder)
 
-    def held(self) -> list[HeldTexts]:
+    def summarize(self) -> list[HeldTexts]:
         """By tenant."""
-        return sorted(self._held(folder) for folder in self._folders())
+        return sorted(self._summarize(folder) for folder in self._folders())
 
     def delete(self, tenant: str) -> HeldTexts:
         """Delete all texts of a tenant; returns what there was. Raises UsageError if some cannot be deleted."""
         folder = self.folder_of(tenant)
-        found = self._held(folder)._replace(tenant=tenant)
+        found = self._summarize(folder)._replace(tenant=tenant)
         write_whole(self._mark(folder), repr(self._clock()).encode(), private=True)
         for _ in range(ATTEMPTS):
             shutil.rmtree(folder, ignore_errors=True)
@@ -126,7 +126,7 @@ class KeptStore:
         except ValueError:  # a damaged mark still is one
             return True
 
-    def _held(self, folder: Path) -> HeldTexts:
+    def _summarize(self, folder: Path) -> HeldTexts:
         files = _files(folder)
         times = [_time(path) for path, _ in files] or [0.0]
         total = sum(size for _, size in files)
@@ -215,7 +215,7 @@ def _time(path: Path) -> float:
     return int(path.name.partition("-")[0]) / 1e6
 
 
-def _packed(text: KeptText, vocabulary: str) -> bytes:
+def _pack(text: KeptText, vocabulary: str) -> bytes:
     roles = np.full(len(text.ids), ANSWER, np.uint8)
     roles[: text.first] = GIVEN
     buffer = io.BytesIO()

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from adapt.shelf.config import DraftPullConfig
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from opensled.cli import paired
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.printable import visible_line
@@ -32,7 +32,7 @@ def pull_draft(config: DraftPullConfig) -> int:
         kept, fetched = _back(config), False
     else:
         signer = _signer(config)
-        kept, fetched = asyncio.run(_pull(located(config), signer))
+        kept, fetched = asyncio.run(_pull(locate_server(config), signer))
     if config.json:
         print(json.dumps({"path": str(kept.path), "fetched": fetched, **asdict(kept.draft)}))
         return 0
@@ -43,10 +43,10 @@ def pull_draft(config: DraftPullConfig) -> int:
 
 
 def _back(config: DraftPullConfig) -> Kept:
-    from adapt.shelf.shelf import DraftShelf, remembered
+    from adapt.shelf.shelf import DraftShelf, known_signer
     from adapt.shelf.signature import read_signer
 
-    known = config.signer or remembered(adapted_folder())
+    known = config.signer or known_signer(adapted_folder())
     if not known:
         raise UsageError("no draft was handed out to this device; fetch one: opensled drafts pull")
     shelf = DraftShelf(adapted_folder(), read_signer(known))
@@ -56,10 +56,10 @@ def _back(config: DraftPullConfig) -> Kept:
 
 def _signer(config: DraftPullConfig) -> Signer:
     """Never what a server says: a flag, what came with the pairing, or what was given before."""
-    from adapt.shelf.shelf import remembered
+    from adapt.shelf.shelf import known_signer
     from adapt.shelf.signature import read_signer
 
-    known = config.signer or paired.signer_of(config.server) or remembered(adapted_folder())
+    known = config.signer or paired.signer_of(config.server) or known_signer(adapted_folder())
     if not known:
         raise UsageError(
             "--signer TENANT:KEY is missing: who signs drafts for this device. Ask the operator, not the "
@@ -83,18 +83,18 @@ async def _pull(config: DraftPullConfig, signer: Signer) -> tuple[Kept, bool]:
         )
     )
     try:
-        return await pulled(link, signer)
+        return await fetch_draft(link, signer)
     finally:
         await link.close()
 
 
-async def pulled(link: Link, signer: Signer) -> tuple[Kept, bool]:
+async def fetch_draft(link: Link, signer: Signer) -> tuple[Kept, bool]:
     """The draft that is handed out, here and selected now; whether it had to be fetched."""
     from adapt.shelf.draft_fetch import fetch_files, fetch_manifest
     from adapt.shelf.shelf import DraftShelf
 
     info, signed = await link.describe(), await fetch_manifest(link)
-    draft = signer.verified(signed)
+    draft = signer.verify(signed)
     if draft.fingerprint != info.fingerprint:
         raise VocabularyMismatch(
             f"the draft {draft.name!r} has another vocabulary than {info.model_id!r}, which {link.server} serves now; "

@@ -52,7 +52,7 @@ async def fetch_files(
 
 
 async def _complete(link: Link, file: HandedFile, sink: BinaryIO, show: Callable[[int], None]) -> None:
-    digest, done = _begun(file, sink)
+    digest, done = _resume(file, sink)
     attempts = 0
     while done < file.bytes:
         before, pause = done, PAUSE * 2**attempts
@@ -84,7 +84,7 @@ async def _complete(link: Link, file: HandedFile, sink: BinaryIO, show: Callable
         )
 
 
-def _begun(file: HandedFile, sink: BinaryIO) -> tuple[hashlib._Hash, int]:
+def _resume(file: HandedFile, sink: BinaryIO) -> tuple[hashlib._Hash, int]:
     """Digest and length of what is here of a file; of one that is too long, nothing is kept."""
     digest, done = hashlib.sha256(), 0
     while chunk := sink.read(CHUNK):

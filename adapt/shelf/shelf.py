@@ -75,14 +75,14 @@ class DraftShelf:
         """Where a file grows. What a draft that is here has of it is taken over."""
         path = self.folder / f".{file.sha256}.part"
         if not path.exists():
-            every = ((kept, own) for kept in self.kept() for own in kept.draft.files)
+            every = ((kept, own) for kept in self.list_drafts() for own in kept.draft.files)
             known = (kept.path / own.name for kept, own in every if own.sha256 == file.sha256)
             here = next((own for own in known if _sha256(own) == file.sha256), None)
             if here:
                 shutil.copyfile(here, path)
         return path
 
-    def kept(self) -> list[Kept]:
+    def list_drafts(self) -> list[Kept]:
         """Oldest first; what is damaged is left out."""
         numbers = sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdigit())
         return [kept for kept in map(self._of, numbers) if kept]
@@ -116,7 +116,7 @@ class DraftShelf:
         return kept
 
     def _tidy(self, keep: set[Path | None]) -> None:
-        for each in self.kept():
+        for each in self.list_drafts():
             if each.path not in keep:
                 shutil.rmtree(each.path, ignore_errors=True)
         for part in self.folder.glob(".*.part"):
@@ -134,7 +134,7 @@ class DraftShelf:
     def back(self) -> Kept:
         """Select the draft before the current one; raises NotFound if there is none."""
         now = current(self._root)
-        kept = self.kept()
+        kept = self.list_drafts()
         earlier = [
             each for each in kept if now and each.path.parent == now.parent and each.path.name < now.name
         ]
@@ -179,7 +179,7 @@ def current(root: Path) -> Path | None:
     return None
 
 
-def remembered(root: Path) -> str:
+def known_signer(root: Path) -> str:
     """The signer of the draft that counts; "" = none is known."""
     with contextlib.suppress(OSError, ValueError):
         return (root / "signer").read_text("utf-8").strip()

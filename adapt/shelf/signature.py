@@ -38,7 +38,7 @@ class Signer:
     def __str__(self) -> str:
         return f"{self.tenant}:{self.key}"
 
-    def verified(self, signed: Signed) -> DraftManifest:
+    def verify(self, signed: Signed) -> DraftManifest:
         """The manifest, if this key signed it for this tenant; nothing of it is read before. Raises DraftRefused."""
         try:
             public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key))
@@ -100,6 +100,6 @@ class SigningKey:
         return self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, manifest: DraftManifest) -> Signed:
-        content = manifest.encoded()
+        content = manifest.encode()
         read_manifest(content)  # what no device would take is not signed
         return Signed(content, self._key.sign(CONTEXT + content))

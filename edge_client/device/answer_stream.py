@@ -11,7 +11,7 @@ from edge_client.link.remote import RemoteSession
 from edge_client.offline.local_only import local_commits, require_possible
 from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.offline.provisional import ProvisionalDrafting
-from edge_client.offline.watching import watched
+from edge_client.offline.watching import watch_commits
 from edge_client.round.commits import Commit
 from edge_client.round.drafting import Drafting, DraftThread
 from edge_client.round.generate import generate
@@ -56,7 +56,9 @@ class AnswerStream:
         self._drafting: Drafting = self._provisional or thread
         self._commits = self._local() if session.away else generate(session, self._drafting, task.params)
         # None = the draft model answers alone
-        self._watched = None if session.away else watched(self._commits, session, offline, self._provisional)
+        self._watched = (
+            None if session.away else watch_commits(self._commits, session, offline, self._provisional)
+        )
 
     async def next(self) -> Chunk:
         """The next chunk; the last one carries the finish reason and the statistics."""
@@ -91,7 +93,7 @@ class AnswerStream:
         self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
         self._stats.cached_tokens = self._session.cached
         self._telemetry.finish(self._stats, reason)
-        ended = chunk.ended(reason, self._stats, *self._text.end())
+        ended = chunk.finish(reason, self._stats, *self._text.end())
         return replace(ended, stopped_by=self._text.stopped_by)
 
     async def aclose(self) -> None:

@@ -17,11 +17,11 @@ from edge_client.device.device import Device, connect
 from edge_client.device.device_metrics import metrics
 from edge_client.device.prompt_config import GenerateConfig
 from edge_client.link import remote
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from edge_client.terminal.printed_answer import PrintedAnswer
-from home.pairing.pair_device import paired_first
+from home.pairing.pair_device import pair_first
 from opensled.cli.colour import require_text, use_utf8
-from opensled.core.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
+from opensled.core.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, first_unverified
 from opensled.core.errors import Unauthorized, UsageError
 from opensled.core.files import read_identity
 from opensled.core.images import TurnImage, image_file
@@ -29,7 +29,7 @@ from opensled.core.messages import ChatMessage, Prompt
 from opensled.core.printable import visible_line
 from opensled.metrics.registry import Metric, metrics_port
 from opensled.metrics.scrape_guard import ScrapeGuard, scrape_guard
-from opensled.net.address import is_local, joined, web_origins
+from opensled.net.address import is_local, join_host_port, web_origins
 from opensled.net.probes import Probes
 from opensled.process import notify
 from opensled.process.ending import heed
@@ -49,7 +49,7 @@ def generate(config: GenerateConfig) -> int:
     use_utf8()
     if sys.stderr.isatty():  # a status line says there for how long the server is away
         logging.getLogger(remote.__name__).addFilter(lambda record: record.levelno != logging.WARNING)
-    return asyncio.run(_generate(located(config)))
+    return asyncio.run(_generate(locate_server(config)))
 
 
 async def _generate(config: GenerateConfig) -> int:
@@ -57,7 +57,7 @@ async def _generate(config: GenerateConfig) -> int:
     device = await connect(config)
     printed, chunks = PrintedAnswer(), list[Chunk]()
     try:
-        async for chunk in _shown(device, Task(prompt, config.params()), printed, quiet=config.json):
+        async for chunk in _print_chunks(device, Task(prompt, config.params()), printed, quiet=config.json):
             chunks.append(chunk)
     except BaseException:
         if chunks and not config.json:
@@ -99,11 +99,13 @@ def _nobody_pipes(asked: bool) -> bool:
     return sys.stdin is None or sys.stdin.closed or (sys.stdin.isatty() and not asked)
 
 
-async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool) -> AsyncIterator[Chunk]:
+async def _print_chunks(
+    device: Device, task: Task, printed: PrintedAnswer, quiet: bool
+) -> AsyncIterator[Chunk]:
     warned = False
     async with aclosing(device.answer(task)) as chunks:
         async for chunk in chunks:
-            if (author := unverified(chunk.origins)) and not warned:
+            if (author := first_unverified(chunk.origins)) and not warned:
                 warned = True
                 log.warning(WARNINGS[author])
             if not quiet:
@@ -128,7 +130,7 @@ def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
 
 def edge(config: EdgeConfig) -> int:
     """The daemon: an OpenAI-compatible API on this device, until SIGTERM or Ctrl-C."""
-    return asyncio.run(_edge(located(paired_first(config))))
+    return asyncio.run(_edge(locate_server(pair_first(config))))
 
 
 async def _edge(config: EdgeConfig) -> int:
@@ -143,9 +145,9 @@ async def _edge(config: EdgeConfig) -> int:
     gate, ending, told = LoadingGate(CONNECTING), asyncio.Event(), list[Metric]()
     server = ApiServer(gate, ending, config.http_tls_cert, config.http_tls_key)
     listener = listen(config.http)
-    address = joined(*listener.getsockname()[:2])
+    address = join_host_port(*listener.getsockname()[:2])
     with metrics_port(config.metrics, told, probes, guard):
-        async with server.serving(listener) as running, _connected(config) as device:
+        async with server.serving(listener) as running, _connect_device(config) as device:
             told += metrics(device)
             probes.unready = lambda: device.unready
             view = DeviceView(device, config)
@@ -153,16 +155,16 @@ async def _edge(config: EdgeConfig) -> int:
                 device, access, ending, config.heartbeat, told, lenient=config.lenient, view=view
             )
             heed(partial(_stop, server))
-            show(_introduced(device, config.server))
+            show(_introduction(device, config.server))
             tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             show_ready(address)
-            async with notify.announced(), _watched(device):
+            async with notify.announce(), _watch_server(device):
                 await running
     return 0
 
 
 @asynccontextmanager
-async def _connected(config: EdgeConfig) -> AsyncIterator[Device]:
+async def _connect_device(config: EdgeConfig) -> AsyncIterator[Device]:
     tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel, shows_vetted=True)
     try:
@@ -171,12 +173,12 @@ async def _connected(config: EdgeConfig) -> AsyncIterator[Device]:
         await device.close()
 
 
-def _introduced(device: Device, server: str) -> str:
+def _introduction(device: Device, server: str) -> str:
     return visible_line(f"drafting with {device.drafter_name} for {device.info.model_id} at {server}")
 
 
 @asynccontextmanager
-async def _watched(device: Device) -> AsyncIterator[None]:
+async def _watch_server(device: Device) -> AsyncIterator[None]:
     """While inside, the device knows whether its server can be reached, and lets it in."""
     watching = asyncio.ensure_future(device.watch.run())
     try:

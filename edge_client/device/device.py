@@ -25,7 +25,7 @@ from edge_client.lengths.battery import BatterySaver
 from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.words import NOTHING_TO_DRAFT_WITH, draft_status, resting
 from edge_client.link.link import Endpoint, Link, endpoint_at
-from edge_client.link.loading_server import described
+from edge_client.link.loading_server import describe_when_loaded
 from edge_client.link.remote import RemoteSession, RetryPolicy
 from edge_client.link.sent_images import SentImages
 from edge_client.link.server_watch import ServerWatch
@@ -156,10 +156,10 @@ class Device:
         described, began = self.info, time.monotonic()
         try:
             await session.open()
-            self.telemetry.opened(time.monotonic() - began)
-            self.watch.admitted()
+            self.telemetry.add_opening(time.monotonic() - began)
+            self.watch.note_admission()
         except Unauthorized as error:
-            self.watch.refused(error)
+            self.watch.note_refusal(error)
             raise
         except Unreachable as error:
             await self._begin_alone(session, task, error)
@@ -316,8 +316,8 @@ def _tell_limit(wanted: int, most: int) -> None:
     """A draft is cut to what the server takes; that is no error, but its owner should know."""
     if wanted > most:
         log.warning(
-            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, start "
-            "it with --max-draft %d",
+            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, set "
+            "its max-draft in [limits] to %d",
             wanted,
             most,
             wanted,
@@ -340,7 +340,7 @@ async def _first_target(
     """
     factory = FittingFactory(config)
     try:
-        await (link.describe() if memory and memory.recall() else described(link))
+        await (link.describe() if memory and memory.recall() else describe_when_loaded(link))
     except Unreachable as error:
         if memory is None:
             raise

@@ -7,7 +7,7 @@ error: the device says so in one line, and drafts without a model.
 from __future__ import annotations
 
 from edge_client.device.config import AUTO, DeviceConfig
-from edge_client.device.known_drafts import HOW_TO_GET_ONE, draft_of, settled, without_model
+from edge_client.device.known_drafts import HOW_TO_GET_ONE, choose_drafter, draft_of, without_model
 from edge_client.drafters import DRAFTERS, OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
@@ -38,7 +38,7 @@ class FittingFactory(DrafterFactory):
         Raises UsageError, NotFound or UnsupportedModel for files and options that the user named and that cannot be
         used.
         """
-        named = settled(self._config, target.model_id)
+        named = choose_drafter(self._config, target.model_id)
         if named != self._named or not _fits(self._fitting, target):  # else its weights stay loaded
             found = _fitting(self._config, named, target)
             if isinstance(found, str):
@@ -59,12 +59,12 @@ def _fits(factory: DrafterFactory, target: ModelInfo) -> bool:
 
 
 def _fitting(config: DeviceConfig, named: DeviceConfig, target: ModelInfo) -> DrafterFactory | str:
-    """The drafter `named` by `settled`, or why there is none."""
+    """The drafter `named` by `choose_drafter`, or why there is none."""
     needs_model = config.drafter == AUTO or bool(model_drafter(named.drafter))
     if needs_model and not named.draft_model:
         return f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
     try:
-        found = made(config, named.drafter, named.draft_model)
+        found = make_factory(config, named.drafter, named.draft_model)
     except UsageError as error:
         if config.drafter != AUTO or config.draft_model:
             raise
@@ -85,13 +85,13 @@ def _where(target: str) -> str:
 
 def _stand_in(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:
     """The drafter without a model; says why."""
-    found = made(config, without_model(config), "")
+    found = make_factory(config, without_model(config), "")
     found.check_vocabulary(target)
     logs.announce(f"{why}; drafting with {found.name}; better: {HOW_TO_GET_ONE}")
     return found
 
 
-def made(config: DeviceConfig, drafter: str, model: str) -> DrafterFactory:
+def make_factory(config: DeviceConfig, drafter: str, model: str) -> DrafterFactory:
     """The factory of that drafter over that model, with the options as configured. Raises UsageError or NotFound."""
     kind = DRAFTERS.get(drafter)
     made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial

@@ -36,7 +36,7 @@ def without_model(config: DeviceConfig) -> str:
     return WITH_TABLE if {config.draft_table, config.personal_table} - {"", OFF} else LOOKUP
 
 
-def settled(config: Config, target: str) -> Config:
+def choose_drafter(config: Config, target: str) -> Config:
     """`config` with the drafter and the draft model that a device takes before the target of that name, if they load.
 
     The draft model is the one configured, or one on this machine that belongs to the target; "" = none.

@@ -48,7 +48,7 @@ class Telemetry:
         """The target is another one: its speed is compared with no other target's."""
         self.rate_drafted, self.rate_plain = FadingRatio(ANSWERS), FadingRatio(ANSWERS)
 
-    def opened(self, seconds: float) -> None:
+    def add_opening(self, seconds: float) -> None:
         """A sequence was opened in `seconds`: a round trip of the link, and no step of the target."""
         self.opening_s = self._openings.add(seconds)
 
@@ -82,7 +82,7 @@ class Telemetry:
         alone = sum(origin in UNVERIFIED for origin in commit.origins[:tokens])
         stats.local_tokens += alone
         self.local += alone
-        accepted, standing, of_rounds = commit.counted(tokens)
+        accepted, standing, of_rounds = commit.count_drafted(tokens)
         if commit.drafted:
             stats.rounds += 1
             stats.drafted += commit.drafted

@@ -1,7 +1,7 @@
 """The board, its present state, and whether it is calibrated."""
 
 from edge_client.device.config import DoctorConfig
-from edge_client.doctor.finding import Finding, failed, ok, warn
+from edge_client.doctor.finding import Finding, ok, report_error, warn
 from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles.calibration import measured_draft
 from hw_profiles.describe import now, processor
@@ -21,13 +21,13 @@ COOLING = "give it a heat sink or a fan, and air"
 def check_board(config: DoctorConfig) -> list[Finding]:
     """The findings on the board whose files are below `config.root`."""
     board, state = detect(config.root), read_board(config.root)
-    findings = [ok("board", described(board)), *check_state(state, power(config.root, state))]
+    findings = [ok("board", describe_board(board)), *check_state(state, power(config.root, state))]
     if config.root == HERE:
         findings.append(check_calibration(config))
     return findings
 
 
-def described(board: Board) -> str:
+def describe_board(board: Board) -> str:
     """One line; predictions start from the profile where nothing is measured."""
     parts = [board.name, processor(board), f"{board.memory_gib:g} GiB", board.system]
     mode = f"power mode {board.power_mode}" if board.power_mode else ""
@@ -61,18 +61,18 @@ def check_calibration(config: DoctorConfig) -> Finding:
     try:
         measured = measured_draft(model_drafter(config.drafter), config.draft_model)
     except UsageError as error:
-        return failed("calibration", error, "write it anew: opensled profile calibrate")
+        return report_error("calibration", error, "write it anew: opensled profile calibrate")
     if measured is None:
         return ok(
             "calibration", "none for this draft model: opensled profile calibrate measures the best threads"
         )
     return ok(
         "calibration",
-        _calibrated(measured, draft_threads(config.threads, config.drafter, config.draft_model)),
+        _describe_calibration(measured, draft_threads(config.threads, config.drafter, config.draft_model)),
     )
 
 
-def _calibrated(measured: MeasuredDraft, used: int) -> str:
+def _describe_calibration(measured: MeasuredDraft, used: int) -> str:
     best = measured.decode_per_s[str(measured.threads)]
     other = "" if used == measured.threads else f"; {used} are used now"
     return (

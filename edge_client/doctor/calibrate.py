@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edge_client.device.config import CalibrateConfig
 from edge_client.device.device import endpoint_of
-from edge_client.device.known_drafts import settled
+from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.draft_speed import SpeedReading, Tell, measure, quantity
 from edge_client.doctor.model_files import with_edge_section
 from edge_client.doctor.round_trips import jitter, round_trips
@@ -21,7 +21,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.threads import MODELS, model_drafter
 from edge_client.link.link import Link
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
 from hw_profiles.detect import detect, usable_cores
@@ -35,7 +35,7 @@ BY_US = "measured by opensled profile calibrate"
 
 def calibrate(config: CalibrateConfig) -> int:
     """Measure, write and print the profile; about 20 s besides loading the draft model."""
-    config = located(settled(with_edge_section(config, "profile.calibrate"), "tiny"))
+    config = locate_server(choose_drafter(with_edge_section(config, "profile.calibrate"), "tiny"))
     drafter = model_drafter(config.drafter)
     if not drafter:
         raise UsageError(
@@ -47,8 +47,8 @@ def calibrate(config: CalibrateConfig) -> int:
     tell = _progress(config.json)
     speed = measure(_factories(drafter, config.draft_model), usable_cores(), tell)
     tell("")
-    measured = _measured(speed, at, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
-    profile = merged(baseline(detect()), drafter, config.draft_model, speed, measured)
+    measured = _build_measurement(speed, at, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    profile = merge(baseline(detect()), drafter, config.draft_model, speed, measured)
     if link:
         profile = replace(profile, servers={**profile.servers, config.server: link})
     write(profile, path)
@@ -106,7 +106,7 @@ def _progress(quiet: bool) -> Tell:
     )
 
 
-def merged(
+def merge(
     profile: DeviceProfile, drafter: str, model: str, speed: SpeedReading, measured: MeasuredDraft
 ) -> DeviceProfile:
     """`profile` with the measured instead of the published numbers of this draft model."""
@@ -119,7 +119,7 @@ def merged(
     )
 
 
-def _measured(speed: SpeedReading, at: str, load: float) -> MeasuredDraft:
+def _build_measurement(speed: SpeedReading, at: str, load: float) -> MeasuredDraft:
     return MeasuredDraft(
         at,
         speed.threads,

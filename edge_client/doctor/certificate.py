@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from edge_client.device.config import DeviceConfig
-from edge_client.doctor.finding import Finding, fail, failed, in_thread, ok, warn
-from edge_client.doctor.network import SECONDS, Peer, greet, told, untrusting
+from edge_client.doctor.finding import Finding, fail, in_thread, ok, report_error, warn
+from edge_client.doctor.network import SECONDS, Peer, greet, report_greeting, untrusting
 from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.core.files import read_identity
 
@@ -34,13 +34,13 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
     try:
         context = await in_thread(lambda: _context(config))
     except (OpenSledError, OSError, ssl.SSLError) as error:
-        return [failed("certificate", error, "ask the operator of the server for its certificate")]
+        return [report_error("certificate", error, "ask the operator of the server for its certificate")]
     validity = await _validity(peer)
     peer = replace(peer, host=config.tls_name or peer.host)
     try:
         greeting = await greet(peer, context)
     except ssl.SSLCertVerificationError as error:
-        return [_refused(error, validity, peer.host, config.tls_ca)]
+        return [_report_refusal(error, validity, peer.host, config.tls_ca)]
     except ssl.SSLError as error:
         return [_broken(error, bool(config.tls_cert))]
     except (OSError, asyncio.TimeoutError) as error:
@@ -50,7 +50,7 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
             _lifetime(validity),
             _shut_out(bool(config.tls_cert), "it ends the connection after the handshake"),
         ]
-    return [_lifetime(validity), told(greeting)]
+    return [_lifetime(validity), report_greeting(greeting)]
 
 
 def _context(config: DeviceConfig) -> ssl.SSLContext:
@@ -62,7 +62,9 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
     return context
 
 
-def _refused(error: ssl.SSLCertVerificationError, validity: Validity | None, host: str, ca: str) -> Finding:
+def _report_refusal(
+    error: ssl.SSLCertVerificationError, validity: Validity | None, host: str, ca: str
+) -> Finding:
     """Why the certificate is not valid: expired, not yet valid, another name, or not trusted."""
     code, now = error.verify_code, time.time()
     if code == EXPIRED:

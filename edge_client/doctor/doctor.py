@@ -16,16 +16,16 @@ from typing import TypeVar
 
 import opensled
 from edge_client.device.config import AUTO, DoctorConfig
-from edge_client.device.known_drafts import settled
+from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor.board import HERE, check_board
 from edge_client.doctor.draft import LOAD_SECONDS, DraftReport, check_draft
-from edge_client.doctor.finding import Finding, Status, guarded, in_thread
+from edge_client.doctor.finding import Finding, Status, guard, in_thread
 from edge_client.doctor.install import can_run, check_install
 from edge_client.doctor.machine import check_machine
 from edge_client.doctor.model_files import check_files, with_edge_section
 from edge_client.doctor.server_checks import ServerReport, check_server
 from edge_client.doctor.trial import TRIAL_SECONDS, GainReport
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled.cli.colour import Palette, palette
@@ -52,8 +52,8 @@ def doctor(config: DoctorConfig) -> int:
     catalog.link(config.link)
     with contextlib.suppress(UsageError):  # the check of the configuration files reports it
         config = with_edge_section(config, "doctor")
-    config = located(config)
-    with logs.redirected(logging.NullHandler()):  # the findings report it instead
+    config = locate_server(config)
+    with logs.redirect(logging.NullHandler()):  # the findings report it instead
         return asyncio.run(_examine(config))
 
 
@@ -68,12 +68,12 @@ def _groups(
     found, drafted = ServerReport(), DraftReport()
     if config.root != HERE:
         alone = _check_gain(asked, config, found, drafted, gain)
-        judged = _filled("drafting", gain, alone, LOCAL_SECONDS)
+        judged = _fill("drafting", gain, alone, LOCAL_SECONDS)
         return {f"the board below {config.root}": board, GAIN: _findings_of(judged)}
-    server = asyncio.ensure_future(_filled("server", found, check_server(config, found), SERVER_SECONDS))
+    server = asyncio.ensure_future(_fill("server", found, check_server(config, found), SERVER_SECONDS))
     draft_check = check_draft(config, asyncio.shield(server), drafted)
     draft = asyncio.ensure_future(
-        _filled("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
+        _fill("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
     )
     compared = _gain(asked, config, server, draft, gain)
     return {
@@ -82,13 +82,13 @@ def _groups(
         "files and ports": _locally("files", lambda: check_files(config, variables())),
         f"server {config.server}": _findings_of(server),
         f"draft model {config.draft_model}".rstrip(): _findings_of(draft),
-        GAIN: _findings_of(_filled("drafting", gain, compared, GAIN_SECONDS)),
+        GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),
     }
 
 
 async def _examine(asked: DoctorConfig) -> int:
     """Run all groups at the same time and show them in order."""
-    config, gain = _settled(asked, "" if asked.draft_model else await _target_of(asked)), GainReport()
+    config, gain = _choose_drafter(asked, "" if asked.draft_model else await _target_of(asked)), GainReport()
     tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(asked, config, gain).items()}
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
@@ -107,9 +107,9 @@ async def _examine(asked: DoctorConfig) -> int:
     return code
 
 
-def _settled(asked: DoctorConfig, target: str) -> DoctorConfig:
+def _choose_drafter(asked: DoctorConfig, target: str) -> DoctorConfig:
     """`asked` as a device would take it before that target."""
-    config = settled(asked, target)
+    config = choose_drafter(asked, target)
     return can_run(config) if asked.drafter == AUTO and not asked.draft_model else config
 
 
@@ -131,19 +131,19 @@ async def _target_of(config: DoctorConfig) -> str:
         await link.close()
 
 
-async def _filled(name: str, report: Report, check: Awaitable[None], seconds: float) -> Report:
+async def _fill(name: str, report: Report, check: Awaitable[None], seconds: float) -> Report:
     """`report`, which `check` fills; a check that fails or hangs leaves what it has found."""
 
     async def findings() -> list[Finding]:
         await check
         return []
 
-    report.findings += await guarded(name, findings(), seconds)
+    report.findings += await guard(name, findings(), seconds)
     return report
 
 
 def _locally(name: str, check: Callable[[], list[Finding]]) -> Awaitable[list[Finding]]:
-    return guarded(name, in_thread(check), LOCAL_SECONDS)
+    return guard(name, in_thread(check), LOCAL_SECONDS)
 
 
 async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
@@ -198,7 +198,7 @@ def show(heading: str, findings: Sequence[Finding], palette: Palette) -> None:
     print(palette(heading, "bold"))
     for finding in findings:
         status = palette(f"{finding.status:4}", COLOURS[finding.status])
-        name, *rest = _wrapped(f"{finding.check:{CHECK_WIDTH}} {finding.detail}")
+        name, *rest = _wrap(f"{finding.check:{CHECK_WIDTH}} {finding.detail}")
         print(f"  {status}  {name}")
         for line in rest:
             print(f"        {line}")
@@ -207,7 +207,7 @@ def show(heading: str, findings: Sequence[Finding], palette: Palette) -> None:
     print(flush=True)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """The lines of a finding, the later ones under its detail; one long line for a pipe."""
     if not sys.stdout.isatty():
         return [text]

@@ -12,7 +12,7 @@ from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, without_model
 from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.doctor.machine import model_bytes
-from edge_client.doctor.own_process import Steps, started, steps_of
+from edge_client.doctor.own_process import Steps, start_module, steps_of
 from edge_client.doctor.server_checks import ServerReport
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import draft_threads, model_drafter
@@ -46,7 +46,7 @@ async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], rep
     problem = _missing(config)
     if problem:
         report.findings.append(problem)
-    elif not tried(config.drafter):
+    elif not drafter_to_probe(config.drafter):
         report.findings.append(ok("draft model", f"--drafter {config.drafter} needs none"))
     else:
         await _try_out(config, server, report)
@@ -54,8 +54,8 @@ async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], rep
 
 async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     threads = _threads(config)
-    arguments = (tried(config.drafter), config.draft_model, str(threads))
-    async with started("edge_client.doctor.probe", *arguments) as process:
+    arguments = (drafter_to_probe(config.drafter), config.draft_model, str(threads))
+    async with start_module("edge_client.doctor.probe", *arguments) as process:
         steps, complaint = await steps_of(process, _facts((await server).info), LOAD_SECONDS)
     report.findings += _findings(config, steps, process.returncode or 0, complaint)
     if report.usable:
@@ -72,7 +72,7 @@ def _speeds(steps: Steps) -> dict[int, float]:
     return {step["threads"]: step["seconds"] for step in speeds}
 
 
-def tried(drafter: str) -> str:
+def drafter_to_probe(drafter: str) -> str:
     """The drafter that the probe tries: of a chain the one with a model, or the user's own class; "" = none."""
     member = model_drafter(drafter)
     return member if member or drafter.partition(":")[0] in DRAFTERS.names() else drafter
@@ -103,25 +103,25 @@ def _facts(info: ModelInfo | None) -> dict[str, object] | None:
 
 def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
     told = {step["step"]: step for step in reversed(steps)}  # the first of two speeds
-    findings = [_loaded(config, told)] if "loaded" in told else []
+    findings = [_report_load(config, told)] if "loaded" in told else []
     if "build" in told:
         findings.append(check_build(told["build"], _cpu_flags(), _has_cuda()))
     if "error" in told:
         kind, reason = BY_CODE.get(told["error"]["code"], OpenSledError), told["error"]["reason"]
         return [*findings, fail("draft model", reason, "choose another --draft-model or --drafter", kind)]
     if code:
-        return [*findings, _died(config, code, complaint)]
+        return [*findings, _report_crash(config, code, complaint)]
     if "vocabulary" in told:
         findings.append(_vocabulary(told["vocabulary"]["problem"]))
     return findings + check_speed(_speeds(steps), _threads(config))
 
 
-def _loaded(config: DeviceConfig, told: dict[str, dict[str, Any]]) -> Finding:
+def _report_load(config: DeviceConfig, told: dict[str, dict[str, Any]]) -> Finding:
     size = f", {count / 1e6:,.1f} MB" if (count := model_bytes(config)) else ""
     return ok("draft model", f"{told['loaded']['name']}{size}, loaded in {told['loaded']['seconds']:.1f} s")
 
 
-def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
+def _report_crash(config: DeviceConfig, code: int, complaint: str) -> Finding:
     if code == -signal.SIGILL:
         return fail(
             "draft model",

@@ -124,12 +124,12 @@ def _by_threads(
 
 
 def _chunks(drafter: Drafter) -> list[float]:
-    proposals = begun(drafter, SHORT_PROMPT, 0)
+    proposals = begin_sequence(drafter, SHORT_PROMPT, 0)
     if proposals is None:
         raise UsageError("this drafter proposes nothing by itself; calibrate one with a draft model")
-    rates = [timed(proposals)]
+    rates = [measure_rate(proposals)]
     while len(rates) < CHUNKS and rates[-1] * CHUNK_S >= 1:  # a second one of a slow model takes too long
-        rates.append(timed(proposals))
+        rates.append(measure_rate(proposals))
     if not all(rates):
         raise UsageError(
             f"this drafter stops after {SHORT_PROMPT + 1} tokens; calibrate one with a larger context"
@@ -137,7 +137,7 @@ def _chunks(drafter: Drafter) -> list[float]:
     return rates
 
 
-def begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | None:
+def begin_sequence(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | None:
     """A fresh sequence whose prompt is read; None if nothing follows it, such as at the end of the context.
 
     `start` makes prompts different, so that no cache holds them.
@@ -148,7 +148,7 @@ def begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | N
     return proposals if next(proposals, None) is not None else None
 
 
-def timed(proposals: Iterator[DraftToken], most: int = CHUNK, seconds: float = CHUNK_S) -> float:
+def measure_rate(proposals: Iterator[DraftToken], most: int = CHUNK, seconds: float = CHUNK_S) -> float:
     """Tokens/s over the next `most` tokens, fewer of a slow model; 0 at the end of what it proposes."""
     started, count = time.monotonic(), 0
     while count < most and time.monotonic() < started + seconds and next(proposals, None) is not None:
@@ -158,7 +158,7 @@ def timed(proposals: Iterator[DraftToken], most: int = CHUNK, seconds: float = C
 
 def _blocks(drafter: Drafter) -> dict[int, list[float]]:
     """Seconds from a verdict that rejects the whole block before to the next block, by length; in turns."""
-    begun(drafter, SHORT_PROMPT, 1)
+    begin_sequence(drafter, SHORT_PROMPT, 1)
     seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
     deadline = time.monotonic() + LENGTH_S
     first = 0  # draft token of the block before
@@ -186,9 +186,9 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
         started = time.monotonic()
         if index and started > deadline:
             break
-        proposals = begun(drafter, prompt, 2 + index)
+        proposals = begin_sequence(drafter, prompt, 2 + index)
         prefill.append(prompt / (time.monotonic() - started))
-        rate = timed(proposals) if proposals else 0.0
+        rate = measure_rate(proposals) if proposals else 0.0
         decode += [rate] if rate else []
     if not decode:
         raise UsageError(f"this draft model has no room for {prompt + CHUNK} tokens; take another one")
@@ -198,9 +198,9 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
 def _longest_prompt(drafter: Drafter) -> int:
     """The longest of LONG_PROMPTS that fits the context and that the model reads in PROMPT_S."""
     started = time.monotonic()
-    begun(drafter, LONG_PROMPTS[-1], 1)
+    begin_sequence(drafter, LONG_PROMPTS[-1], 1)
     per_token = (time.monotonic() - started) / LONG_PROMPTS[-1]
     for prompt in LONG_PROMPTS[:-1]:
-        if prompt * per_token < PROMPT_S and begun(drafter, prompt + CHUNK, 1) is not None:
+        if prompt * per_token < PROMPT_S and begin_sequence(drafter, prompt + CHUNK, 1) is not None:
             return prompt
     return LONG_PROMPTS[-1]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edge_client.device.config import DoctorConfig
-from edge_client.doctor.draft import DraftReport, tried
+from edge_client.doctor.draft import DraftReport, drafter_to_probe
 from edge_client.doctor.finding import Finding, ok, warn
 from edge_client.doctor.machine import model_bytes
 from edge_client.doctor.server_checks import NO_DRAFTS, ServerReport
@@ -49,7 +49,7 @@ async def check_gain(
     measured = await measure(asked) if server.usable and config.drafter != NO_DRAFTS else None
     if isinstance(measured, Prediction):
         report.prediction = measured
-        report.findings += told(config, measured)
+        report.findings += report_gain(config, measured)
     else:
         report.findings += [_untold(measured)] if measured else []
         report.findings += [own_decoding(server.speed)] if server.speed else []
@@ -60,17 +60,20 @@ def _untold(why: str) -> Finding:
     return warn("short answers", f"drafting was not measured: {why}", "ask for one: opensled generate Hello")
 
 
-def told(config: DoctorConfig, measured: Prediction) -> list[Finding]:
+def report_gain(config: DoctorConfig, measured: Prediction) -> list[Finding]:
     """What was measured, in words."""
     rates = f"{digits(measured.rate)} tokens/s, without drafts {digits(measured.own_rate)} ({digits(measured.times)}x)"
     kinds = ", ".join(f"{kind} {digits(rate)}" for kind, rate in measured.by_kind.items())
     if measured.times >= WORTH:
-        return [_accepted(measured), ok("drafting", f"this device gives a user about {rates}; {kinds}")]
+        return [
+            _report_acceptance(measured),
+            ok("drafting", f"this device gives a user about {rates}; {kinds}"),
+        ]
     told = f"this device gives a user about {rates}; drafting {_effect(measured.times)}"
-    return [_accepted(measured), _slower(config, told)]
+    return [_report_acceptance(measured), _slower(config, told)]
 
 
-def _accepted(measured: Prediction) -> Finding:
+def _report_acceptance(measured: Prediction) -> Finding:
     where = f"measured just now on {measured.answers} short answers; {measured.drafter}"
     if not measured.rounds:
         return ok("acceptance", f"nothing was drafted ({where})")
@@ -96,13 +99,13 @@ def by_law(config: DoctorConfig, server: ServerReport, draft: DraftReport, repor
             token_s, rtt_s, lambda length: speed.step_s(length, rtt_s), speed.decode_s, ACCEPTANCE
         )
         longest = max(1, min(LONGEST, server.info.limits.max_draft))
-        origin = _assumed("all else was measured" + (SHARED if is_local(config.server) else ""))
+        origin = _report_assumption("all else was measured" + (SHARED if is_local(config.server) else ""))
         report.findings += [origin, verdict(config, exchange, longest, "this server")]
         report.prediction = _foretold(config, exchange.best(longest))
     else:
         derived = "the servers are judged by their profiles, which are derived and not measured"
         report.findings += [
-            _assumed(derived),
+            _report_assumption(derived),
             *(_example(config, token_s, rtt_s, *each) for each in EXAMPLES),
         ]
 
@@ -121,7 +124,7 @@ def _foretold(config: DoctorConfig, gain: Gain) -> Prediction:
     return Prediction(gain.own_rate if rests else gain.rate, gain.own_rate, "assumed", ACCEPTANCE)
 
 
-def _assumed(rest: str) -> Finding:
+def _report_assumption(rest: str) -> Finding:
     span = f"in brackets what {LUCKLESS:.0%} and {LUCKY:.0%} would bring"
     return ok("assumed", f"that the target agrees with {ACCEPTANCE:.0%} of draft tokens ({span}); {rest}")
 
@@ -131,7 +134,7 @@ def _drafting(config: DoctorConfig, draft: DraftReport) -> Sourced | None:
     if draft.seconds:
         return draft.seconds, f"{1 / draft.seconds:,.0f} tokens/s (measured just now, {config.draft_model})"
     profile = detect(config.root).profile
-    if not profile or not tried(config.drafter):
+    if not profile or not drafter_to_probe(config.drafter):
         return None
     drafts = catalog.device(profile).drafts
     size = size_of(config.draft_model)

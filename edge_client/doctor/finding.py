@@ -46,7 +46,7 @@ def fail(check: str, detail: str, fix: str, kind: type[OpenSledError] = OpenSled
     return Finding(check, "fail", plain(detail), fix, kind.exit_code)
 
 
-def failed(check: str, error: Exception, fix: str) -> Finding:
+def report_error(check: str, error: Exception, fix: str) -> Finding:
     """A failure by an exception."""
     kind = type(error) if isinstance(error, OpenSledError) else OpenSledError
     detail = str(error) if isinstance(error, OpenSledError) else f"{type(error).__name__}: {error}"
@@ -60,7 +60,7 @@ def plain(text: str) -> str:
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
-async def guarded(check: str, work: Awaitable[list[Finding]], seconds: float) -> list[Finding]:
+async def guard(check: str, work: Awaitable[list[Finding]], seconds: float) -> list[Finding]:
     """The findings of `work`; an exception or more than `seconds` seconds gives a failure."""
     try:
         return await asyncio.wait_for(work, seconds)
@@ -68,7 +68,7 @@ async def guarded(check: str, work: Awaitable[list[Finding]], seconds: float) ->
         return [fail(check, f"no result within {seconds:g} s", "try again when the machine is less busy")]
     except Exception as error:
         return [
-            failed(
+            report_error(
                 check, error, "read the cause; if it makes no sense, report it as a bug of opensled doctor"
             )
         ]

@@ -20,6 +20,7 @@ from opensled.core.registry import remedy
 OLDEST_PYTHON = (3, 10)
 # extra -> (a module of it, its purpose). `find_spec` does not import torch.
 EXTRAS = {
+    "adapt": ("cryptography", "drafts that a server hands out"),
     "home": ("spake2", "pairing, and servers that announce themselves"),
     "llamacpp": ("llama_cpp", "drafting with GGUF models"),
     "onnx": ("onnxruntime", "drafting with ONNX models"),
@@ -40,7 +41,7 @@ class Requirement:
 def check_install(config: DeviceConfig) -> list[Finding]:
     """The findings on this Python and its packages."""
     findings = [check_python(sys.version_info[:3], struct.calcsize("P") * 8)]
-    requirements = list(read_requirements(_declared()))
+    requirements = list(read_requirements(_declared_requirements()))
     if not requirements:
         findings.append(
             warn(
@@ -71,7 +72,7 @@ def check_python(version: tuple[int, ...], bits: int) -> Finding:
     return ok("python", f"{spelled}, {bits}-bit, {sys.executable}")
 
 
-def _declared() -> list[str]:
+def _declared_requirements() -> list[str]:
     try:
         return metadata.requires(distribution.name()) or []
     except metadata.PackageNotFoundError:
@@ -125,10 +126,10 @@ def made_for_this_python(name: str) -> bool:
         bounds = metadata.metadata(name)["Requires-Python"] or ""
     except metadata.PackageNotFoundError:
         return True
-    return within(sys.version_info[:3], bounds)
+    return fits_bounds(sys.version_info[:3], bounds)
 
 
-def within(version: tuple[int, ...], bounds: str) -> bool:
+def fits_bounds(version: tuple[int, ...], bounds: str) -> bool:
     """Whether `version` obeys every >=, > , <= and < of `bounds`, such as ">=3.11,<3.15"."""
     for operator, text in re.findall(r"(>=|<=|>|<)\s*([\d.]+)", bounds):
         bound = _numbers(text)

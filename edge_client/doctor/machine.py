@@ -28,7 +28,7 @@ def check_machine(config: DeviceConfig) -> list[Finding]:
         check_load(_load(), usable_cores()),
         check_threads(config.threads, usable_cores(), calibrated_threads(config.drafter, config.draft_model)),
         *check_memory(config, free_memory()),
-        check_clock(time.time(), installed_at(), synchronised()),
+        check_clock(time.time(), install_time(), is_synchronised()),
     ]
 
 
@@ -145,12 +145,12 @@ def check_clock(now: float, installed: float, synced: bool | None) -> Finding:
     )
 
 
-def installed_at() -> float:
+def install_time() -> float:
     """When the files of OpenSLED were written, in seconds since 1970."""
     return Path(opensled.__file__).stat().st_mtime
 
 
-def synchronised() -> bool | None:
+def is_synchronised() -> bool | None:
     """What the kernel's clock discipline says (adjtimex, which needs no rights to read); None where it cannot be
     asked."""
     state = ctypes.create_string_buffer(TIMEX_BYTES)

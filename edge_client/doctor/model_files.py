@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_client.device.config import DeviceConfig, DoctorConfig, EdgeConfig
-from edge_client.doctor.finding import Finding, fail, failed, ok, warn
+from edge_client.doctor.finding import Finding, fail, ok, report_error, warn
 from opensled.cli import config as layers
 from opensled.cli import paired
+from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import read_authorities, read_identity, read_secret_text
 from opensled.core.suggestion import nearest
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
 SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
-SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables without an option
+SWITCHES = {"OPENSLED_CONFIG", "OPENSLED_NO_CONFIG"}  # environment variables without an option
 
 
 def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
@@ -47,7 +48,7 @@ def with_edge_section(config: Config, section: str) -> Config:
     plain, own = type(config)(), paired.values({})
     given = {"server": config.server} if own and config.server != own["server"] else {}
     edge = layers.resolve(EdgeConfig, "edge", given)
-    decided = layers.layered(type(config), section, {}).from_folder
+    decided = layers.merge_layers(type(config), section, {}).from_folder
     kept = {name: value for name, value in decided.items() if getattr(config, name) == value}
     require_trust(layers.options(type(config)), vars(edge), kept)
     names = {item.name for item in layers.options(EdgeConfig)}
@@ -60,10 +61,11 @@ def with_edge_section(config: Config, section: str) -> Config:
 def check_config_files() -> list[Finding]:
     """Which files exist and which options they set, without values: some are secrets."""
     try:
-        found = [(path, layers.read_file(path)) for path in layers.config_files()]
+        found = [(path, read_file(path)) for path in layers.config_files()]
         layers.resolve(EdgeConfig, "edge", {})
     except UsageError as error:
-        return [failed("configuration", error, "correct the file, or leave it out: OPENSLED_NO_CONFIG=1")]
+        remedy = "correct the file, or leave it out: OPENSLED_NO_CONFIG=1, without OPENSLED_CONFIG"
+        return [report_error("configuration", error, remedy)]
     if not found:
         return [
             ok("configuration", "no file; ./opensled.toml or ~/.config/opensled/config.toml would be read")
@@ -77,7 +79,9 @@ def check_pairing(config: DoctorConfig) -> list[Finding]:
         server = paired.paired_server()
     except UsageError as error:
         return [
-            failed("pairing", error, "pair this device again, with a code of opensled pair on the server")
+            report_error(
+                "pairing", error, "pair this device again, with a code of opensled pair on the server"
+            )
         ]
     if not server:
         return []
@@ -130,7 +134,7 @@ def _check_token(path: str) -> Finding:
     try:
         tokens = read_secret_text(path, "token file").split()
     except OpenSledError as error:
-        return failed("token file", error, f"chmod 600 {path}")
+        return report_error("token file", error, f"chmod 600 {path}")
     if not tokens:
         return fail("token file", f"{path} is empty", f"write the token into {path}")
     if len(tokens) > 1:
@@ -144,7 +148,7 @@ def _readable(check: str, shown: str, read: Callable[[], object]) -> Finding:
     try:
         read()
     except OpenSledError as error:
-        return failed(check, error, "ask the operator of the server for the right file")
+        return report_error(check, error, "ask the operator of the server for the right file")
     return ok(check, shown)
 
 
@@ -181,7 +185,7 @@ def check_port(address: str) -> Finding:
             return warn(
                 check,
                 f"{address} is in use, perhaps by an opensled edge that runs already",
-                f"see who has it: ss -ltnp 'sport = :{port}'; or choose another: --http {joined(host, 0)}",
+                f"see who has it: ss -ltnp 'sport = :{port}'; or choose another: --http {join_host_port(host, 0)}",
             )
         return fail(check, f"{address}: {error.strerror}", "opensled edge --http 127.0.0.1:8411")
     return ok(check, f"{address} is free")

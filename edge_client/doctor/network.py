@@ -13,7 +13,7 @@ from typing import Literal
 
 from edge_client.doctor.finding import Finding, fail, in_thread, ok, plain
 from opensled.core.errors import Unreachable
-from opensled.net.address import joined
+from opensled.net.address import join_host_port
 
 SECONDS = 3.0  # for one step
 # What an HTTP/2 client sends first (RFC 9113, 3.4): the preface and empty settings. The server answers with its own.
@@ -57,7 +57,7 @@ async def check_connection(host: str, addresses: list[str], port: int) -> tuple[
     problems = "; ".join(f"{address}: {problem}" for address, problem in zip(addresses, outcomes))
     refused = all("refused" in problem for problem in outcomes)
     fix = (
-        f"start the server: opensled serve --listen {joined(host, port)}; or correct the port of --server"
+        f"start the server: opensled serve --listen {join_host_port(host, port)}; or correct the port of --server"
         if refused
         else "see that the server is on, in the same network, and that no firewall drops the port"
     )
@@ -84,7 +84,7 @@ async def greet(peer: Peer, context: ssl.SSLContext | None) -> Greeting:
     try:
         writer.write(PREFACE)
         await writer.drain()
-        return _recognised(await asyncio.wait_for(reader.read(64), SECONDS))
+        return _recognise(await asyncio.wait_for(reader.read(64), SECONDS))
     except asyncio.TimeoutError:
         return "silent"
     except ConnectionError:
@@ -95,7 +95,7 @@ async def greet(peer: Peer, context: ssl.SSLContext | None) -> Greeting:
             await asyncio.wait_for(writer.wait_closed(), 0.5)
 
 
-def _recognised(answer: bytes) -> Greeting:
+def _recognise(answer: bytes) -> Greeting:
     if not answer:
         return "closed"
     if answer.startswith(b"\x15\x03"):  # a TLS record of type alert
@@ -118,7 +118,7 @@ async def check_plain(peer: Peer) -> Finding:
             "--tls, or --tls-ca FILE with the certificate the server's owner gave you",
             Unreachable,
         )
-    return told(greeting)
+    return report_greeting(greeting)
 
 
 async def speaks_tls(peer: Peer) -> bool:
@@ -149,7 +149,7 @@ _MEANINGS: dict[Greeting, tuple[str, str]] = {
 }
 
 
-def told(greeting: Greeting) -> Finding:
+def report_greeting(greeting: Greeting) -> Finding:
     """What a greeting means for gRPC."""
     if greeting == "http2":
         return ok("protocol", "HTTP/2 answers, as gRPC needs")

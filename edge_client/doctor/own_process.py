@@ -15,7 +15,7 @@ Steps = list[dict[str, Any]]
 
 
 @asynccontextmanager
-async def started(module: str, *arguments: str) -> AsyncIterator[Process]:
+async def start_module(module: str, *arguments: str) -> AsyncIterator[Process]:
     """`python -m MODULE ARGUMENTS`, which does not outlive the block."""
     command = [sys.executable, "-m", module, *arguments]
     pipe = asyncio.subprocess.PIPE

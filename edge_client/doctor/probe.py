@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from edge_client.doctor.draft_speed import begun, timed
+from edge_client.doctor.draft_speed import begin_sequence, measure_rate
 from edge_client.doctor.own_process import tell
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
@@ -78,8 +78,8 @@ def _seconds_per_token(factory: DrafterFactory) -> float | None:
     """Of one sequence after its prompt; None for a drafter that proposes nothing for it."""
     drafter = factory.create()
     try:
-        proposals = begun(drafter, PROMPT, 0)  # the time of its first token is the prompt's
-        rate = timed(proposals, TOKENS, SECONDS) if proposals else 0.0
+        proposals = begin_sequence(drafter, PROMPT, 0)  # the time of its first token is the prompt's
+        rate = measure_rate(proposals, TOKENS, SECONDS) if proposals else 0.0
     finally:
         drafter.close()
     return 1 / rate if rate else None

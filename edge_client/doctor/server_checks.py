@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import opensled
 from edge_client.device.config import DeviceConfig
 from edge_client.doctor.certificate import check_tls
-from edge_client.doctor.finding import Finding, fail, failed, ok, plain, warn
+from edge_client.doctor.finding import Finding, fail, ok, plain, report_error, warn
 from edge_client.doctor.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.doctor.round_trips import jitter, round_trips
 from opensled.core.distribution import GUIDE, UPDATE_SERVER
@@ -70,12 +70,12 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
     try:
         endpoint = endpoint_of(config)
     except OpenSledError as error:
-        report.note(failed("token", error, "see the findings on files above"))
+        report.note(report_error("token", error, "see the findings on files above"))
         return
     link = Link(replace(endpoint, timeout=SECONDS))
     try:
         report.info = await link.describe()
-        report.note(_admitted(bool(endpoint.token), tls, config.server))
+        report.note(_report_token(bool(endpoint.token), tls, config.server))
         usable = report.note(*check_description(report.info, config.rule))
         trips = await round_trips(link, PROBES, PROBE_SECONDS)
         report.round_trip = statistics.median(trips)
@@ -87,16 +87,16 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
             else:
                 report.speed = speed
     except Unauthorized as error:
-        report.note(_locked_out(error, bool(endpoint.token)))
+        report.note(_report_lockout(error, bool(endpoint.token)))
     except Unreachable as error:
         report.note(_deaf(error, tls and not config.tls_ca))
     except OpenSledError as error:
-        report.note(failed("server", error, "is it an OpenSLED server? see its log"))
+        report.note(report_error("server", error, "is it an OpenSLED server? see its log"))
     finally:
         await link.close()
 
 
-def _admitted(has_token: bool, tls: bool, server: str) -> Finding:
+def _report_token(has_token: bool, tls: bool, server: str) -> Finding:
     if has_token and not tls and not is_local(server):
         return warn(
             "token",
@@ -106,11 +106,11 @@ def _admitted(has_token: bool, tls: bool, server: str) -> Finding:
     return ok("token", "accepted" if has_token else "none, and the server asks for none")
 
 
-def _locked_out(error: Unauthorized, has_token: bool) -> Finding:
+def _report_lockout(error: Unauthorized, has_token: bool) -> Finding:
     fix = "ask the server's owner for a token and pass --token-file FILE"
     if has_token:
         fix = "compare the token with the server's --tokens file; it may have been replaced"
-    return failed("token", error, fix)
+    return report_error("token", error, fix)
 
 
 def _deaf(error: Unreachable, system_roots: bool) -> Finding:
@@ -126,7 +126,7 @@ def _deaf(error: Unreachable, system_roots: bool) -> Finding:
 
 def check_description(info: ModelInfo, rule: str) -> list[Finding]:
     """What the server describes, and whether this device can use it."""
-    told = _told(info)
+    told = _describe_info(info)
     if not (info.model_id and info.vocab_size and info.limits.context_length and info.fingerprint):
         return [
             fail(
@@ -146,7 +146,7 @@ def check_description(info: ModelInfo, rule: str) -> list[Finding]:
     return findings
 
 
-def _told(info: ModelInfo) -> str:
+def _describe_info(info: ModelInfo) -> str:
     """All in one line, with bounds against a hostile server."""
     limits = info.limits
     return (

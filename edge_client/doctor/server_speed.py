@@ -45,7 +45,7 @@ async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> ServerSp
     """
     try:
         for first in PROMPTS:
-            speed = await _tried(link, info, rule, first)
+            speed = await _try_rule(link, info, rule, first)
             if speed:
                 return speed
     except OpenSledError as error:
@@ -61,7 +61,7 @@ def own_decoding(speed: ServerSpeed) -> Finding:
     return ok("own decoding", told)
 
 
-async def _tried(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSpeed | None:
+async def _try_rule(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSpeed | None:
     prompt = tuple((first + 7 * index) % info.vocab_size for index in range(8))
     params = SamplingParams(temperature=0.0, max_tokens=MOST)
     request = Open(prompt, params, rule=rule, model_id=info.model_id, background=True)

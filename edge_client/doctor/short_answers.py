@@ -97,19 +97,19 @@ async def _compare(config: DeviceConfig) -> None:
 
 async def _passes(drafting: Device, plain: Device) -> None:
     for device in (drafting, plain):
-        await _answered(device, "Say hello, and tell me about your day.", WARMING, SECONDS)
+        await _measure_answer(device, "Say hello, and tell me about your day.", WARMING, SECONDS)
     started = time.monotonic()
     for number in range(min(map(len, PROMPTS.values()))):
         if number and time.monotonic() - started > ENOUGH_S:
             break
         for kind, prompts in PROMPTS.items():
-            counts = await _answered(drafting, prompts[number], TOKENS, SECONDS)
+            counts = await _measure_answer(drafting, prompts[number], TOKENS, SECONDS)
             tell("answer", kind=kind, drafts=True, **counts)
-            counts = await _answered(plain, prompts[number], PLAIN_TOKENS, PLAIN_SECONDS)
+            counts = await _measure_answer(plain, prompts[number], PLAIN_TOKENS, PLAIN_SECONDS)
             tell("answer", kind=kind, drafts=False, **counts)
 
 
-async def _answered(device: Device, prompt: str, most: int, seconds: float) -> dict[str, float]:
+async def _measure_answer(device: Device, prompt: str, most: int, seconds: float) -> dict[str, float]:
     """`tokens` and `seconds` after the first token; `rounds` of drafts, tokens `drafted` and `accepted`."""
     before = device.telemetry.drafts
     counts = before.drafts, before.tokens, before.accepted

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.doctor.finding import Finding
-from edge_client.doctor.own_process import Steps, started, steps_of
+from edge_client.doctor.own_process import Steps, start_module, steps_of
 
 TRIAL_SECONDS = 90.0
 FEWEST = 16  # tokens with drafts, and as many without, that make a rate
@@ -55,16 +55,16 @@ class GainReport:
 async def measure(config: DoctorConfig) -> Prediction | str:
     """The prediction, or why there is none."""
     facts = {name: value for name, value in asdict(config).items() if name in COMMON}
-    async with started("edge_client.doctor.short_answers") as process:
+    async with start_module("edge_client.doctor.short_answers") as process:
         steps, complaint = await steps_of(process, facts, TRIAL_SECONDS)
-    found = predicted(steps)
+    found = predict(steps)
     if found is None:
         errors = [step["reason"] for step in steps if step["step"] == "error"]
         return str(next(iter(errors), complaint or "the answers ended after a few tokens"))
     return found
 
 
-def predicted(steps: Steps) -> Prediction | None:
+def predict(steps: Steps) -> Prediction | None:
     """Of the steps of short_answers.py; None if they hold too few tokens."""
     answers = [step for step in steps if step["step"] == "answer" and step["tokens"]]
     drafting = [answer for answer in answers if answer["drafts"]]

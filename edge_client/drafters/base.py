@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from edge_client.drafters import OFF
-from edge_client.drafters.window import ENOUGH, Window, seen_of
+from edge_client.drafters.window import ENOUGH, Window, select_text
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.penalties import Emitted, TokenCounts
 from opensled.core.protocol import common_prefix
@@ -143,7 +143,7 @@ class ModelDrafter(Drafter):
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self.sampler, self._counts = sampler, sampler.counts(prompt)
         most = self.window.most(self.context_length)
-        self._left_out, seen = seen_of(prompt, self.sequence, self._left_out, most, self.context_length)
+        self._left_out, seen = select_text(prompt, self.sequence, self._left_out, most, self.context_length)
         self._replace_tail(0, seen)
 
     @property
@@ -218,9 +218,9 @@ class ModelDrafter(Drafter):
         self.sequence.append(token.id)
 
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
-        return self.sampler.draw(logits, self._left_out + position, self._emitted())
+        return self.sampler.draw(logits, self._left_out + position, self._emitted_tokens())
 
-    def _emitted(self) -> Emitted | None:
+    def _emitted_tokens(self) -> Emitted | None:
         """What penalties count: the answer, and what is drafted behind it."""
         if self._counts is None:
             return None

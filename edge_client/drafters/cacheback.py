@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 PATTERN = "*.table"
 
 
-def beside(model: str) -> Path | None:
+def find_table(model: str) -> Path | None:
     """The draft table in a model's folder; None if there is none or several."""
     try:
         path = model_path(model)
@@ -101,7 +101,7 @@ class CachebackFactory(DrafterFactory):
         self._personal: PersonalTable | None = None
         self._file: TableFile | None = None
         named = options.draft_table
-        self._path = None if named == OFF else Path(named).expanduser() if named else beside(model)
+        self._path = None if named == OFF else Path(named).expanduser() if named else find_table(model)
         self.name = f"cacheback {self._path.name}" if self._path else "cacheback"
 
     def check_vocabulary(self, target: ModelInfo) -> None:
@@ -109,7 +109,7 @@ class CachebackFactory(DrafterFactory):
 
         Also raises NotFound, UsageError or UnsupportedModel for a named table that cannot be used.
         """
-        found = self._loaded()
+        found = self._load()
         if found and self._path:
             try:
                 found.require(target, self._path)
@@ -123,11 +123,11 @@ class CachebackFactory(DrafterFactory):
             self._personal = PersonalTable(Path(self._options.personal_table), target)
 
     def create(self) -> CachebackDrafter:
-        found = self._loaded()
+        found = self._load()
         frozen = FrozenTable(found.rows, found.vocab_size) if found else None
         return CachebackDrafter(frozen, self._ends, self._personal)
 
-    def _loaded(self) -> TableFile | None:
+    def _load(self) -> TableFile | None:
         if self._path and not self._file:
             self._file = table_file.read(self._path)
         return self._file

@@ -123,7 +123,7 @@ class ChainDrafter(Drafter):
     @property
     def ready(self) -> int:
         first = self._in_turn()[0]
-        return self._last.ready if first is self._last else len(self._sent(first))
+        return self._last.ready if first is self._last else len(self._sendable_chances(first))
 
     @property
     def behind(self) -> bool:
@@ -154,7 +154,7 @@ class ChainDrafter(Drafter):
         """Earlier drafters that are sure, the last one, then the others, in case those before have nothing to say."""
         early = self._drafters[:-1]
         usual = SURE if self._last.behind else self._usual()
-        sure = [drafter for drafter in early if sum(self._sent(drafter)) > usual]
+        sure = [drafter for drafter in early if sum(self._sendable_chances(drafter)) > usual]
         return [*sure, self._last, *(drafter for drafter in early if drafter not in sure)]
 
     def _usual(self) -> float:
@@ -163,7 +163,7 @@ class ChainDrafter(Drafter):
         share = self._right / self._tried
         return sum(share**place for place in range(1, round(length) + 1))
 
-    def _sent(self, drafter: Drafter) -> list[float]:
+    def _sendable_chances(self, drafter: Drafter) -> list[float]:
         """Of each token that is worth sending, the chance that it and all before it are right."""
         least = WORTH_A_ROW if self._last.behind else WORTH_READING
         confidences = (token.confidence for token in islice(drafter.propose(), HORIZON))

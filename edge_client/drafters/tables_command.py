@@ -120,7 +120,7 @@ def build(config: BuildConfig) -> int:
         for chunk in _chunks(_text(path)):
             builder.read(tokenizer.encode(chunk, add_special_tokens=False).ids)
     _tell("")
-    table = finished(builder, tokenizer, f"{len(files)} files, {builder.tokens} tokens")
+    table = finish_table(builder, tokenizer, f"{len(files)} files, {builder.tokens} tokens")
     out = Path(config.out).expanduser()
     table_file.write(out, table)
     _report(out, table, builder.tokens, len(files), config.json)
@@ -148,7 +148,7 @@ def read_tokenizer(name: str) -> Tokenizer:
         raise UnsupportedModel(f"{path} is no tokenizer.json ({first_line(error)}); {REMEDY}") from error
 
 
-def finished(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableFile:
+def finish_table(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableFile:
     """The counted windows as a table; raises UsageError if there are none."""
     rows = builder.rows()
     if not len(rows.leaders):

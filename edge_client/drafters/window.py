@@ -43,7 +43,7 @@ class Window:
         self._speed.add(tokens, seconds, age=tokens)
 
 
-def seen_of(
+def select_text(
     text: Sequence[int], known: Sequence[int], left_out: int, most: int, context_length: int
 ) -> tuple[int, list[int]]:
     """How many tokens of `text` to leave out, and the rest: at most `most` tokens, or what is nearly read.

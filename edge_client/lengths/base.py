@@ -66,7 +66,7 @@ class DraftLengthPolicy(ABC):
         return ""
 
 
-def pulled(
+def pull_tokens(
     policy: DraftLengthPolicy,
     proposals: Iterator[DraftToken],
     length: int,

@@ -97,7 +97,7 @@ class Channel:
         asked = METADATA if padded else ()
         call = self._sequence(metadata=(*self.metadata, *asked))
         self.streams += 1
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._release_stream)
         return GrpcStream(call, self.config, Padding() if padded else None)
 
     async def ask(self, method: str, request: Any) -> Any:
@@ -106,25 +106,25 @@ class Channel:
         try:
             reply = await getattr(self.stub, method)(request, timeout=config.timeout, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
-            raise _explained(error, config) from error
+            raise _explain(error, config) from error
         return _readable(reply, config.server)
 
     async def draft_parts(self, request: Any) -> AsyncGenerator[Reply, None]:
         """The messages of an answer to GetDraft; each may take as long as an answer that is no stream."""
         config, call = self.config, self.stub.GetDraft(request, metadata=self.metadata)
         try:
-            while (message := await self._within(config.timeout, call.read())) is not grpc.aio.EOF:
+            while (message := await self._limit_time(config.timeout, call.read())) is not grpc.aio.EOF:
                 yield decode_draft_reply(_readable(message, config.server))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise Unsupported(
                     f"{config.server} is older than this device and hands out no drafts; {UPDATE_SERVER}"
                 ) from error
-            raise _explained(error, config) from error
+            raise _explain(error, config) from error
         finally:
             call.cancel()
 
-    async def _within(self, seconds: float, reading: Any) -> Any:
+    async def _limit_time(self, seconds: float, reading: Any) -> Any:
         """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
         message = asyncio.ensure_future(reading)
         try:
@@ -135,7 +135,7 @@ class Channel:
         finally:
             message.cancel()
 
-    def _ended(self, call: Any) -> None:
+    def _release_stream(self, call: Any) -> None:
         self.streams -= 1
 
 
@@ -290,7 +290,7 @@ class GrpcStream:
         try:
             data = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise _explained(error, self._config) from error
+            raise _explain(error, self._config) from error
         if data is grpc.aio.EOF:
             raise Unreachable(f"{self._config.server} ended the stream")
         try:
@@ -355,5 +355,5 @@ def _unreadable(server: str) -> ProtocolError:
     )
 
 
-def _explained(error: grpc.aio.AioRpcError, config: Endpoint) -> OpenSledError:
+def _explain(error: grpc.aio.AioRpcError, config: Endpoint) -> OpenSledError:
     return explain(error.code(), error.details() or "", config.server, config.tls)

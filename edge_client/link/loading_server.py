@@ -14,7 +14,7 @@ from opensled.process.logs import tell
 LONGEST_S, LOOK_S, GONE_S = 600.0, 1.0, 5.0
 
 
-async def described(link: Link) -> ModelInfo:
+async def describe_when_loaded(link: Link) -> ModelInfo:
     """What the server says of its target; while it loads, this says so once and waits, for LONGEST_S at most.
 
     Raises Unreachable for a server that does not answer, or not any more, and Loading for one that still loads.

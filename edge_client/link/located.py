@@ -18,7 +18,7 @@ from opensled.process.logs import tell
 Configured = TypeVar("Configured", bound=LinkConfig)
 
 
-def located(config: Configured) -> Configured:
+def locate_server(config: Configured) -> Configured:
     """`config` with HOST:PORT for its server; looks for seconds where it says mdns.
 
     An announcement gives an address only. The certificate that is found there has to name the server that this device

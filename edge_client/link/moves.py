@@ -4,7 +4,7 @@ import ipaddress
 import re
 
 from opensled.core.errors import ProtocolError, UsageError
-from opensled.net.address import host_port, is_local, is_loopback, joined
+from opensled.net.address import host_port, is_local, is_loopback, join_host_port
 
 MAX_MOVES = 4  # in a row, before the sequence is open somewhere
 
@@ -30,7 +30,7 @@ def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
             f"{home} sends this device to {address}, where its bearer token would travel in clear text: connect with "
             "--tls or --tls-ca, or serve with --proxy"
         )
-    return joined(host, port)
+    return join_host_port(host, port)
 
 
 def _read(address: str, home: str) -> tuple[str, int]:

@@ -129,7 +129,7 @@ class RemoteSession:
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
 
     async def submit(self, draft: Draft) -> None:
-        draft = _shortened(draft, self.limits)
+        draft = _shorten(draft, self.limits)
         self.turn.draft(draft)
         try:
             if self._stream is not None:
@@ -145,7 +145,7 @@ class RemoteSession:
                 await self._reopen()
                 continue
             if isinstance(message, Failure):
-                await self._failed(message.error())
+                await self._handle_error(message.error())
             if isinstance(message, Moved):
                 await self._reopen(message)
             if isinstance(message, Prefill):
@@ -173,7 +173,7 @@ class RemoteSession:
             self.cached = prefill.cached
         self.hear_prefill(prefill)
 
-    async def _failed(self, error: OpenSledError) -> None:
+    async def _handle_error(self, error: OpenSledError) -> None:
         """The server ends the sequence. A relay that cannot reach the target may not be the only way there."""
         if not (isinstance(error, Unreachable) and self._fallback.address):
             raise error
@@ -206,7 +206,7 @@ class RemoteSession:
     async def _receive(self) -> ServerMessage:
         if self._stream is None:
             raise Unreachable("the stream is lost")
-        return await _within(self._patience.silence, self._stream.receive())
+        return await _limit_time(self._patience.silence, self._stream.receive())
 
     async def _reopen(self, moved: Moved = HOME) -> None:
         """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
@@ -225,7 +225,7 @@ class RemoteSession:
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
         self.draft_probs = opened.draft_probs
-        draft = self.turn.reopened(opened.hint)
+        draft = self.turn.reopen(opened.hint)
         if draft is not None and draft.block.base <= len(self.truth):
             await self.submit(draft)
 
@@ -241,7 +241,7 @@ class RemoteSession:
             try:
                 return await self._reach(moved)
             except (Unreachable, Overloaded) as error:
-                pause = max(delay, _asked_for(error))
+                pause = max(delay, _retry_delay(error))
                 if now() + pause > deadline:
                     raise
                 if self._request.noise_key and delay == first:
@@ -278,19 +278,19 @@ class RemoteSession:
         """Open a stream; files of pictures go along where the server needs them."""
         images = self._request.images
         try:
-            answer = await self._asked(address, self._sent_images.named(images))
+            answer = await self._ask(address, self._sent_images.replace_known(images))
         except MissingImage:
-            self._sent_images.lost(images)
-            answer = await self._asked(address, images)
+            self._sent_images.forget(images)
+            answer = await self._ask(address, images)
         if isinstance(answer, Opened):
-            self._sent_images.sent(images)
+            self._sent_images.add(images)
         return answer
 
-    async def _asked(self, address: str, images: tuple[Image, ...]) -> Opened | Moved:
+    async def _ask(self, address: str, images: tuple[Image, ...]) -> Opened | Moved:
         stream = self._connect(address) if address else self._connect()
         try:
             await stream.send(replace(self._request, images=images))
-            answer = await _within(self._patience.silence, _first_answer(stream))
+            answer = await _limit_time(self._patience.silence, _first_answer(stream))
         except BaseException:
             await stream.close()
             raise
@@ -311,13 +311,13 @@ def _going_on(request: Open, generated: tuple[int, ...]) -> Open:
     return replace(request, committed=generated, prompt_logprobs=wanted)
 
 
-def _shortened(draft: Draft, limits: Limits) -> Draft:
+def _shorten(draft: Draft, limits: Limits) -> Draft:
     """As much of a draft as this server takes; another one may have taken more, or trees."""
     block = draft.block if limits.max_tree else likeliest_path(draft.block)
     return replace(draft, block=block.first(limits.max_tree if block.parents else limits.max_draft))
 
 
-async def _within(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:
+async def _limit_time(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:
     """The result of `work`, or Unreachable when it takes longer.
 
     Not `asyncio.wait_for`: before Python 3.12 it swallows a cancellation that comes together with the result.
@@ -332,7 +332,7 @@ async def _within(seconds: float, work: Coroutine[Any, Any, Message]) -> Message
         task.cancel()
 
 
-def _asked_for(error: Exception) -> float:
+def _retry_delay(error: Exception) -> float:
     """Seconds that a server without room asks to wait; spread, so that not all it turned away come back at once."""
     return error.retry_after * random.uniform(1.0, 1.25) if isinstance(error, Overloaded) else 0.0
 

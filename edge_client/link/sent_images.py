@@ -16,11 +16,11 @@ class SentImages:
     def __init__(self) -> None:
         self._digests: OrderedDict[bytes, None] = OrderedDict()  # the latest last
 
-    def named(self, images: Sequence[Image]) -> tuple[Image, ...]:
+    def replace_known(self, images: Sequence[Image]) -> tuple[Image, ...]:
         """As they are to be sent: those that the server has by name alone."""
         return tuple([image.named if image.digest in self._digests else image for image in images])
 
-    def sent(self, images: Sequence[Image]) -> None:
+    def add(self, images: Sequence[Image]) -> None:
         """A server has taken them."""
         for image in images:
             self._digests[image.digest] = None
@@ -28,7 +28,7 @@ class SentImages:
         while len(self._digests) > MOST:
             self._digests.popitem(last=False)
 
-    def lost(self, images: Sequence[Image]) -> None:
+    def forget(self, images: Sequence[Image]) -> None:
         """A server has at least one of them no more."""
         for image in images:
             self._digests.pop(image.digest, None)

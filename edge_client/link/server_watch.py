@@ -45,13 +45,13 @@ class ServerWatch:
         try:
             await self._link.describe()
         except Unauthorized as error:
-            self.refused(error)
+            self.note_refusal(error)
         except OpenSledError:
             return  # whether it can be reached is the other question
         else:
-            self.admitted()
+            self.note_admission()
 
-    def refused(self, error: Unauthorized) -> None:
+    def note_refusal(self, error: Unauthorized) -> None:
         """The server does not let this device in: its token was revoked or replaced, or its certificate."""
         server = self._link.server
         cause = str(error).removeprefix(f"{server}: ")
@@ -66,7 +66,7 @@ class ServerWatch:
         if self.refusal and time.monotonic() < when + FRESH_S and self._link.bearer == bearer:
             raise Unauthorized(self.refusal)
 
-    def admitted(self) -> None:
+    def note_admission(self) -> None:
         """It does."""
         if self.refusal:
             log.warning("the server lets this device in again")

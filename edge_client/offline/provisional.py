@@ -86,9 +86,9 @@ class ProvisionalDrafting:
         if self._tail is None:
             self._inner.look_ahead(block, room)
 
-    def heard(self, truth: Truth) -> None:
+    def hear(self, truth: Truth) -> None:
         if self._tail is None:
-            self._inner.heard(truth)
+            self._inner.hear(truth)
 
     def interrupt(self) -> None:
         self._inner.interrupt()

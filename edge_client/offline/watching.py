@@ -14,7 +14,7 @@ from edge_client.round.commits import Commit
 from opensled.core.messages import Prefill
 
 
-async def watched(
+async def watch_commits(
     commits: AsyncGenerator[Commit, None],
     session: RemoteSession,
     offline: Offline,
@@ -29,7 +29,7 @@ async def watched(
     try:
         while True:
             reading, since = asyncio.ensure_future(_next(commits)), time.monotonic()
-            while not await _arrived(reading, drafting, offline.look):
+            while not await _wait_for_commit(reading, drafting, offline.look):
                 seconds = time.monotonic() - since
                 if session.away or seconds >= offline.quiet:
                     if provisional is not None and (drafting is None or drafting.done()):
@@ -51,7 +51,7 @@ async def _next(commits: AsyncGenerator[Commit, None]) -> Commit | None:
     return await anext(commits, None)
 
 
-async def _arrived(
+async def _wait_for_commit(
     reading: asyncio.Future[Commit | None], drafting: asyncio.Future[bool] | None, seconds: float
 ) -> bool:
     """Wait for the next commit, at most so many seconds or until more is drafted."""

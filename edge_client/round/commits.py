@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from opensled.core.answer import Origin
 from opensled.core.errors import ProtocolError
 from opensled.core.messages import DraftBlock, TokenLogprobs, Verdict
-from opensled.core.protocol import Truth, agreed
+from opensled.core.protocol import Truth, follow_path
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Commit:
     # much of the draft was vetted, and `tokens` come from earlier ones. None = as counted above
     written: tuple[Origin, ...] | None = None
 
-    def counted(self, tokens: int) -> tuple[int, int, int]:
+    def count_drafted(self, tokens: int) -> tuple[int, int, int]:
         """Of the first `tokens` of them: what the answered draft has brought, those that a device had drafted, and
         those that came of drafts."""
         accepted = min(self.accepted, tokens)
@@ -116,5 +116,5 @@ def _is_whole(block: DraftBlock, verdict: Verdict) -> bool:
     """Whether the accepted tokens reach an end of the block."""
     if not block.parents:
         return verdict.num_accepted == len(block.tokens)
-    path = agreed(block, verdict.tokens[: verdict.num_accepted])
+    path = follow_path(block, verdict.tokens[: verdict.num_accepted])
     return (path[-1] if path else -1) not in block.parents

@@ -22,7 +22,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple, TypeVar
 
 from edge_client.drafters.base import Drafter
-from edge_client.lengths.base import DraftLengthPolicy, pulled
+from edge_client.lengths.base import DraftLengthPolicy, pull_tokens
 from opensled.core.messages import DraftBlock, TreeNode
 from opensled.core.protocol import rebase
 from opensled.core.sampling import Sampler
@@ -73,7 +73,7 @@ class LookAhead:
         """Mean seconds of a token."""
         return self.seconds / self.tokens if self.tokens else 0.0
 
-    def wasted(self, ready: int) -> int:
+    def count_wasted(self, ready: int) -> int:
         """Tokens drafted for nothing, where `ready` are still proposals: not those, nor the bonus token."""
         return max(0, self.tokens - (ready + 1 if ready else 0))
 
@@ -152,7 +152,7 @@ class DraftJob:
         bet = self._bet = LookAhead(block)
         return self._ahead(bet, budget)
 
-    def heard(self, truth: Sequence[int]) -> None:
+    def hear(self, truth: Sequence[int]) -> None:
         """The truth grew: a block that it contradicts ends, and so does the work ahead of one."""
         self._heard = len(truth)
         bet = self._bet
@@ -244,7 +244,7 @@ class DraftJob:
         bet, self._bet = self._bet, None
         if bet is None:
             return ready, 0.0
-        self.wasted += bet.wasted(ready)
+        self.wasted += bet.count_wasted(ready)
         return ready, bet.token_s
 
     def _tree(self, budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
@@ -266,7 +266,7 @@ class DraftJob:
             if not (yield from self._catch_up(budget)):
                 return 0.0
             ready = min(ready, self._drafter.ready)
-        tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes), budget.least)
+        tokens = pull_tokens(policy, self._drafter.propose(), length, lambda: self._ends(nodes), budget.least)
         for token in islice(tokens, ready):
             nodes.append(TreeNode(token, len(nodes) - 1))
         if len(nodes) < ready or len(nodes) >= length:

@@ -31,9 +31,9 @@ class Drafting(Protocol):
 
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
         """Work ahead on what may follow `block`, which has just been sent, until the next call of anything but
-        `heard`."""
+        `hear`."""
 
-    def heard(self, truth: Truth) -> None:
+    def hear(self, truth: Truth) -> None:
         """The truth grew: a block being drafted that it contradicts ends here."""
 
     def interrupt(self) -> None:
@@ -118,12 +118,12 @@ class JobDrafting(ABC):
         if work is not None:
             self._run(work)
 
-    def heard(self, truth: Truth) -> None:
+    def hear(self, truth: Truth) -> None:
         """See `Drafting`; the work ahead of a block that the truth contradicts ends as well."""
         if truth.rewinds != self._rewinds:
             self._job.interrupt()
         else:
-            self._job.heard(truth.tokens)
+            self._job.hear(truth.tokens)
 
     def interrupt(self) -> None:
         """See `Drafting`."""
@@ -149,7 +149,7 @@ class DraftThread(JobDrafting):
         self._thread.submit(self._job.begin, prompt, sampler)
 
     def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, finished, work)
+        return asyncio.get_running_loop().run_in_executor(self._thread, run_to_end, work)
 
     def close(self) -> None:
         self.interrupt()
@@ -157,7 +157,7 @@ class DraftThread(JobDrafting):
         self._thread.shutdown()
 
 
-def finished(work: Work[Result]) -> Result:
+def run_to_end(work: Work[Result]) -> Result:
     """Do the work at once, at the pace of this machine."""
     try:
         next(work)

@@ -62,7 +62,7 @@ async def generate(
                 waited_for.add(exchange.drafting)
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             commit = exchange.hear(hearing.result()) if hearing.done() else None
-            draft = exchange.drafted()
+            draft = exchange.take_draft()
             if draft is not None:
                 await verifier.submit(draft)
                 exchange.look_ahead(draft.block)
@@ -99,7 +99,7 @@ class Exchange:
             self._rewinds = truth.rewinds
             self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
-    def drafted(self) -> Draft | None:
+    def take_draft(self) -> Draft | None:
         """The block that is drafted by now, if it is to be sent."""
         if self.drafting is None or not self.drafting.done():
             return None
@@ -129,7 +129,7 @@ class Exchange:
         if truth.finish_reason:
             self._drafter.interrupt()
         else:
-            self._drafter.heard(truth)
+            self._drafter.hear(truth)
             self.draft()
         return self._commits.of(verdict, news, known, block, truth)
 
@@ -146,7 +146,7 @@ class Exchange:
 def _cut(drafted: Drafted, turn: Turn) -> Drafted:
     """What of a chain the hint still allows, and that part's share of the seconds."""
     block, seconds, _ = drafted
-    length, allowed = len(block.tokens), turn.allowed(len(block.tokens))
+    length, allowed = len(block.tokens), turn.limit(len(block.tokens))
     if block.parents or allowed == length:
         return drafted
     return Drafted(block.first(allowed), seconds * allowed / length)

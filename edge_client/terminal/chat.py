@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from edge_client.device.device import Device, connect
 from edge_client.device.prompt_config import ChatConfig
-from edge_client.link.located import located
+from edge_client.link.located import locate_server
 from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, is_command, obey
 from edge_client.terminal.chat_input import History, Terminal, history_path, piped_messages
 from edge_client.terminal.chat_view import Answer, Notes, View
 from edge_client.terminal.greeting import greeting
 from edge_client.terminal.thoughts import Piece, Thoughts
 from opensled.cli.colour import palette, require_text, use_utf8
-from opensled.core.answer import WARNINGS, Chunk, Origin, Task, unverified
+from opensled.core.answer import WARNINGS, Chunk, Origin, Task, first_unverified
 from opensled.core.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 from opensled.process import logs
 from opensled.text.origins import colour_of
@@ -37,8 +37,8 @@ def chat(config: ChatConfig) -> int:
     if config.show_drafts and not view.palette.on:
         raise UsageError("--show-drafts needs colours, and they are off here: add --color always")
     require_text(config.system, "--system")
-    config = located(config)
-    with Runner() as runner, logs.redirected(Notes(view)) if view.chatty else nullcontext():
+    config = locate_server(config)
+    with Runner() as runner, logs.redirect(Notes(view)) if view.chatty else nullcontext():
         device = runner.run(connect(config, shows_vetted=config.show_vetted))
         try:
             Chat(config, device, view, runner).talk(_messages(config, view))
@@ -153,7 +153,7 @@ class Chat:
                     answer.text,
                     tuple(self._conversation.images),
                     stopped=not answer.finish_reason,
-                    local=unverified(answer.origins) is not None,
+                    local=first_unverified(answer.origins) is not None,
                 )
             )
             self._conversation.images.clear()
@@ -169,11 +169,11 @@ class Chat:
         thoughts = Thoughts(self._view.palette)
         async with aclosing(self._device.answer(task)) as chunks:
             async for chunk in chunks:
-                author = unverified(chunk.origins)
+                author = first_unverified(chunk.origins)
                 if author and author not in answer.origins:
                     self._view.warn(WARNINGS[author])
                 answer.add(chunk)
-                thought, said = _painted(chunk, painter)
+                thought, said = _paint(chunk, painter)
                 for text, colour in thoughts.apart(thought if self._view.chatty else [], said):
                     self._view.text(text, colour)
                 self._view.guess(chunk.provisional, chunk.status)
@@ -189,15 +189,15 @@ class Chat:
             self._view.note(f"cut after {stats.completion_tokens} tokens; --max-tokens allows more")
 
 
-def _painted(chunk: Chunk, painter: Painter | None) -> tuple[list[Piece], list[Piece]]:
+def _paint(chunk: Chunk, painter: Painter | None) -> tuple[list[Piece], list[Piece]]:
     """Thoughts and text with their colours: by origin with a `painter`, else only for what no target has verified."""
     if painter is None:
-        author = unverified(chunk.origins)
+        author = first_unverified(chunk.origins)
         colour = colour_of(author) if author else ""
         return [(chunk.thoughts, colour)], [(chunk.text, colour)]
     thoughts, said = painter.paint(chunk)
-    return _coloured(thoughts), _coloured(said)
+    return _colour(thoughts), _colour(said)
 
 
-def _coloured(pieces: list[tuple[str, Origin]]) -> list[Piece]:
+def _colour(pieces: list[tuple[str, Origin]]) -> list[Piece]:
     return [(text, colour_of(origin)) for text, origin in pieces]

@@ -40,8 +40,8 @@ class Conversation:
         """The whole conversation with `question` as its last message."""
         messages = [ChatMessage("system", self.system)] if self.system else []
         for past in self.exchanges:
-            messages += [_asked(past.question, past.images), ChatMessage("assistant", past.answer)]
-        return (*messages, _asked(question, self.images))
+            messages += [_question_message(past.question, past.images), ChatMessage("assistant", past.answer)]
+        return (*messages, _question_message(question, self.images))
 
     def save(self, path: Path, model: str) -> None:
         """Write OpenAI chat messages into a new file that only its owner can read; raises UsageError."""
@@ -69,7 +69,7 @@ class Conversation:
         return shown
 
 
-def _asked(question: str, images: Sequence[Image]) -> ChatMessage:
+def _question_message(question: str, images: Sequence[Image]) -> ChatMessage:
     """A question behind its pictures."""
     return ChatMessage("user", question, images=tuple([TurnImage(0, image) for image in images]))
 

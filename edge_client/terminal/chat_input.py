@@ -68,7 +68,7 @@ class History:
             return []
         if len(raw) > 2 * KEPT_LINES:
             self._write(raw[-KEPT_LINES:], os.O_TRUNC)
-        return [line for line in map(_decoded, raw[-KEPT_LINES:]) if line]
+        return [line for line in map(_decode, raw[-KEPT_LINES:]) if line]
 
     def add(self, line: str) -> None:
         self._write([json.dumps(line)], os.O_APPEND)
@@ -83,7 +83,7 @@ class History:
                 file.write("".join(f"{line}\n" for line in lines))
 
 
-def _decoded(line: str) -> str:
+def _decode(line: str) -> str:
     try:
         value = json.loads(line)
     except ValueError:
@@ -113,7 +113,7 @@ class Terminal:
             self._readline, self._prompt = None, prompt
             return
         self._readline = readline
-        self._prompt = _unmeasured(prompt)
+        self._prompt = _mark_colours(prompt)
         readline.set_auto_history(False)
         readline.set_completer_delims("")
         readline.set_completer(self._complete)
@@ -131,7 +131,7 @@ class Terminal:
         """Messages until Ctrl-D; Ctrl-C discards the present one."""
         while True:
             try:
-                text = message(self._typed(self._prompt), lambda: self._typed("... "))
+                text = message(self._read_lines(self._prompt), lambda: self._read_lines("... "))
             except KeyboardInterrupt:
                 if not self._interrupt_is_a_key:
                     print()
@@ -142,7 +142,7 @@ class Terminal:
             self._remember(text)
             yield text
 
-    def _typed(self, prompt: str) -> str:
+    def _read_lines(self, prompt: str) -> str:
         """A line, or the lines of a paste; the last one of a paste can be continued."""
         text = self._line(prompt)
         rest = "" if self._marks_pastes else _pasted_rest()
@@ -211,6 +211,6 @@ def _terminal_mode(change: Callable[[list[Any]], None]) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _unmeasured(prompt: str) -> str:
+def _mark_colours(prompt: str) -> str:
     """Readline must not count colour codes as columns: they stand between \\x01 and \\x02."""
     return re.sub(r"(\x1b\[[0-9;]*m)", "\x01\\1\x02", prompt)

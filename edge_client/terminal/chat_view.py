@@ -83,7 +83,7 @@ class View:
         text = visible(text)
         if self.chatty:
             self.end_line()
-            text = self.palette(filled(text, line_width(sys.stderr)), colour)
+            text = self.palette(wrap_text(text, line_width(sys.stderr)), colour)
         print(text, file=sys.stderr, flush=True)
 
     def pairs(self, rows: Mapping[str, str]) -> None:
@@ -122,7 +122,7 @@ class View:
         self.note(", ".join(filter(None, parts)))
 
 
-def filled(text: str, width: int) -> str:
+def wrap_text(text: str, width: int) -> str:
     """`text` in lines of at most `width` columns; a longer word stays whole."""
     return textwrap.fill(text, max(1, width), break_long_words=False, break_on_hyphens=False)
 
@@ -135,7 +135,7 @@ def in_columns(rows: Mapping[str, str], width: int, indent: int = 0) -> list[str
     for key, text in rows.items():
         head = " " * indent + key
         margin = " " * (indent + 2 if below else left)
-        body = filled(text, width - len(margin)).splitlines()
+        body = wrap_text(text, width - len(margin)).splitlines()
         first = [head] if below else [f"{head:{left}}{body.pop(0)}"]
         lines += [*first, *(margin + line for line in body)]
     return lines

@@ -55,37 +55,37 @@ class LiveTail(Tail):
 
     def put(self, text: str, colour: str = "") -> str:
         """See `Tail`; no line end splits a word."""
-        return self._cleared() + self._wrap.push(text, colour)
+        return self._clear() + self._wrap.push(text, colour)
 
     def show(self, guess: str, status: str = "") -> str:
         """See `Tail`; of a guess higher than the screen it shows the beginning."""
         if (guess, status) == self._shown:
             return ""
-        back, guessed = self._cleared(), visible(guess)
-        room = self._wrap.room_for(marked(guessed, self._palette))
-        placed = self._placed(guessed, f" ({status})" if status else "")
+        back, guessed = self._clear(), visible(guess)
+        room = self._wrap.room_for(mark_guess(guessed, self._palette))
+        placed = self._place(guessed, f" ({status})" if status else "")
         self._shown = (guess, status) if placed else ("", "")
         return back + room + placed
 
-    def _cleared(self) -> str:
+    def _clear(self) -> str:
         was_shown, self._shown = any(self._shown), ("", "")
         return RESTORE + WIPE if was_shown else ""
 
-    def _placed(self, guess: str, status: str) -> str:
+    def _place(self, guess: str, status: str) -> str:
         """The tail at its place. A guess is cut if the tail is too high: what scrolls away cannot be taken back."""
-        laid = self._laid_out(guess, status)
+        laid = self._lay_out(guess, status)
         while laid.count("\n") >= self._size().lines - 1 and guess:
             guess = guess[: len(guess) * 7 // 8]
-            laid = self._laid_out(guess, f"…{status}")
+            laid = self._lay_out(guess, f"…{status}")
         if not laid or laid.count("\n") >= self._size().lines - 1:
             return ""
         below = laid.count("\n") + (not laid.isascii())  # a row more if a character is wider than known
         reserved = DOWN * below + UP.format(below) if below else ""
         return reserved + SAVE + laid
 
-    def _laid_out(self, guess: str, status: str) -> str:
+    def _lay_out(self, guess: str, status: str) -> str:
         ahead = self._wrap.fork()
-        return ahead.push(marked(guess, self._palette), "guess") + ahead.push(status, "dim")
+        return ahead.push(mark_guess(guess, self._palette), "guess") + ahead.push(status, "dim")
 
     def _size(self) -> os.terminal_size:
         return size_of(self._out)
@@ -101,7 +101,7 @@ class DumbTail(Tail):
 
     def put(self, text: str, colour: str = "") -> str:
         """See `Tail`; no line end splits a word."""
-        return self._closed() + self._wrap.push(text, colour)
+        return self._close() + self._wrap.push(text, colour)
 
     def show(self, guess: str, status: str = "") -> str:
         """See `Tail`; a guess that the target has partly verified does not grow any more."""
@@ -114,7 +114,7 @@ class DumbTail(Tail):
         opening += "; not confirmed: " if self._shown and not before else ""
         return opening + visible(self._shown[len(before) :])
 
-    def _closed(self) -> str:
+    def _close(self) -> str:
         if self._shown is None:
             return ""
         self._shown = None
@@ -131,6 +131,6 @@ def tail_of(out: TextIO, palette: Palette) -> Tail:
     )
 
 
-def marked(guess: str, palette: Palette) -> str:
+def mark_guess(guess: str, palette: Palette) -> str:
     """A guess as it is shown: in brackets where no colour marks it."""
     return guess if palette.on or not guess else f"[{guess}]"

@@ -52,12 +52,12 @@ class WordWrap:
         """What to write for the next piece of the text."""
         if not self._takes_back:
             return self._push_whole_words(text, colour)
-        return self._laid_out(text, colour)
+        return self._lay_out(text, colour)
 
     def finish(self) -> str:
         """What to write so that everything pushed is on the terminal."""
         (text, colour), self._held = self._held, ("", "")
-        return self._laid_out(text, colour)
+        return self._lay_out(text, colour)
 
     def fork(self) -> "WordWrap":
         """For a text at the present place that is taken back later. It moves nothing that was written before."""
@@ -83,23 +83,23 @@ class WordWrap:
         end = unfinished.start() if unfinished else len(text)
         if cells(text[end:]) < self._line:
             text, self._held = text[:end], (text[end:], colour)
-        return self._laid_out(text, colour)
+        return self._lay_out(text, colour)
 
-    def _laid_out(self, text: str, colour: str) -> str:
+    def _lay_out(self, text: str, colour: str) -> str:
         written, run = "", ""  # `run` has one colour and no control sequences
         for part in _parts(text):
             if _is_wide(part):  # a line may end before and after each such character
                 self._word = []
             moved = self.room_for(part)
             if moved:
-                written, run = written + self._coloured(run, colour) + moved, ""
-            run += self._placed(part, colour)
-        return written + self._coloured(run, colour)
+                written, run = written + self._colour(run, colour) + moved, ""
+            run += self._place(part, colour)
+        return written + self._colour(run, colour)
 
-    def _coloured(self, run: str, colour: str) -> str:
+    def _colour(self, run: str, colour: str) -> str:
         return "\n".join(self._palette(line, colour) for line in run.split("\n"))
 
-    def _placed(self, part: str, colour: str) -> str:
+    def _place(self, part: str, colour: str) -> str:
         if part == "\n":
             self.restart()
             return part
@@ -111,7 +111,7 @@ class WordWrap:
                 before, self._column = "\n", 0
             self._start = self._column
         self._word = [*self._word, (part, colour)]
-        text = self._filled(part)
+        text = self._fill(part)
         if "\n" in text:
             self._start, self._word = 0, [(text.rpartition("\n")[2], colour)]
         if _is_wide(part):
@@ -127,7 +127,7 @@ class WordWrap:
         self._column = min(self._column + width, self._line)
         return blank
 
-    def _filled(self, part: str) -> str:
+    def _fill(self, part: str) -> str:
         """`part` from the present column on; what is longer than a line goes on in the next one."""
         text = ""
         for character in part:

@@ -68,7 +68,7 @@ class Authority:
     def key_pem(self) -> bytes:
         return private_pem(self._key)
 
-    def signed(self, certificate: x509.Certificate) -> bool:
+    def has_signed(self, certificate: x509.Certificate) -> bool:
         """Whether it signed this certificate."""
         try:
             certificate.verify_directly_issued_by(self._certificate)

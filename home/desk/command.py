@@ -14,7 +14,7 @@ from home.pairing import PAIRING_PORT
 from home.pairing.code import new_code
 from opensled.core.errors import NotFound, OpenSledError, UsageError
 from opensled.core.printable import visible_line
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 
 if TYPE_CHECKING:
     from home.desk.desk import Paired, PairingDesk
@@ -58,7 +58,7 @@ async def _pair(config: PairConfig) -> int:
     server = await _listening(desk, config.listen)
     port = server.sockets[0].getsockname()[1]
     try:
-        async with _announced(config, port):
+        async with _announce(config, port):
             _show(config, code, port)
             paired = await asyncio.wait_for(desk.outcome, 60 * config.minutes)
     except (asyncio.TimeoutError, TimeoutError):
@@ -84,24 +84,24 @@ async def _listening(desk: PairingDesk, listen: str) -> asyncio.Server:
         ) from error
 
 
-def _announced(config: PairConfig, port: int) -> AbstractAsyncContextManager[None]:
+def _announce(config: PairConfig, port: int) -> AbstractAsyncContextManager[None]:
     if not config.announce:
         return nullcontext()
-    from home.discovery import PAIRING, announced
+    from home.discovery import PAIRING, announce
 
-    return announced(PAIRING, config.listen, port)
+    return announce(PAIRING, config.listen, port)
 
 
 def _show(config: PairConfig, code: str, port: int) -> None:
     """The code, and what to type on the device."""
-    from home.discovery import called
+    from home.discovery import best_host
 
-    host = called(config.listen)
-    place = host if port == PAIRING_PORT else joined(host, port)
+    host = best_host(config.listen)
+    place = host if port == PAIRING_PORT else join_host_port(host, port)
     command = f"opensled edge --pair {code} {place}"
     expires = time.time() + 60 * config.minutes
     if config.json:
-        listening = joined(host_port(config.listen)[0], port)
+        listening = join_host_port(host_port(config.listen)[0], port)
         facts = {"code": code, "expires": round(expires), "listening": listening, "command": command}
         print(json.dumps(facts), flush=True)
         return

@@ -16,10 +16,10 @@ from home.desk.devices import add_device, revoke_device
 from home.desk.home import Home
 from home.pairing.channel import PROOF_BYTES, SealedChannel, ServerEnd, fingerprint
 from home.pairing.code import read_code
-from home.pairing.frames import DONE, STORED, PairFrame, Refusal, framed, read_frame, refusal_of
+from home.pairing.frames import DONE, STORED, PairFrame, Refusal, encode_frame, read_frame, refusal_of
 from home.pairing.handover import Grant, PairRequest, read_request
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
-from opensled.net.address import joined
+from opensled.net.address import join_host_port
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class PairingDesk:
         self._waiting.pop(writer, None)
         self._count_run()
         end = ServerEnd(self._digits, fingerprint(self._home.authority.der), hello)
-        writer.write(framed(PairFrame.ANSWER, end.answer))
+        writer.write(encode_frame(PairFrame.ANSWER, end.answer))
         body = await read_frame(reader, PairFrame.REQUEST)
         channel = self._proven(end, body[:PROOF_BYTES])
         try:
@@ -163,18 +163,18 @@ class PairingDesk:
         name, token = add_device(self._home, request.name, address)
         try:
             grant = self._grant(request, name, token)
-            writer.write(framed(PairFrame.GRANT, channel.proof + channel.seal(grant.encoded())))
+            writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
             if channel.unseal(await read_frame(reader, PairFrame.STORED)) != STORED:
                 raise ProtocolError("the device did not say that it stored its token")
         except BaseException:
             revoke_device(self._home, name)
             raise
-        writer.write(framed(PairFrame.DONE, channel.seal(DONE)))
+        writer.write(encode_frame(PairFrame.DONE, channel.seal(DONE)))
         await writer.drain()
         self.outcome.set_result(Paired(name, address, grant.server, renewed))
 
     def _grant(self, request: PairRequest, name: str, token: str) -> Grant:
-        server = joined(request.host, self._server_port)
+        server = join_host_port(request.host, self._server_port)
         return Grant(server, self._home.authority.der, token, name, self._home.signer)
 
     def _fail(self, reason: str) -> None:
@@ -184,7 +184,7 @@ class PairingDesk:
     def _refuse(self, writer: asyncio.StreamWriter, error: BaseException) -> None:
         reason = Refusal.WITHDRAWN if isinstance(error, _Withdrawn) else refusal_of(error)
         if not writer.is_closing():
-            writer.write(framed(PairFrame.REFUSED, bytes((reason,))))
+            writer.write(encode_frame(PairFrame.REFUSED, bytes((reason,))))
 
 
 class _Withdrawn(OpenSledError):

@@ -36,7 +36,7 @@ def paired_devices(home: Home) -> list[PairedDevice]:
 def add_device(home: Home, wish: str, address: str) -> tuple[str, str]:
     """(name, token) of one more device, which is called like `wish` as far as that name is safe and free."""
     token = secrets.token_hex(TOKEN_BYTES)
-    with home.locked():
+    with home.lock_folder():
         lines = _lines(home)
         taken = {device.name for device in map(_device, lines) if device} | {LOCAL_TENANT}
         name = safe_name(wish, frozenset(taken))
@@ -47,7 +47,7 @@ def add_device(home: Home, wish: str, address: str) -> tuple[str, str]:
 
 def revoke_device(home: Home, name: str) -> None:
     """Take the tokens of `name` away; raises NotFound without one."""
-    with home.locked():
+    with home.lock_folder():
         lines = _lines(home)
         kept = [line for line in lines if (device := _device(line)) is None or device.name != name]
         if len(kept) == len(lines):

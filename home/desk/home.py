@@ -54,7 +54,7 @@ class Home:
         self.cert, self.key, self.tokens = folder / "server.pem", folder / "server.key", folder / "tokens.txt"
         self._signer = folder / "signer.txt"
         self._make_folder()
-        with self.locked():
+        with self.lock_folder():
             self.authority = self._authority()
             self._make_key()
             if not self.tokens.exists():
@@ -85,7 +85,7 @@ class Home:
             raise UsageError(f"{self.folder} is open to others; run: chmod 700 {self.folder}")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock_folder(self) -> Iterator[None]:
         """While inside, no other process changes the folder."""
         try:
             lock = (self.folder / ".lock").open("w")
@@ -120,8 +120,8 @@ class Home:
 
         Whether a new one had to be written: for a new name, or because the old one grew old.
         """
-        with self.locked():
-            named, due = self._named()
+        with self.lock_folder():
+            named, due = self._check_certificate()
             own, wanted = _own_names(), [host.lower().rstrip(".") for host in hosts]
             if not due and {*own, *wanted} <= {*named}:
                 return False
@@ -130,12 +130,12 @@ class Home:
             write_whole(self.cert, self.authority.server(names, key))
         return True
 
-    def _named(self) -> tuple[list[str], bool]:
+    def _check_certificate(self) -> tuple[list[str], bool]:
         """The names in the server's certificate, and whether a new one is due: it is old, not ours, or not there."""
         if not self.cert.exists():
             return [], True
         known = read_certificate(read_bytes(self.cert, "certificate file"), str(self.cert))
-        if not self.authority.signed(known):
+        if not self.authority.has_signed(known):
             return [], True
         return names_in(known), age(known) > RENEWED_AFTER
 

@@ -50,7 +50,7 @@ class DeviceEnd:
     def channel(self, answer: bytes) -> tuple[SealedChannel, bytes]:
         """The channel, and the fingerprint of the server's authority. Raises ProtocolError."""
         element = _element(answer, ANSWER_BYTES)
-        key = _finished(self._pake, element)
+        key = _finish(self._pake, element)
         return SealedChannel(_keys(key, self.hello, answer), own=0), answer[HELLO_BYTES:]
 
 
@@ -68,7 +68,7 @@ class ServerEnd:
 
     def channel(self) -> SealedChannel:
         """Raises ProtocolError."""
-        return SealedChannel(_keys(_finished(self._pake, self._element), self._hello, self.answer), own=1)
+        return SealedChannel(_keys(_finish(self._pake, self._element), self._hello, self.answer), own=1)
 
 
 def _element(message: bytes, length: int) -> bytes:
@@ -80,7 +80,7 @@ def _element(message: bytes, length: int) -> bytes:
     return message[len(VERSION) : HELLO_BYTES]
 
 
-def _finished(pake: SPAKE2_A | SPAKE2_B, element: bytes) -> bytes:
+def _finish(pake: SPAKE2_A | SPAKE2_B, element: bytes) -> bytes:
     try:
         key: bytes = pake.finish(element)
     except Exception as error:

@@ -13,10 +13,10 @@ GROUP = 4
 
 def new_code() -> str:
     """A fresh code, as it is shown: "4821-0937"."""
-    return shown(f"{secrets.randbelow(10**DIGITS):0{DIGITS}}")
+    return format_digits(f"{secrets.randbelow(10**DIGITS):0{DIGITS}}")
 
 
-def shown(digits: str) -> str:
+def format_digits(digits: str) -> str:
     return f"{digits[:GROUP]}-{digits[GROUP:]}"
 
 

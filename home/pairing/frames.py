@@ -63,7 +63,7 @@ def refusal_of(error: BaseException) -> Refusal:
     return Refusal.BUSY if isinstance(error, Overloaded) else Refusal.FAULT
 
 
-def framed(kind: PairFrame, body: bytes) -> bytes:
+def encode_frame(kind: PairFrame, body: bytes) -> bytes:
     assert len(body) <= MOST[kind]
     return bytes((kind,)) + len(body).to_bytes(2, "big") + body
 

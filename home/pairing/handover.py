@@ -45,7 +45,7 @@ class PairRequest:
     host: str
     name: str
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
 
@@ -63,7 +63,7 @@ class Grant:
     def authority_pem(self) -> str:
         return ssl.DER_cert_to_PEM_cert(self.authority)
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         return json.dumps(asdict(self) | {"authority": self.authority_pem}).encode()
 
 

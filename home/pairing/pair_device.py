@@ -14,13 +14,13 @@ from home.pairing.code import read_code
 from home.pairing.handover import Grant, PairRequest, is_host, read_grant
 from opensled.cli import paired
 from opensled.core.errors import ProtocolError, Unreachable, UsageError
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 from opensled.process.logs import tell
 
 CONNECT_SECONDS = 10.0
 
 
-def paired_first(config: EdgeConfig) -> EdgeConfig:
+def pair_first(config: EdgeConfig) -> EdgeConfig:
     """`config`, if it says --pair after pairing, with the server that this device belongs to from now on.
 
     Raises UsageError, Unauthorized for a wrong code, Unreachable and ProtocolError.
@@ -66,13 +66,13 @@ async def pair(host: str, port: int, digits: str, name: str) -> Grant:
         )
     except (OSError, asyncio.TimeoutError) as error:
         raise Unreachable(
-            f"no pairing port answers at {joined(host, port)}; run opensled pair on the server, and type what it shows "
-            "while its code counts"
+            f"no pairing port answers at {join_host_port(host, port)}; run opensled pair on the server, and type what "
+            "it shows while its code counts"
         ) from error
     try:
         return await _exchange(reader, writer, PairRequest(host, name), digits)
     except ConnectionError as error:
-        raise Unreachable(f"{joined(host, port)} ended the pairing") from error
+        raise Unreachable(f"{join_host_port(host, port)} ended the pairing") from error
     finally:
         writer.close()
 
@@ -81,12 +81,12 @@ async def _exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: PairRequest, digits: str
 ) -> Grant:
     from home.pairing.channel import PROOF_BYTES, DeviceEnd, fingerprint
-    from home.pairing.frames import DONE, STORED, PairFrame, framed, read_frame
+    from home.pairing.frames import DONE, STORED, PairFrame, encode_frame, read_frame
 
     end = DeviceEnd(digits)
-    writer.write(framed(PairFrame.HELLO, end.hello))
+    writer.write(encode_frame(PairFrame.HELLO, end.hello))
     channel, authority = end.channel(await read_frame(reader, PairFrame.ANSWER))
-    writer.write(framed(PairFrame.REQUEST, channel.proof + channel.seal(request.encoded())))
+    writer.write(encode_frame(PairFrame.REQUEST, channel.proof + channel.seal(request.encode())))
     body = await read_frame(reader, PairFrame.GRANT)
     channel.require_proof(body[:PROOF_BYTES])
     grant = read_grant(channel.unseal(body[PROOF_BYTES:]))
@@ -95,7 +95,7 @@ async def _exchange(
     signer = f"{grant.name}:{grant.signer}" if grant.signer else ""
     paired.keep(grant.server, grant.authority_pem, grant.token, signer, grant.name)
     try:
-        writer.write(framed(PairFrame.STORED, channel.seal(STORED)))
+        writer.write(encode_frame(PairFrame.STORED, channel.seal(STORED)))
         if channel.unseal(await read_frame(reader, PairFrame.DONE)) != DONE:
             raise ProtocolError("the server did not confirm the pairing; pair again")
     except BaseException:

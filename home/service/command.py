@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from home.service import manager as systemd
 from home.service import unit_files
 from home.service.config import InstallConfig, RemoveConfig, known_service
 from home.service.manager import Manager
-from home.service.service_flags import checked
+from home.service.service_flags import check_flags
 from home.service.service_plan import ServicePlan, Step, installation, removal
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.process.logs import announce
@@ -25,9 +26,9 @@ START_SECONDS = 60.0  # for which the end of a start is awaited; systemd goes on
 def install(config: InstallConfig) -> int:
     """Write a unit and start it at every boot, or change it; returns the exit code."""
     known_service(config.service)
-    manager, flags = _manager(config), checked(config.service, config.flags)
+    manager, flags = _manager(config), check_flags(config.service, config.flags)
     plan = installation(manager, config.service, flags)
-    _warn_of_variables()
+    _warn_of_variables(manager.command("edit", manager.unit(config.service).name))
     if config.dry_run:
         for each in plan.hindrances:
             announce(f"it would not be installed: {each}")
@@ -41,13 +42,13 @@ def install(config: InstallConfig) -> int:
     changed = [path for path, text in plan.files.items() if unit_files.write(path, text)]
     unit_files.delete(plan.gone)
     _tell_files(changed, plan)
-    _run(plan.after if changed or plan.gone else _unchanged(manager, config.service))
+    _run(plan.after if changed or plan.gone else _start_steps(manager, config.service))
     if manager.system and plan.facts.secrets:
         announce(
             f"systemd hands the service copies of these files at its start: {', '.join(plan.facts.secrets)}; "
             f"after a change, also by opensled pair: systemctl restart {manager.unit(config.service).stem}"
         )
-    return _started(manager, config, plan)
+    return _report_start(manager, config, plan)
 
 
 def _manager(config: InstallConfig) -> Manager:
@@ -62,11 +63,14 @@ def _manager(config: InstallConfig) -> Manager:
     return Manager(system=True)
 
 
-def _warn_of_variables() -> None:
-    """systemd starts a service without the variables of this shell."""
+def _warn_of_variables(edit: Sequence[str]) -> None:
+    """systemd starts a service without the variables of this shell; `edit` is its command that adds some."""
     found = sorted(name for name in os.environ if name.startswith("OPENSLED_") and os.environ[name])
     if found:
-        announce(f"{', '.join(found)} of this shell will not reach the service; give flags instead")
+        names = ", ".join(found)
+        announce(
+            f"{names} of this shell will not reach the service; give flags, or set them by: {shlex.join(edit)}"
+        )
 
 
 def _tell_files(changed: list[Path], plan: ServicePlan) -> None:
@@ -76,26 +80,24 @@ def _tell_files(changed: list[Path], plan: ServicePlan) -> None:
         _say(f"deleted {path}")
 
 
-def _unchanged(manager: Manager, service: str) -> list[Step]:
+def _start_steps(manager: Manager, service: str) -> list[Step]:
     """An installation that is repeated does not stop answers that are under way."""
     name = manager.unit(service).name
-    return [Step(tuple(manager.command(*words, name))) for words in (("enable",), ("start", "--no-block"))]
+    return [Step(manager.command(*words, name)) for words in (("enable",), ("start", "--no-block"))]
 
 
-def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
+def _report_start(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     """Wait for the end of the start, and say how it went; returns the exit code."""
-    name, state = manager.unit(config.service).name, _settled(manager, config.service)
+    name, state = manager.unit(config.service).name, _wait_for_state(manager, config.service)
     found = manager.last_error(config.service) if state in ("failed", RETRIED) else None
     error = found.text if found else ""
     if config.json:
         outcome = {"state": state, "error": error or None, "page": plan.facts.page or None}
         print(json.dumps({**plan.document(), **outcome}))
     elif state != "failed":
-        print(
-            _told(name, state, error),
-            *([f"the page: {plan.facts.page}"] if plan.facts.page else []),
-            sep="\n",
-        )
+        print(_format_state(name, state, error))
+        if plan.facts.page:
+            print(f"the page: {plan.facts.page}")
     if state == "failed":
         raise OpenSledError(
             f"{name} is installed and does not start: {error or 'its journal says nothing'}; correct the cause and "
@@ -104,7 +106,7 @@ def _started(manager: Manager, config: InstallConfig, plan: ServicePlan) -> int:
     return 0
 
 
-def _told(name: str, state: str, error: str) -> str:
+def _format_state(name: str, state: str, error: str) -> str:
     if state == "active":
         return f"{name} runs, and starts at every boot"
     if state == RETRIED:
@@ -112,15 +114,16 @@ def _told(name: str, state: str, error: str) -> str:
     return f"{name} is still starting; see: opensled service status"
 
 
-def _settled(manager: Manager, service: str) -> str:
+def _wait_for_state(manager: Manager, service: str) -> str:
     """active, failed, RETRIED, or activating after START_SECONDS."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         shown = manager.show(service)
-        if shown.get("ActiveState") in ("active", "failed"):
-            return shown["ActiveState"]
-        if shown.get("SubState") == RETRIED:
-            return RETRIED
+        if not shown.get("Job"):  # while a start is queued or under way, the state may be the one before it
+            if shown.get("ActiveState") in ("active", "failed"):
+                return shown["ActiveState"]
+            if shown.get("SubState") == RETRIED:
+                return RETRIED
         time.sleep(0.2)
     return "activating"
 
@@ -140,8 +143,8 @@ def remove(config: RemoveConfig) -> int:
     if config.json:
         print(json.dumps({**plan.document(), "kept": kept}))
         return 0
-    print(*(f"deleted {path}" for path in plan.gone), sep="\n")
-    print(*(f"credentials stay: {path}" for path in kept), sep="\n" if kept else "", end="\n" if kept else "")
+    lines = [f"deleted {path}" for path in plan.gone] + [f"credentials stay: {path}" for path in kept]
+    print(*lines, sep="\n")
     return 0
 
 
@@ -150,11 +153,10 @@ def _show(plan: ServicePlan, as_json: bool) -> int:
     if as_json:
         print(json.dumps(plan.document()))
         return 0
-    print(*(f"+ {step}" for step in plan.before), sep="\n", end="\n" * bool(plan.before))
-    for path, text in plan.files.items():
-        print(f"# {path}\n{unit_files.sealed(text)}")
-    print(*(f"+ rm {path}" for path in plan.gone), sep="\n", end="\n" * bool(plan.gone))
-    print(*(f"+ {step}" for step in plan.after), sep="\n")
+    lines = [f"+ {step}" for step in plan.before]
+    lines += [f"# {path}\n{unit_files.add_seal(text)}" for path, text in plan.files.items()]
+    lines += [f"+ {step}" for step in (*(f"rm {path}" for path in plan.gone), *plan.after)]
+    print(*lines, sep="\n")
     return 0
 
 

@@ -19,15 +19,7 @@ from opensled.core.errors import OpenSledError, UsageError
 
 BOOTED = Path("/run/systemd/system")  # there while systemd is the first process (sd_booted(3))
 SYSTEM_UNITS = Path("/etc/systemd/system")
-PROPERTIES = (
-    "LoadState",
-    "ActiveState",
-    "SubState",
-    "UnitFileState",
-    "StateChangeTimestamp",
-    "NRestarts",
-    "Result",
-)
+PROPERTIES = "ActiveState,SubState,Job,UnitFileState,StateChangeTimestamp,NRestarts"
 LINES = 400  # of the journal that are searched for an error
 PATIENCE = 30.0  # seconds for one command of systemd
 
@@ -56,30 +48,26 @@ class Manager:
         """The file of a service's unit."""
         return self.folder / f"opensled-{service}.service"
 
-    def command(self, *words: str) -> list[str]:
+    def command(self, *words: str) -> tuple[str, ...]:
         """A command for it."""
-        return ["systemctl", *([] if self.system else ["--user"]), *words]
+        return ("systemctl", *(() if self.system else ("--user",)), *words)
 
     def show(self, service: str) -> dict[str, str]:
         """PROPERTIES of a service; {} where it cannot be asked."""
-        words = self.command(
-            "show", "--timestamp=unix", f"--property={','.join(PROPERTIES)}", self.unit(service).name
-        )
-        lines = _output(words).splitlines()
-        return dict(line.partition("=")[::2] for line in lines)
+        words = self.command("show", "--timestamp=unix", f"--property={PROPERTIES}", self.unit(service).name)
+        return dict(line.partition("=")[::2] for line in _output(words).splitlines())
 
     def last_error(self, service: str) -> _LoggedError | None:
         """The newest line of a service's journal that tells an error; None without one, or if it may not be read."""
-        whose = ["--system"] if self.system else ["--user"]
-        words = [
-            "journalctl",
-            *whose,
-            f"--unit={self.unit(service).name}",
+        words = ["journalctl", "--system" if self.system else "--user", f"--unit={self.unit(service).name}"]
+        words += [
             f"--lines={LINES}",
             "--output=json",
+            "--output-fields=MESSAGE,PRIORITY",
+            "--no-pager",
+            "--quiet",
         ]
-        lines = _output([*words, "--output-fields=MESSAGE,PRIORITY", "--no-pager", "--quiet"]).splitlines()
-        errors = list(filter(None, map(_error, reversed(lines))))
+        errors = list(filter(None, map(_error, reversed(_output(words).splitlines()))))
         causes = (each for each in errors if not _CONSEQUENCE.search(each.text))
         return next(causes, errors[0] if errors else None)
 
@@ -105,9 +93,7 @@ def require() -> None:
 def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """Run a command; raises OpenSledError with what it complains of."""
     try:
-        done = subprocess.run(
-            words, env=_environment(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )
+        done = _call(words, environment)
     except FileNotFoundError as error:
         raise OpenSledError(f"there is no {words[0]} here") from error
     if done.returncode:
@@ -117,22 +103,21 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None) -> N
 def _output(words: Sequence[str]) -> str:
     """What a question prints; "" if it fails."""
     try:
-        done = subprocess.run(
-            words,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        done = _call(words, timeout=PATIENCE)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return "" if done.returncode else done.stdout
 
 
-def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+def _call(
+    words: Sequence[str], environment: Mapping[str, str] | None = None, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
     """With the folder by which a user's manager is found, which a shell after `su` lacks."""
-    return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", "LC_ALL": "C.UTF-8", **os.environ, **(more or {})}
+    base = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", "LC_ALL": "C.UTF-8"}
+    settings = {**base, **os.environ, **(environment or {})}
+    return subprocess.run(
+        words, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+    )
 
 
 def lingers() -> bool:
@@ -163,13 +148,13 @@ def _error(line: str) -> _LoggedError | None:
     except (ValueError, KeyError, TypeError):
         return None
     if message.startswith("{"):
-        message = _logged(message)
+        message = _error_message(message)
     elif priority > 3 and not message.startswith(("error: ", "ERROR ", "CRITICAL ")):
         return None
     return _LoggedError(message.removeprefix("error: "), at) if message else None
 
 
-def _logged(message: str) -> str:
+def _error_message(message: str) -> str:
     """The message of a log line in JSON (opensled/process/logs.py) if its level is an error."""
     try:
         record = json.loads(message)

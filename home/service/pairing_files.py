@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from home.service.service_flags import Given, given, option_of
+from home.service.service_flags import Given, bind_option, option_of
 from opensled.cli import paired
 from opensled.cli.config import user_folder
 from opensled.core.errors import NotFound
@@ -26,7 +26,10 @@ def with_pairing(service: str, flags: Sequence[Given], system: bool) -> list[Giv
         return list(flags)
     if service == "edge":
         known = paired.values(values)
-        return [*flags, *(given(service, name, value) for name, value in known.items() if name not in values)]
+        return [
+            *flags,
+            *(bind_option(service, name, value) for name, value in known.items() if name not in values),
+        ]
     if not values.get("paired"):
         return list(flags)
     home = _home(flags)
@@ -36,7 +39,7 @@ def with_pairing(service: str, flags: Sequence[Given], system: bool) -> list[Giv
             "one as root first (opensled pair), or install a service of your own account, without sudo"
         )
     kept = [each for each in flags if each.option.name not in ("paired", "folder")]
-    return [*kept, *(given(service, name, str(home / file)) for name, file in HOME_FILES.items())]
+    return [*kept, *(bind_option(service, name, str(home / file)) for name, file in HOME_FILES.items())]
 
 
 def _has_devices(tokens: Path) -> bool:

@@ -45,15 +45,15 @@ class Given:
         return [f"{self.option.flag}={text}"] if text.startswith("-") else [self.option.flag, text]
 
 
-def checked(service: str, words: Iterable[str]) -> list[Given]:
+def check_flags(service: str, words: Iterable[str]) -> list[Given]:
     """The flags of a service, in their order. Raises UsageError or NotFound for what it would refuse itself."""
     words = list(words)
-    distribution.require(service, VERBS[service].here)
+    distribution.require(service, VERBS[service].modules)
     _require_plain(words)
     values = parse_flags(service, words)
     if service == "edge" and {"pair", "host"} & values.keys():
         raise UsageError("pair this device before it becomes a service: opensled edge --pair CODE HOST")
-    return [given(service, name, value) for name, value in values.items()]
+    return [bind_option(service, name, value) for name, value in values.items()]
 
 
 def option_of(service: str, name: str) -> Option:
@@ -69,7 +69,7 @@ def _require_plain(words: list[str]) -> None:
             raise UsageError(f"{word!r} holds a character that a unit file cannot: use printable text")
 
 
-def given(service: str, name: str, value: Any) -> Given:
+def bind_option(service: str, name: str, value: Any) -> Given:
     """An option with its value. Raises NotFound for a file with a secret or a certificate that is not there."""
     item = option_of(service, name)
     found = Given(item, value, _path(item, value))
@@ -90,8 +90,8 @@ def _path(item: Option, value: Any) -> Path | None:
 
 def value_of(flags: Iterable[Given], service: str, name: str) -> Any:
     """The value of one option of the service: the given one, else its default."""
-    defaults: dict[str, Any] = {item.name: item.default for item in options(CONFIGS.get(service))}
-    return {**defaults, **{each.option.name: each.value for each in flags}}.get(name)
+    values = {each.option.name: each.value for each in flags}
+    return values.get(name, option_of(service, name).default)
 
 
 def model_names(flags: Iterable[Given]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,10 @@ def installation(manager: Manager, service: str, flags: Sequence[Given]) -> Serv
     stale = tuple(found for found in _written_drop_ins(folder) if found not in files)
     lingering = [_lingering(systemd.account())] if starts_lingering else []
     fetching = _fetching(manager, service, flags)
-    after = [manager.command("daemon-reload"), manager.command("enable", path.name)]
-    after.append(manager.command("restart", "--no-block", path.name))
+    commands = (("daemon-reload",), ("enable", path.name), ("restart", "--no-block", path.name))
+    after = tuple(Step(manager.command(*words)) for words in commands)
     found = tuple(hindrances(flags)) if manager.system else ()
-    return ServicePlan(files, stale, (*fetching, *lingering), _steps(after), facts, found)
+    return ServicePlan(files, stale, (*fetching, *lingering), after, facts, found)
 
 
 def removal(manager: Manager, service: str) -> ServicePlan:
@@ -89,16 +89,16 @@ def removal(manager: Manager, service: str) -> ServicePlan:
             f"{path} does not exist: no service {service!r} is installed here (see: opensled service status)"
         )
     facts = facts_of(text)
-    before = [Step(tuple(manager.command("disable", "--now", path.name)))]
+    before = [Step(manager.command("disable", "--now", path.name))]
     if manager.system:  # systemd cleans nothing of a failed service, and resets no other
-        before.append(Step(tuple(manager.command("reset-failed", path.name)), may_fail=True))
-        before.append(Step(tuple(manager.command("clean", "--what=cache", path.name))))
-    after = [manager.command("daemon-reload")]
+        before.append(Step(manager.command("reset-failed", path.name), may_fail=True))
+        before.append(Step(manager.command("clean", "--what=cache", path.name)))
+    after = [Step(manager.command("daemon-reload"))]
     others = [each for each in SERVICES if each != service and manager.unit(each).exists()]
     if facts.lingers and not others:
-        after.append(["loginctl", "disable-linger", systemd.account()])
+        after.append(Step(("loginctl", "disable-linger", systemd.account())))
     gone = (path, *_written_drop_ins(path.with_name(f"{path.name}.d")))
-    return ServicePlan({}, gone, tuple(before), _steps(after), facts)
+    return ServicePlan({}, gone, tuple(before), tuple(after), facts)
 
 
 def _lingering(account: str) -> Step:
@@ -112,10 +112,6 @@ def _made_linger(manager: Manager) -> bool:
         path.read_text("utf-8", "replace") for each in SERVICES if (path := manager.unit(each)).is_file()
     ]
     return any(facts_of(text).lingers for text in texts)
-
-
-def _steps(commands: Iterable[Sequence[str]]) -> tuple[Step, ...]:
-    return tuple(Step(tuple(words)) for words in commands)
 
 
 def _written_drop_ins(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from opensled.core.files import write_whole
 _SEAL = "# Written by `opensled service install`, which also changes and removes it. sha256="
 
 
-def sealed(text: str) -> str:
+def add_seal(text: str) -> str:
     """The text of a file below its seal."""
     return f"{_SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
 
@@ -36,7 +36,7 @@ def read_ours(path: Path) -> str | None:
     seal, _, text = whole.partition("\n")
     if not seal.startswith(_SEAL):
         raise UsageError(f"{path} was not written by `opensled service install`; {_REMEDY}")
-    if sealed(text) != whole:
+    if add_seal(text) != whole:
         raise UsageError(f"{path} was changed since `opensled service install` wrote it; {_REMEDY}")
     return text
 
@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> bool:
     """Write a sealed file; returns whether it is another one than before."""
     if read_ours(path) == text:
         return False
-    write_whole(path, sealed(text).encode())
+    write_whole(path, add_seal(text).encode())
     return True
 
 

@@ -44,7 +44,7 @@ def program() -> list[str]:
     return [str(script)] if script.is_file() else [str(python), "-m", "opensled"]
 
 
-def quoted(word: str) -> str:
+def quote(word: str) -> str:
     """A word of a command line in a unit, which reaches the service as it is (systemd.service(5), COMMAND LINES)."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if _PLAIN.fullmatch(word) else f'"{escaped}"'
@@ -59,13 +59,13 @@ def unit(service: str, flags: Sequence[Given], facts: Facts, system: bool) -> st
 
 def _command(service: str, flags: Sequence[Given], system: bool) -> str:
     """[Service] with the command line; a service of the system gets secrets from systemd, which reads them as root."""
-    lines, words = ["[Service]"], [quoted(word) for word in (*program(), service)]
+    lines, words = ["[Service]"], [quote(word) for word in (*program(), service)]
     for each in flags:
         if system and each.is_credential and each.path:
             lines.append(f"LoadCredential={each.option.name}:{_credential(each.path)}")
             words += each.words(f"${{CREDENTIALS_DIRECTORY}}/{each.option.name}")
         else:
-            words += [quoted(word) for word in each.words()]
+            words += [quote(word) for word in each.words()]
     _require_startable(program()[0])
     return "\n".join([*lines, f"ExecStart={' '.join(words)}", ""])
 

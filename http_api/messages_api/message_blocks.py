@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from http_api.calls import parsed
+from http_api.calls import parse_json
 
 Event = dict[str, Any]
 
@@ -23,7 +23,7 @@ class Block:
         """The finished block. A call that is cut off becomes a text block, so that no client runs it."""
         if self.empty["type"] != "tool_use":
             return {**self.empty, self._piece: self.text}
-        given = parsed(self.text)
+        given = parse_json(self.text)
         if given is not None:
             return {**self.empty, "input": given}
         return {"type": "text", "text": f'{{"name": "{self.empty["name"]}", "arguments": {self.text}'}

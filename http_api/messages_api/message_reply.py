@@ -42,7 +42,7 @@ class MessageReply(Reply):
         ended = {"type": "message_delta", "delta": self._stop, "usage": message_usage(self._usage())}
         return [ended, {"type": "message_stop"}]
 
-    def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+    def failure(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         """The last event of a stream that ends with an error."""
         return [as_anthropic(error)]
 

@@ -15,7 +15,7 @@ from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import (
     NO_FORM,
     Form,
-    checked,
+    check_tools,
     make_guide,
     read_choice,
     read_format,
@@ -25,7 +25,7 @@ from http_api.guides import (
 )
 from http_api.messages_api.message_turns import read_messages
 from http_api.model_names import asked_name
-from http_api.requests import CLIENT_NAMES, Request, require_template, shared
+from http_api.requests import CLIENT_NAMES, Request, build_request, require_template
 from http_api.sampling_fields import read_params, read_stop, token_limit
 from http_api.thinking_fields import read_thinking
 from opensled.core.answer import Task
@@ -73,7 +73,7 @@ def message_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> 
     stop = read_stop(fields.take("stop_sequences"), "stop_sequences") + read_stop(fields.take("stop"))
     variables, shown = read_thinking(fields, info)
     task = Task(prompt, params, stop, guide=guide, template_variables=variables)
-    return replace(shared(fields, [task], 1, True, NAMES), shows_thoughts=shown)
+    return replace(build_request(fields, [task], 1, True, NAMES), shows_thoughts=shown)
 
 
 def count_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> Request:
@@ -126,7 +126,7 @@ def _tools(value: object) -> tuple[Tool, ...]:
             tools.append(read_function(fields, "input_schema"))
         else:
             leave_out(f"{where} ({kind})")
-    return checked(tuple(tools))
+    return check_tools(tuple(tools))
 
 
 def _choice(value: object, tools: tuple[Tool, ...]) -> tuple[tuple[str, str], bool]:

@@ -30,7 +30,7 @@ def message_routes(complete: Callable[..., Awaitable[Response]]) -> list[Route]:
     ]
 
 
-def listed(cards: list[dict[str, Any]]) -> dict[str, Any]:
+def list_models(cards: list[dict[str, Any]]) -> dict[str, Any]:
     """The models of these cards of OpenAI's form, in one page."""
     models = [as_model(card) for card in cards]
     ids = [model["id"] for model in models]

@@ -10,17 +10,17 @@ from http_api.replies import (
     NATURAL,
     TEXT,
     Schema,
-    closed,
+    closed_object,
     draft_figures,
     every,
     items,
     number,
     one_of,
-    opened,
+    open_object,
     optional,
     or_null,
     ref,
-    requested,
+    request_object,
     switch,
 )
 from http_api.sampling_fields import MAX_STOPS
@@ -34,9 +34,11 @@ ERRORS = ("invalid_request_error", "authentication_error", "rate_limit_error", "
 
 def components(info: ModelInfo) -> Schema:
     """Those of this API, for a server that says `info`."""
-    guided = _guided() if GUIDE in info.capabilities else _unguided()
+    guided = _fields_with_guide() if GUIDE in info.capabilities else _fields_without_guide()
     return {
-        "MessageRequest": requested({**everywhere(info), **thinking(), **_fields(), **guided}, "messages"),
+        "MessageRequest": request_object(
+            {**everywhere(info), **thinking(), **_fields(), **guided}, "messages"
+        ),
         "MessageTurn": {"anyOf": _turns(info)},
         "AnthropicMessage": _message(),
         "MessageEvent": {"anyOf": _events()},
@@ -60,19 +62,21 @@ def _fields() -> Schema:
     }
 
 
-def _guided() -> Schema:
+def _fields_with_guide() -> Schema:
     form = json_schema(type=one_of("json_schema"))
-    form = requested({name: field for name, field in form["properties"].items() if name != "name"}, "type")
+    form = request_object(
+        {name: field for name, field in form["properties"].items() if name != "name"}, "type"
+    )
     forms = optional(
-        {"anyOf": [ONLY_TEXT, requested({"type": one_of("json_object")}, "type"), form]},
+        {"anyOf": [ONLY_TEXT, request_object({"type": one_of("json_object")}, "type"), form]},
         "Kept to by a grammar.",
     )
-    config = requested({**without_effect(), "format": forms})
+    config = request_object({**without_effect(), "format": forms})
     parallel = {"disable_parallel_tool_use": switch("At most one call.")}
     choices = [
         one_of("auto", "any", "none"),
-        requested({"type": one_of("auto", "any", "none", *EMPTY, False), **parallel}),
-        requested({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
+        request_object({"type": one_of("auto", "any", "none", *EMPTY, False), **parallel}),
+        request_object({"type": one_of("tool"), "name": NAMED, **parallel}, "type", "name"),
     ]
     return {
         "tools": optional(items({"anyOf": [_tool(), _other_tool()]}, 0, MAX_TOOLS), "Each name once."),
@@ -82,12 +86,14 @@ def _guided() -> Schema:
     }
 
 
-def _unguided() -> Schema:
+def _fields_without_guide() -> Schema:
     text = optional(ONLY_TEXT, "Only text at this server.")
     return {
         "tools": optional(items({}, 0, 0), "None at this server."),
         "tool_choice": one_of("auto", "none", {"type": "auto"}, {"type": "none"}, *EMPTY, False),
-        "output_config": optional(requested({**without_effect(), "format": text}), "The form of the answer."),
+        "output_config": optional(
+            request_object({**without_effect(), "format": text}), "The form of the answer."
+        ),
         "output_format": text,
     }
 
@@ -101,13 +107,13 @@ def _tool() -> Schema:
         "strict": switch(STRICT),
         **{name: {} for name in TOOL_HINTS},
     }
-    return requested(fields, "name")
+    return request_object(fields, "name")
 
 
 def _other_tool() -> Schema:
     kind = {"type": "string", "minLength": 1, "not": one_of("custom")}
     about = "Anthropic's own tools are left out, and named in OpenSLED-Ignored."
-    return {**opened({"type": kind}, "type"), "description": about}
+    return {**open_object({"type": kind}, "type"), "description": about}
 
 
 def _turns(info: ModelInfo) -> list[Schema]:
@@ -120,27 +126,27 @@ def _turns(info: ModelInfo) -> list[Schema]:
         "content": optional(_content(*pictures), "None is an empty text."),
         "is_error": switch('The result begins with "Error: " then.'),
     }
-    thought = opened({"type": one_of("thinking", "redacted_thinking")}, "type")
+    thought = open_object({"type": one_of("thinking", "redacted_thinking")}, "type")
     said = {
         "system": _content(),
-        "user": _content(*pictures, opened(result, "type")),
-        "assistant": _content(opened(call, "type", "name"), thought),
+        "user": _content(*pictures, open_object(result, "type")),
+        "assistant": _content(open_object(call, "type", "name"), thought),
     }
     return [
-        opened({"role": one_of(role), "content": optional(content, "None is an empty text.")}, "role")
+        open_object({"role": one_of(role), "content": optional(content, "None is an empty text.")}, "role")
         for role, content in said.items()
     ]
 
 
 def _content(*others: Schema) -> Schema:
-    text = opened({"type": one_of("text", *EMPTY, False), "text": TEXT}, "text")
+    text = open_object({"type": one_of("text", *EMPTY, False), "text": TEXT}, "text")
     return {"anyOf": [TEXT, items({"anyOf": [text, *others, one_of(*EMPTY, False)]})]}
 
 
 def _picture() -> Schema:
-    inline = opened({"type": one_of("base64", *EMPTY, False), "data": TEXT}, "data")
-    by_url = opened({"type": one_of("url"), "url": {**TEXT, "pattern": "^data:"}}, "type", "url")
-    return opened({"type": one_of("image"), "source": {"anyOf": [inline, by_url]}}, "type", "source")
+    inline = open_object({"type": one_of("base64", *EMPTY, False), "data": TEXT}, "data")
+    by_url = open_object({"type": one_of("url"), "url": {**TEXT, "pattern": "^data:"}}, "type", "url")
+    return open_object({"type": one_of("image"), "source": {"anyOf": [inline, by_url]}}, "type", "source")
 
 
 def _message() -> Schema:
@@ -188,7 +194,7 @@ def _usage() -> Schema:
         },
         "output_tokens": NATURAL,
     }
-    return closed({**counts, "opensled": draft_figures()}, *counts)
+    return closed_object({**counts, "opensled": draft_figures()}, *counts)
 
 
 def _events() -> list[Schema]:
@@ -210,7 +216,7 @@ def _events() -> list[Schema]:
 
 
 def _error() -> Schema:
-    told = closed(
+    told = closed_object(
         {"type": one_of(*ERRORS), "message": TEXT, "details": {"type": "object"}}, "type", "message"
     )
     return every({"type": one_of("error"), "error": told, "request_id": or_null(TEXT)})

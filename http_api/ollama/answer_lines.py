@@ -14,7 +14,7 @@ from http_api.ollama.models import timestamp
 from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.whole_calls import Call, WholeCalls
 from http_api.responses import LOCAL_HEADER, to_json, usage
-from opensled.core.answer import LOCAL_ONLY, Chunk, Stats, unverified
+from opensled.core.answer import LOCAL_ONLY, Chunk, Stats, first_unverified
 
 
 class OllamaReply:
@@ -38,7 +38,7 @@ class OllamaReply:
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns what a stream sends."""
-        if author := unverified(chunk.origins):
+        if author := first_unverified(chunk.origins):
             self.headers[LOCAL_HEADER] = LOCAL_ONLY
             self._model = alone_name(self._info, author)
         pieces = [self.piece(thoughts=chunk.thoughts)] if chunk.thoughts else []
@@ -50,14 +50,14 @@ class OllamaReply:
             pieces[0]["logprobs"] = entries
             self._entries += entries
         if chunk.finish_reason and chunk.stats:
-            self._end = ended(FINISH_REASONS[chunk.finish_reason], chunk.stats, self._rule)
+            self._end = end_fields(FINISH_REASONS[chunk.finish_reason], chunk.stats, self._rule)
         return pieces
 
     def closing(self) -> list[dict[str, Any]]:
         """The last line of a stream: how the answer ended, and its figures."""
         return [{**self.piece(), **self._end}]
 
-    def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+    def failure(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         """The last line of a stream that ends with an error."""
         return [as_ollama(error)]
 
@@ -74,7 +74,7 @@ class OllamaReply:
 
     def piece(self, text: str = "", calls: list[Call] | None = None, thoughts: str = "") -> dict[str, Any]:
         """An object with this part of the answer, and no end."""
-        return {**_frame(self._model), **_said(self._asked, text, calls, thoughts), "done": False}
+        return {**_frame(self._model), **_text_fields(self._asked, text, calls, thoughts), "done": False}
 
     def _piece(self, found: str | Call) -> dict[str, Any]:
         if isinstance(found, str):
@@ -93,10 +93,10 @@ class LineStream(EventStream):
 def without_prompt(asked: OllamaRequest) -> dict[str, Any]:
     """The answer to a request that only wants the model in memory, or out of it."""
     reason = "unload" if asked.unloads else "load"
-    return {**_frame(asked.model), **_said(asked, "", None), "done": True, "done_reason": reason}
+    return {**_frame(asked.model), **_text_fields(asked, "", None), "done": True, "done_reason": reason}
 
 
-def ended(reason: str, stats: Stats, rule: str) -> dict[str, Any]:
+def end_fields(reason: str, stats: Stats, rule: str) -> dict[str, Any]:
     """The end of an answer; durations in ns.
 
     `prompt_eval_duration` lasts to the first token, so it has the ways to the server and back, and the wait for a place
@@ -123,7 +123,9 @@ def _frame(model: str) -> dict[str, Any]:
     return {"model": model, "created_at": timestamp()}
 
 
-def _said(asked: OllamaRequest, text: str, calls: list[Call] | None, thoughts: str = "") -> dict[str, Any]:
+def _text_fields(
+    asked: OllamaRequest, text: str, calls: list[Call] | None, thoughts: str = ""
+) -> dict[str, Any]:
     thought = {"thinking": thoughts} if thoughts else {}
     if not asked.is_chat:
         return {"response": text, **thought}

@@ -17,7 +17,7 @@ def timestamp(when: datetime | None = None) -> str:
     return (when or datetime.now(timezone.utc)).isoformat().replace("+00:00", "Z")
 
 
-def listed(model: str, info: ModelInfo, since: str) -> dict[str, Any]:
+def tags_entry(model: str, info: ModelInfo, since: str) -> dict[str, Any]:
     """An entry of /api/tags. `since`: when serving began. Sizes are not known here, and 0."""
     name = model if ":" in model else model + LATEST
     identity = "/".join((model, info.fingerprint, info.numerics))
@@ -31,14 +31,14 @@ def listed(model: str, info: ModelInfo, since: str) -> dict[str, Any]:
     }
 
 
-def loaded(info: ModelInfo, since: str) -> dict[str, Any]:
+def ps_entry(info: ModelInfo, since: str) -> dict[str, Any]:
     """An entry of /api/ps. It has no time of expiry: the server keeps its target."""
-    entry = listed(info.model_id, info, since)
+    entry = tags_entry(info.model_id, info, since)
     del entry["modified_at"]
     return {**entry, "size_vram": 0, "context_length": info.limits.context_length}
 
 
-def shown(info: ModelInfo, since: str) -> dict[str, Any]:
+def describe_model(info: ModelInfo, since: str) -> dict[str, Any]:
     """The answer of /api/show."""
     tools = ["tools"] if info.has_chat_template and GUIDE in info.capabilities else []
     return {

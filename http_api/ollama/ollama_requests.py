@@ -87,10 +87,10 @@ class OllamaRequest:
         """The tools that may be called."""
         return self.request.tool_names if self.request else ()
 
-    def spelled(self, error: Exception) -> Exception:
+    def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
-        known = self.request.spelled(error) if self.request else error
-        return respelled(known, self.renamed) if isinstance(known, RequestError) else known
+        known = self.request.respell(error) if self.request else error
+        return rename_field(known, self.renamed) if isinstance(known, RequestError) else known
 
 
 def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
@@ -127,7 +127,7 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     return _request(fields, info, asked if prompt else None, _chat_request, False)
 
 
-def respelled(error: RequestError, names: Mapping[str, str]) -> RequestError:
+def rename_field(error: RequestError, names: Mapping[str, str]) -> RequestError:
     """`error` with the field as `names` has it, also in its text: Ollama's errors are a text and nothing else."""
     if not error.field:
         return error
@@ -141,7 +141,7 @@ def _request(
 ) -> OllamaRequest:
     """The other fields, which both kinds of requests share; `asked`: what `read` is to read besides, None = nothing."""
     model = asked_name(fields, info)
-    shared = _shared(fields)
+    shared = _shared_fields(fields)
     unloads = _no_time(fields.take("keep_alive"))
     stream = fields.flag("stream", True)
     fields.finish()
@@ -149,11 +149,11 @@ def _request(
     try:
         request = None if asked is None else read({**shared, **asked}, info)
     except RequestError as error:
-        raise respelled(error, renamed) from error
+        raise rename_field(error, renamed) from error
     return OllamaRequest(model, is_chat, stream, unloads, request, renamed)
 
 
-def _shared(fields: Fields) -> dict[str, Any]:
+def _shared_fields(fields: Fields) -> dict[str, Any]:
     """Fields of the OpenAI API."""
     for name in ("truncate", "shift"):  # a chat is never shortened: one that is too long is refused
         if fields.flag(name, False):
@@ -224,7 +224,9 @@ def _no_time(value: object) -> bool:
 def sampling_fields(value: object) -> dict[str, Any]:
     """`options` as fields of the OpenAI API, not checked yet. Raises Unsupported for an option that nothing reads."""
     fields = Fields({} if value is None else require_object(value, "options"), "options.")
-    given = {ours: taken for theirs, ours in SERVED.items() if (taken := _given(fields, theirs)) is not None}
+    given = {
+        ours: taken for theirs, ours in SERVED.items() if (taken := _read_option(fields, theirs)) is not None
+    }
     for name in IGNORED:
         if not is_any_of(value := fields.raw(name), EMPTY):
             leave_out(fields.path(name))
@@ -236,6 +238,6 @@ def sampling_fields(value: object) -> dict[str, Any]:
     return {**DEFAULTS, **given}
 
 
-def _given(fields: Fields, name: str) -> Any:
+def _read_option(fields: Fields, name: str) -> Any:
     value = fields.raw(name)
     return None if is_any_of(value, EMPTY) or as_integer(value) in UNSET.get(name, ()) else value

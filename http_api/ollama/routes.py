@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from http_api.backend import Backend
 from http_api.bodies import JSON, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
-from http_api.event_stream import attended, begun, merged, whole
+from http_api.event_stream import merge, read_first_chunks, run_while_connected, whole
 from http_api.failures import HANDLERS
 from http_api.fields import Fields
 from http_api.model_names import asked_name, names_of
@@ -51,7 +51,7 @@ def ollama_routes(
         Route("/tags", api.tags),
         Route("/ps", api.ps),
         Route("/version", api.version),
-        *(Route(f"/{name}", unserved, methods=["POST", "DELETE"]) for name in UNSERVED),
+        *(Route(f"/{name}", refuse, methods=["POST", "DELETE"]) for name in UNSERVED),
         *(Route(f"/{name}", embeddings, methods=["POST"]) for name in EMBEDDINGS),
     ]
     app = Starlette(routes=routes, exception_handlers=HANDLERS)
@@ -80,7 +80,10 @@ class OllamaApi:
     async def answer(self, read: Read, request: Request) -> Response:
         """Answer one request, whole or as a stream. If the client leaves, the work ends."""
         (alone, asked), headers = await read_body(
-            request, partial(self._asked, read), self._is_lenient, self._backend.info.images is not None
+            request,
+            partial(self._read_request, read),
+            self._is_lenient,
+            self._backend.info.images is not None,
         )
         if asked.request is None:
             return _json(without_prompt(asked))
@@ -89,24 +92,24 @@ class OllamaApi:
         answer = self._backend.answering(request.scope)
         if alone:
             answer = by_itself(answer)
-        chunks = merged(answer, [asked.task], asked.spelled, self._ending)
+        chunks = merge(answer, [asked.task], asked.respell, self._ending)
         if not asked.stream:
-            told = await attended(request.receive, whole(chunks, reply))
+            told = await run_while_connected(request.receive, whole(chunks, reply))
             return _json(told, reply.headers)
-        first = await attended(request.receive, begun(chunks, 1))
+        first = await run_while_connected(request.receive, read_first_chunks(chunks, 1))
         return LineStream(first, chunks, reply, self._heartbeat)
 
     async def show(self, request: Request) -> Response:
-        _, headers = await read_body(request, self._shown, self._is_lenient)
-        return _json(models.shown(self._backend.info, self._since), headers)
+        _, headers = await read_body(request, self._read_show, self._is_lenient)
+        return _json(models.describe_model(self._backend.info, self._since), headers)
 
     async def pull(self, request: Request) -> Response:
         """The model of the server is here already; any other one cannot be had. Clients pull before they ask."""
-        streams, headers = await read_body(request, self._pulled, self._is_lenient)
+        streams, headers = await read_body(request, self._read_pull, self._is_lenient)
         kind = LineStream.media_type if streams else JSON
         return Response(to_json({"status": "success"}) + b"\n", headers=headers, media_type=kind)
 
-    def _pulled(self, body: dict[str, Any]) -> bool:
+    def _read_pull(self, body: dict[str, Any]) -> bool:
         """Whether the answer is to come in lines."""
         takes_alone(body, self._backend)
         fields = Fields(body)
@@ -117,11 +120,11 @@ class OllamaApi:
         fields.finish()
         return streams
 
-    def _asked(self, read: Read, body: dict[str, Any]) -> tuple[bool, OllamaRequest]:
+    def _read_request(self, read: Read, body: dict[str, Any]) -> tuple[bool, OllamaRequest]:
         """Whether the draft model alone is asked, and for what."""
         return takes_alone(body, self._backend), read(body, self._backend.info)
 
-    def _shown(self, body: dict[str, Any]) -> None:
+    def _read_show(self, body: dict[str, Any]) -> None:
         takes_alone(body, self._backend)
         fields = Fields(body)
         asked_name(fields, self._backend.info)
@@ -131,7 +134,7 @@ class OllamaApi:
 
     async def tags(self, request: Request) -> Response:
         return _json(
-            {"models": [models.listed(name, self._backend.info, self._since) for name in self._names()]}
+            {"models": [models.tags_entry(name, self._backend.info, self._since) for name in self._names()]}
         )
 
     def _names(self) -> list[str]:
@@ -140,7 +143,7 @@ class OllamaApi:
         return [*names_of(info), *([alone_name(info)] if self._backend.writes_alone else [])]
 
     async def ps(self, request: Request) -> Response:
-        return _json({"models": [models.loaded(self._backend.info, self._since)]})
+        return _json({"models": [models.ps_entry(self._backend.info, self._since)]})
 
     async def version(self, request: Request) -> Response:
         return _json({"version": VERSION})
@@ -151,7 +154,7 @@ async def running(request: Request) -> Response:
     return PlainTextResponse(RUNNING)
 
 
-async def unserved(request: Request) -> Response:
+async def refuse(request: Request) -> Response:
     raise Unsupported(f"{request.url.path} is not served: there is the one model of the server")
 
 

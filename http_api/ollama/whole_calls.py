@@ -3,7 +3,7 @@
 import secrets
 from typing import Any
 
-from http_api.calls import AnswerPiece, Balance, CallReader, parsed
+from http_api.calls import AnswerPiece, Balance, CallReader, parse_json
 
 Call = dict[str, Any]
 
@@ -24,7 +24,7 @@ class WholeCalls:
             return [text] if text else []
         found = [whole for piece in self._reader.push(text) if (whole := self._take(piece))]
         if ends:
-            found += [self._unfinished()] if self._name else []
+            found += [self._take_partial()] if self._name else []
             found += [piece.text for piece in self._reader.flush()]
         return found
 
@@ -40,14 +40,14 @@ class WholeCalls:
 
     def _complete(self) -> str | Call:
         """The call; a text if its arguments are no JSON, for a draft model alone keeps to no grammar."""
-        arguments = parsed("".join(self._arguments))
+        arguments = parse_json("".join(self._arguments))
         if arguments is None:
-            return self._unfinished() + "}"
+            return self._take_partial() + "}"
         function = {"index": self._count, "name": self._name, "arguments": arguments}
         self._name, self._count = "", self._count + 1
         return {"id": f"call_{secrets.token_hex(12)}", "function": function}
 
-    def _unfinished(self) -> str:
+    def _take_partial(self) -> str:
         """The call as text, as far as the answer has it."""
         name, self._name = self._name, ""
         return f'{{"name": "{name}", "arguments": {"".join(self._arguments)}'

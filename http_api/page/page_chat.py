@@ -60,7 +60,7 @@ class PageReply:
         """Nothing: the last chunk says how the answer ended."""
         return []
 
-    def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+    def failure(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         """The last event of an answer that an error ends."""
         return [error]
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from http_api.bodies import whole_body
-from http_api.event_stream import attended
+from http_api.event_stream import run_while_connected
 from http_api.fields import Fields, parse_object
 from http_api.responses import to_json
 from opensled.core.errors import InvalidRequest, Overloaded
@@ -58,10 +58,10 @@ class Watching:
             return Response(media_type=_Looks.media_type)
         if self._watchers >= MAX_WATCHERS:
             raise Overloaded(f"{MAX_WATCHERS} pages watch already; close one", retry_after=self._period)
-        return _Looks(self._looks, self._watched)
+        return _Looks(self._looks, self._count_watcher)
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _count_watcher(self) -> Iterator[None]:
         """A place, from before the first byte on: many that come at once find the same number."""
         self._watchers += 1
         try:
@@ -103,7 +103,7 @@ class _Looks(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._place(), contextlib.suppress(ClientDisconnect):
-            await attended(receive, self._send_all(send))
+            await run_while_connected(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -41,7 +41,7 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
             and turn.role == turns[-1].role == "assistant"
             and (turn.tool_calls or _only_thinks(turns[-1]))
         ):
-            turns[-1] = _joined(turns[-1], turn)
+            turns[-1] = _join(turns[-1], turn)
         else:
             turns.append(turn)
     turns = [turn for turn in turns if not _only_thinks(turn)]
@@ -54,7 +54,7 @@ def _only_thinks(turn: ChatMessage) -> bool:
     return bool(turn.reasoning) and not (turn.content or turn.tool_calls)
 
 
-def _joined(turn: ChatMessage, following: ChatMessage) -> ChatMessage:
+def _join(turn: ChatMessage, following: ChatMessage) -> ChatMessage:
     """Two items of one answer as one turn."""
     return replace(
         turn,
@@ -118,14 +118,14 @@ def _thoughts(fields: Fields) -> ChatMessage:
 
 
 def _call(fields: Fields) -> ChatMessage:
-    call_id, name = fields.text("call_id", ""), _required(fields, "name")
+    call_id, name = fields.text("call_id", ""), _require_field(fields, "name")
     call = ToolCall(call_id, name, call_arguments(fields.take("arguments"), fields.path("arguments")))
     return ChatMessage("assistant", "", (call,))
 
 
 def _custom_call(fields: Fields) -> ChatMessage:
     """A call with a text in place of arguments."""
-    call_id, name = fields.text("call_id", ""), _required(fields, "name")
+    call_id, name = fields.text("call_id", ""), _require_field(fields, "name")
     call = ToolCall(call_id, name, json.dumps({"input": fields.text("input", "")}))
     return ChatMessage("assistant", "", (call,))
 
@@ -149,5 +149,5 @@ READERS: dict[str, Callable[[Fields], ChatMessage]] = {
 }
 
 
-def _required(fields: Fields, name: str) -> str:
+def _require_field(fields: Fields, name: str) -> str:
     return require_text(fields.raw(name), fields.path(name))

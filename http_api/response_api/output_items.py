@@ -3,7 +3,7 @@
 import secrets
 from typing import Any
 
-from http_api.calls import parsed
+from http_api.calls import parse_json
 
 Event = dict[str, Any]
 
@@ -41,7 +41,7 @@ class MessageItem:
     @property
     def is_whole(self) -> bool:
         """Whether it can be read as what was asked for."""
-        return not self._is_json or parsed(self._text) is not None
+        return not self._is_json or parse_json(self._text) is not None
 
     def _part(self) -> dict[str, Any]:
         return {
@@ -121,7 +121,7 @@ class CallItem:
     @property
     def is_whole(self) -> bool:
         """Whether it can be run."""
-        return parsed(self._arguments) is not None
+        return parse_json(self._arguments) is not None
 
     def whole(self, status: str) -> dict[str, Any]:
         item = {"id": self._id, "type": "function_call", "status": status, "call_id": self._call_id}

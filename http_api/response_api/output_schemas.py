@@ -10,7 +10,7 @@ from http_api.replies import (
     TEXT,
     Schema,
     cached_tokens,
-    closed,
+    closed_object,
     draft_figures,
     every,
     items,
@@ -27,7 +27,7 @@ ITEM_STATUS = one_of(*STATES)
 def components() -> Schema:
     """Those of responses."""
     return {
-        "Response": every({**_outcome(), **_repeated(), **_always()}),
+        "Response": every({**_outcome(), **_repeated_fields(), **_always()}),
         "ResponseEvent": {"anyOf": [*_about_response(), *_about_items(), *_about_parts(), _error()]},
         "OutputItem": {"anyOf": [_message(), _thoughts(), _call()]},
         "OutputText": _part(),
@@ -55,7 +55,7 @@ def _outcome() -> Schema:
     }
 
 
-def _repeated() -> Schema:
+def _repeated_fields() -> Schema:
     """What the request asked for."""
     forms = [
         every({"type": one_of("text", "json_object")}),
@@ -155,7 +155,7 @@ def _call() -> Schema:
         "name": TEXT,
         "arguments": TEXT,
     }
-    return closed({**fields, "namespace": TEXT}, *fields)
+    return closed_object({**fields, "namespace": TEXT}, *fields)
 
 
 def _event(kind: str, **fields: Schema) -> Schema:

@@ -39,7 +39,7 @@ class ResponseReply(Reply):
 
     def opening(self) -> list[dict[str, Any]]:
         """The first events of a stream."""
-        return self._numbered([self._about("created"), self._about("in_progress")])
+        return self._number([self._about("created"), self._about("in_progress")])
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns the events that a stream sends."""
@@ -50,20 +50,20 @@ class ResponseReply(Reply):
             token_ids=chunk.token_ids[chunk.thought_tokens :],
         )
         choices = [piece["choices"][0] for piece in super().push(index, listed)]
-        return self._numbered([event for choice in choices for event in self._events(choice)])
+        return self._number([event for choice in choices for event in self._events(choice)])
 
     def closing(self) -> list[dict[str, Any]]:
         """The last event of a stream: the whole response."""
-        return self._numbered([self._about(self._status)])
+        return self._number([self._about(self._status)])
 
-    def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+    def failure(self, error: dict[str, Any]) -> list[dict[str, Any]]:
         """The last events of a stream that ends with an error: the error, and the response as far as it came."""
         told = error["error"]
         closing = self._output.close("incomplete")
         self._status = "failed"
         self._error = {"code": ERROR_CODES.get(told["type"], "server_error"), "message": told["message"]}
         fault = {"type": "error", **{name: told[name] for name in ("code", "message", "param")}}
-        return self._numbered([*closing, fault, self._about("failed")])
+        return self._number([*closing, fault, self._about("failed")])
 
     def whole(self) -> dict[str, Any]:
         incomplete = self._status == "incomplete"
@@ -112,7 +112,7 @@ class ResponseReply(Reply):
     def _about(self, kind: str) -> Event:
         return {"type": f"response.{kind}", "response": self.whole()}
 
-    def _numbered(self, events: list[Event]) -> list[dict[str, Any]]:
+    def _number(self, events: list[Event]) -> list[dict[str, Any]]:
         numbered = [{**event, "sequence_number": self._told + at} for at, event in enumerate(events)]
         self._told += len(events)
         return numbered

@@ -26,9 +26,9 @@ from http_api.model_names import asked_name
 from http_api.requests import (
     CLIENT_NAMES,
     Request,
+    build_request,
+    read_bounded,
     require_template,
-    shared,
-    within,
 )
 from http_api.response_api.input_items import read_input
 from http_api.sampling_fields import NO_LIMIT, read_params, read_stop, token_limit
@@ -85,8 +85,8 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
     variables, shown = read_thinking(fields, info)
     stop, logprobs = read_stop(fields.take("stop")), _logprobs(fields, guide)
     task = Task(prompt, params, stop, logprobs, guide, template_variables=variables)
-    request = shared(fields, [task], 1, True, NAMES)
-    return replace(request, repeated=_repeated(body, task), namespaces=spaces, shows_thoughts=shown)
+    request = build_request(fields, [task], 1, True, NAMES)
+    return replace(request, repeated=_repeated_fields(body, task), namespaces=spaces, shows_thoughts=shown)
 
 
 def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
@@ -96,7 +96,7 @@ def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:
     form = _form(fields.take("text"))
-    choice = read_choice(fields.take("tool_choice"), tools, _chosen)
+    choice = read_choice(fields.take("tool_choice"), tools, _read_choice_name)
     parallel = fields.flag("parallel_tool_calls", True)
     return make_guide(form, "text.format", tools, choice, parallel, info)
 
@@ -111,7 +111,7 @@ def _form(value: object) -> Form:
     return NO_FORM if form is None else read_format(fields_of(form, "text.format"), read_schema)
 
 
-def _chosen(fields: Fields) -> str:
+def _read_choice_name(fields: Fields) -> str:
     name = read_name(fields)
     fields.finish()
     return name
@@ -119,8 +119,8 @@ def _chosen(fields: Fields) -> str:
 
 def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
     """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
-    included = _included(fields.take("include"))
-    top = within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    included = _read_include(fields.take("include"))
+    top = read_bounded(fields, "top_logprobs", MAX_TOP_LOGPROBS)
     if LOGPROBS not in included:
         if top:
             raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
@@ -133,7 +133,7 @@ def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
     return top or 0
 
 
-def _included(value: object) -> list[object]:
+def _read_include(value: object) -> list[object]:
     """The field `include`; raises Unsupported for what no answer here can have."""
     if value is None:
         return []
@@ -155,25 +155,28 @@ def _metadata(value: object) -> dict[str, str]:
     return pairs if small else {}
 
 
-def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
+def _repeated_fields(body: dict[str, Any], task: Task) -> dict[str, Any]:
     """The fields of a valid request that the answer repeats, with what was left out as it was taken."""
-    given = _given(body)
+    given = _drop_empty(body)
     limit = given.get("max_output_tokens")
     return {
         "instructions": given.get("instructions"),
         "max_output_tokens": None if limit == NO_LIMIT else limit,
         "metadata": _metadata(given.get("metadata")),
         "parallel_tool_calls": Fields(body).flag("parallel_tool_calls", True),
-        "reasoning": {"effort": _given(given.get("reasoning", {})).get("effort"), "summary": None},
+        "reasoning": {"effort": _drop_empty(given.get("reasoning", {})).get("effort"), "summary": None},
         "temperature": task.params.temperature,
         "text": {
-            "format": _repeated_form(_given(given.get("text", {})).get("format", {})),
+            "format": _repeated_form(_drop_empty(given.get("text", {})).get("format", {})),
             "verbosity": "medium",
         },
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": [
             {
-                **{name: _given(tool).get(name) for name in ("type", "name", "description", "parameters")},
+                **{
+                    name: _drop_empty(tool).get(name)
+                    for name in ("type", "name", "description", "parameters")
+                },
                 "strict": bool(tool.get("strict")),
             }
             for _, tool, _ in functions(given.get("tools"))
@@ -184,7 +187,7 @@ def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
 
 
 def _repeated_form(form: dict[str, Any]) -> dict[str, Any]:
-    given = _given(form)
+    given = _drop_empty(form)
     kind = {"type": given.get("type", "text")}
     if kind["type"] != "json_schema":
         return kind
@@ -192,5 +195,5 @@ def _repeated_form(form: dict[str, Any]) -> dict[str, Any]:
     return {**kind, **{name: given[name] for name in ("name", "description") if name in given}, **more}
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if not is_nothing(value)}

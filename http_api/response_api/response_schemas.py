@@ -2,7 +2,18 @@
 
 from http_api.effects import EMPTY
 from http_api.guide_schemas import NAMED, ONLY_TEXT, OTHER, function, json_schema, no_tools, tools
-from http_api.replies import COUNT, TEXT, Schema, items, number, one_of, opened, optional, ref, requested
+from http_api.replies import (
+    COUNT,
+    TEXT,
+    Schema,
+    items,
+    number,
+    one_of,
+    open_object,
+    optional,
+    ref,
+    request_object,
+)
 from http_api.response_api.input_items import LEFT_OUT, ROLES
 from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
 from http_api.schemas import (
@@ -27,10 +38,10 @@ def components(info: ModelInfo) -> Schema:
         "description": "The user's words, or a conversation.",
     }
     fields = {"input": said, **everywhere(info), **_fields(), **_elsewhere()}
-    guided = _guided() if GUIDE in info.capabilities else _unguided()
+    guided = _fields_with_guide() if GUIDE in info.capabilities else _fields_without_guide()
     return {
-        "ResponseRequest": requested({**fields, **guided}, "input"),
-        "InputItem": {"anyOf": [*_message(info), *_calls(), _output(), _left_out()]},
+        "ResponseRequest": request_object({**fields, **guided}, "input"),
+        "InputItem": {"anyOf": [*_message(info), *_calls(), _output(), _ignored_item()]},
     }
 
 
@@ -56,21 +67,24 @@ def _elsewhere() -> Schema:
     return {"background": one_of(False, *EMPTY), **elsewhere}
 
 
-def _guided() -> Schema:
+def _fields_with_guide() -> Schema:
     forms = [
-        requested({"type": one_of("json_object")}, "type"),
+        request_object({"type": one_of("json_object")}, "type"),
         ONLY_TEXT,
         json_schema(type=one_of("json_schema")),
     ]
-    chosen = requested({"type": FUNCTION, "name": NAMED}, "type", "name")
+    chosen = request_object({"type": FUNCTION, "name": NAMED}, "type", "name")
     tool = function(type=FUNCTION)
     inner = items({"anyOf": [tool, OTHER]})
     space = {"type": one_of("namespace"), "name": NAMED, "description": optional(TEXT, "Left out.")}
     space["tools"] = optional(inner, "As beside it; all names in all namespaces are told apart.")
-    return {**_text({"anyOf": forms}), **tools({"anyOf": [tool, requested(space, "type", "name")]}, chosen)}
+    return {
+        **_text({"anyOf": forms}),
+        **tools({"anyOf": [tool, request_object(space, "type", "name")]}, chosen),
+    }
 
 
-def _unguided() -> Schema:
+def _fields_without_guide() -> Schema:
     return {**_text(ONLY_TEXT), **no_tools()}
 
 
@@ -79,7 +93,7 @@ def _text(form: Schema) -> Schema:
         "format": optional(form, "Kept to by a grammar."),
         **without_effect(),
     }
-    return {"text": optional(requested(fields), "The form of the answer.")}
+    return {"text": optional(request_object(fields), "The form of the answer.")}
 
 
 def _message(info: ModelInfo) -> list[Schema]:
@@ -90,21 +104,21 @@ def _message(info: ModelInfo) -> list[Schema]:
     told = content(thoughts=True)
     asked = {**kind, "role": one_of(*(role for role in ROLES if role != "assistant")), "content": said}
     return [
-        opened(asked, "role", "content"),
-        opened({**kind, "role": one_of("assistant"), "content": told}, "role"),
+        open_object(asked, "role", "content"),
+        open_object({**kind, "role": one_of("assistant"), "content": told}, "role"),
     ]
 
 
-def _left_out() -> Schema:
+def _ignored_item() -> Schema:
     """Of earlier answers."""
-    return opened({"type": one_of(*LEFT_OUT)}, "type")
+    return open_object({"type": one_of(*LEFT_OUT)}, "type")
 
 
 def _calls() -> list[Schema]:
     named = {"call_id": optional(TEXT, CALL_ID), "name": TEXT}
     call = {"type": one_of("function_call"), **named, "arguments": arguments()}
     custom = {"type": one_of("custom_tool_call"), **named, "input": optional(TEXT, "")}
-    return [opened(call, "type", "name"), opened(custom, "type", "name")]
+    return [open_object(call, "type", "name"), open_object(custom, "type", "name")]
 
 
 def _output() -> Schema:
@@ -115,4 +129,4 @@ def _output() -> Schema:
         "name": optional(TEXT, ""),
         "output": content(),
     }
-    return opened(fields, "type")
+    return open_object(fields, "type")

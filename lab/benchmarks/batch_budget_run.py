@@ -60,7 +60,7 @@ class Reader:
         seen = drafted[: verified + 1]  # of the token after those the target's own one is known, too
         stood = self.item.right(self.place, len(seen))
         tried = [(told, number < stood) for number, (_, told) in enumerate(seen[: stood + 1])]
-        self.estimate.judged(len(seen), stood, tried)
+        self.estimate.add_verdict(len(seen), stood, tried)
         written = min(verified, stood) + 1
         self.place, self.tokens = self.place + written, self.tokens + written
         ended = self.place >= len(self.item.target_ids)

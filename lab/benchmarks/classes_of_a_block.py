@@ -153,7 +153,7 @@ def follow(engine: str) -> list[ClassRecorder]:
     """Blocks of a server with this engine. Raises SystemExit when the device drafted fewer than BLOCKS."""
     follower = Follower(f"127.0.0.1:{free_port()}")
     command.time = SimpleNamespace(monotonic=lambda: 0.0)  # type: ignore[assignment]
-    loaded_model.measured = _unmeasured  # type: ignore[assignment]
+    loaded_model.measure = _unmeasured  # type: ignore[assignment]
     # Python before 3.12 sets no hook in a thread that runs already. The main thread gets its hook by a signal, after
     # it has loaded the target: with the hook that takes a minute.
     threading.setprofile(follower.hook)

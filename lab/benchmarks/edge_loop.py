@@ -11,7 +11,7 @@ import llama_cpp
 import numpy as np
 
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from edge_client.lengths.base import pulled
+from edge_client.lengths.base import pull_tokens
 from edge_client.lengths.fixed import FixedLength
 from lab.benchmarks.figure import Comparison, Figure, in_turns
 from lab.training.export_gguf import write_gguf
@@ -43,7 +43,7 @@ def measure(quick: bool) -> Figure:
         unit="tokens/s",
         more_is_better=True,
         compared=(
-            "`ModelDrafter.propose`, `pulled` and `commit` of the truth in blocks of 4, without the network, "
+            "`ModelDrafter.propose`, `pull_tokens` and `commit` of the truth in blocks of 4, without the network, "
             "against `llama_decode` + numpy argmax on the logits in place: same GGUF, context, thread, T = 0. Full "
             "acceptance commits what was proposed and computes the very same tokens; with a rejection the last token "
             "of every block is replaced by another one; with a bonus a fifth token comes with every four drafted "
@@ -136,6 +136,6 @@ class DraftLoop:
         next(self.drafter.propose())
         started = time.perf_counter()
         for _ in range(tokens // BLOCK):
-            block = tuple(pulled(self.stop, self.drafter.propose(), BLOCK, lambda: False))
+            block = tuple(pull_tokens(self.stop, self.drafter.propose(), BLOCK, lambda: False))
             self.drafter.commit(verdict([token.id for token in block]))
         return (tokens - 1) / (time.perf_counter() - started)

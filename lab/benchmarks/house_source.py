@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from opensled.core.errors import UsageError
 
-PRODUCT = ("opensled", "edge_client", "verify_server", "scheduler", "http_api", "relay", "hw_profiles")
+PRODUCT = (
+    *("opensled", "edge_client", "verify_server", "scheduler", "http_api", "relay", "hw_profiles"),
+    *("home", "adapt"),
+)
 GENERATED = "opensled/v1/"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BRANCHES = (ast.If, ast.While, ast.IfExp, ast.match_case)

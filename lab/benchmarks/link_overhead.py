@@ -14,7 +14,7 @@ from lab.benchmarks.figure import Comparison, Figure, in_turns
 from lab.testbed.link_relay import Relay
 from lab.testbed.processes import Process
 from lab.testbed.provenance import SEED
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 
 MESSAGE = bytes(60)  # about a draft of four tokens
 CONNECTIONS = 16
@@ -111,7 +111,7 @@ async def _pinged(profile: str, dilation: int, seed: int, connections: int, trip
     """Seconds of each round trip of each connection, through a relay process if there is a profile."""
     loop = asyncio.get_running_loop()
     echo = await loop.create_server(Echo, "127.0.0.1", 0)
-    address = joined(*echo.sockets[0].getsockname()[:2])
+    address = join_host_port(*echo.sockets[0].getsockname()[:2])
     with _relayed(profile, dilation, seed, address) as way:
         pings: list[Ping] = []
         for _ in range(connections):  # one by one, so that the n-th one here is the relay's n-th

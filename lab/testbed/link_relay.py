@@ -23,7 +23,7 @@ from hw_profiles.profiles import LinkProfile
 from lab.testbed.link_connection import Connection, End
 from lab.testbed.link_state import Chaos, LinkState
 from opensled.core.errors import OpenSledError
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 
 
 class Relay(LinkState):
@@ -58,7 +58,7 @@ class Relay(LinkState):
         except OSError:
             self.stop()
             raise
-        self.address = joined(host, self._server.sockets[0].getsockname()[1])
+        self.address = join_host_port(host, self._server.sockets[0].getsockname()[1])
         if self.chaos.reset_every:
             self._reset_after(self.chaos.reset_every)
         return self

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_client.drafters.tables_command import TableBuilder, finished, read_tokenizer
+from edge_client.drafters.tables_command import TableBuilder, finish_table, read_tokenizer
 from opensled.drafting import table_file
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import TableShape
@@ -37,7 +37,7 @@ def build(items_per_task: int = ITEMS_PER_TASK, with_code: bool = True) -> Table
     for encoding in tokenizer.encode_batch(texts, add_special_tokens=False):
         builder.read(encoding.ids)
     source = f"lab.training, train split, seed {TABLE_SEED}, Python {platform.python_version()}"
-    return finished(builder, tokenizer, source)
+    return finish_table(builder, tokenizer, source)
 
 
 def write(models_dir: Path = MODELS_DIR) -> Path:

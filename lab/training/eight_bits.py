@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from opensled.models.shipped import write_recipe
-from opensled.models.shipped_safetensors import EIGHTS, SCALES, WeightsFile, eights, listed
+from opensled.models.shipped_safetensors import EIGHTS, SCALES, WeightsFile, eights, read_header
 
 WEIGHTS, NUMBERS = "model.safetensors", "model.int8"
 
@@ -18,7 +18,7 @@ def round_weights(folder: Path) -> None:
     tensors = dict(pair for name, values in load_file(whole).items() for pair in _rounded(name, values))
     save_file(tensors, folder / NUMBERS)
     (folder / NUMBERS).chmod(0o644)  # safetensors makes files that only their owner reads
-    write_recipe(whole, listed(whole.read_bytes())[1], [WeightsFile(NUMBERS)])
+    write_recipe(whole, read_header(whole.read_bytes())[1], [WeightsFile(NUMBERS)])
 
 
 def _rounded(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
-from opensled.models.shipped_gguf import LAYER_TENSORS, interleaved
+from opensled.models.shipped_gguf import LAYER_TENSORS, interleave
 
 from .train_tokenizer import SPECIAL_TOKENS
 
@@ -96,7 +96,7 @@ def permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> NDA
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
         name.split(".")[-2]
     )
-    return tensor if heads is None else interleaved(tensor, heads)
+    return tensor if heads is None else interleave(tensor, heads)
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], kind: str) -> None:

@@ -52,14 +52,14 @@ def _require_same_way(
         item for item in ways if decided[item.name] not in (True, trusted.get(item.name, item.default))
     ]
     if changed:
-        own = " ".join(_spelled(item, decided[item.name]) for item in changed)
+        own = " ".join(_spell_flag(item, decided[item.name]) for item in changed)
         raise UsageError(
             f"./opensled.toml of this folder sets {own}, and the secret of your {secret.flag} would travel that way. "
             f"If you trust this folder, give {own} yourself; else set OPENSLED_NO_CONFIG=1"
         )
 
 
-def _spelled(item: Described, value: Any) -> str:
+def _spell_flag(item: Described, value: Any) -> str:
     """As a flag; a switch that is turned on makes a way safer, and is not asked about."""
     return f"--no-{item.flag[2:]}" if value is False else f"{item.flag} {value or repr('')}"
 

@@ -97,14 +97,14 @@ def values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def paired_server() -> str:
     """HOST:PORT of the paired server, "" for none. Raises UsageError for a damaged file."""
-    return _kept()[0]
+    return _read_server()[0]
 
 
 def name_of(token_file: str) -> str:
     """How the paired server calls this device, if `token_file` is the pairing's; "" = not known."""
     folder = paired_folder()
     try:
-        return _kept()[1] if folder and token_file == str(folder / "token") else ""
+        return _read_server()[1] if folder and token_file == str(folder / "token") else ""
     except UsageError:  # whoever needs the pairing says so
         return ""
 
@@ -115,7 +115,7 @@ def authority_beside(token_file: str) -> Path | None:
     return folder / "ca.pem" if folder and token_file == str(folder / "token") else None
 
 
-def _kept() -> tuple[str, str]:
+def _read_server() -> tuple[str, str]:
     """HOST:PORT of the paired server and the device's name there, "" for none. Raises UsageError for a damaged file."""
     from opensled.net.address import host_port
 

@@ -72,7 +72,7 @@ class TopScreen:
 
     def look(self) -> list[Figures]:
         """Read all servers at once; returns for each the figures since the last reading, or an error."""
-        replies = dict(zip(self.addresses, self.pool.map(_asked, self.addresses)))
+        replies = dict(zip(self.addresses, self.pool.map(_try_scrape, self.addresses)))
         self.errors = [reply for reply in replies.values() if isinstance(reply, OpenSledError)]
         found = [self._figures(address, reply) for address, reply in replies.items()]
         self._last = {address: reply for address, reply in replies.items() if isinstance(reply, Sample)}
@@ -87,7 +87,7 @@ class TopScreen:
         return found
 
 
-def _asked(address: str) -> Sample | OpenSledError:
+def _try_scrape(address: str) -> Sample | OpenSledError:
     try:
         return scrape(address)
     except OpenSledError as error:

@@ -29,7 +29,7 @@ WARNINGS: dict[Origin, str] = {
 }
 
 
-def unverified(origins: Sequence[Origin]) -> Origin | None:
+def first_unverified(origins: Sequence[Origin]) -> Origin | None:
     """Who wrote the first of these tokens that no target has confirmed; None = all are confirmed."""
     return next((origin for origin in origins if origin in UNVERIFIED), None)
 
@@ -131,7 +131,7 @@ class Chunk:
     thoughts: str = ""  # what is thought, before `text`
     thought_tokens: int = 0  # tokens of thoughts, tags included, of those so far that no chunk has counted
 
-    def ended(self, reason: str, stats: Stats, thoughts: str, text: str) -> Chunk:
+    def finish(self, reason: str, stats: Stats, thoughts: str, text: str) -> Chunk:
         """It as the last chunk, with what was held back of the answer."""
         return replace(
             self,

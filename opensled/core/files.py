@@ -56,7 +56,7 @@ def read_secret(path: str | Path, what: str) -> bytes:
 
 def write_whole(path: Path, content: bytes, private: bool = False) -> None:
     """Write a file atomically: readers see the new file or the old one. `private`: only this user may read it (600)."""
-    with explained(path, len(content)):
+    with explain_errors(path, len(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
             unfinished = Path(file.name)  # made with mode 600
@@ -72,7 +72,7 @@ def write_whole(path: Path, content: bytes, private: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path, needed: int = 0) -> Iterator[None]:
+def explain_errors(path: Path, needed: int = 0) -> Iterator[None]:
     """While inside, `path` is written, or files in it: an OSError names it, and tells why (`why_not_written`)."""
     try:
         yield

@@ -87,7 +87,7 @@ def starts_of(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | N
     return tuple(starts)
 
 
-def expanded(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:
+def expand(ids: Sequence[int], images: Sequence[Image], facts: ImageFacts | None) -> tuple[int, ...]:
     """A rendered prompt, which has one placeholder for each picture, with all positions of each.
 
     Raises InvalidRequest where the text itself has the placeholder of the target.

@@ -80,7 +80,7 @@ class Emitted(NamedTuple):
     counts: TokenCounts
     path: tuple[int, ...] = ()
 
-    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+    def count_tokens(self) -> tuple[np.ndarray, np.ndarray]:
         """See `TokenCounts.after`."""
         return self.counts.after(self.path)
 
@@ -92,7 +92,7 @@ def deductions(counts: np.ndarray, params: SamplingParams) -> np.ndarray:
 
 def penalize(logits: np.ndarray, params: SamplingParams, emitted: Emitted) -> None:
     """Change float logits [vocabulary] in place; ids beyond them are left out."""
-    ids, counts = emitted.counted()
+    ids, counts = emitted.count_tokens()
     known = ids < len(logits)
     ids, values = ids[known], logits[ids[known]]
     factor = params.repetition_penalty

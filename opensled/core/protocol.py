@@ -34,7 +34,7 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
     return DraftBlock(len(committed), block.tokens[len(since) :])
 
 
-def agreed(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
+def follow_path(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
     """Indices into the block's tokens, from the base on, of the path that `tokens` take through it."""
     if not block.parents:
         return tuple(range(common_prefix(block.ids, tokens)))
@@ -66,7 +66,7 @@ def likeliest_path(block: DraftBlock) -> DraftBlock:
 
 def _subtree(block: DraftBlock, since: Sequence[int]) -> DraftBlock | None:
     """What of a tree grows on the path that `since` takes through it, or None where that leaves the tree."""
-    path = agreed(block, since)
+    path = follow_path(block, since)
     if len(path) < len(since):
         return None
     numbers = {path[-1] if path else -1: -1}  # old index -> new one, of the surviving tokens

@@ -63,24 +63,24 @@ class Sampler:
         Its confidence is the draft's probability at temperature 1: over the whole vocabulary when greedy (one pass,
         which costs less than finding the candidates), else over the candidates. It is 1 without `with_confidence`.
         """
-        logits = self._allowed(logits, emitted)
+        logits = self._adjust_logits(logits, emitted)
         if self.params.temperature == 0:
             return self._greedy(logits)
         ids = most_likely(logits, DRAFT_CANDIDATES)
         scores = logits[ids].astype(np.float64)
-        return self._drawn(ids, scores, position + self.skipped)
+        return self._draw(ids, scores, position + self.skipped)
 
     def certain(self, id: int, confidence: float) -> DraftToken:
         """A draft token that was not drawn, but follows from what came before."""
         return DraftToken(id, confidence)
 
-    def _drawn(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
+    def _draw(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
         winner = self._winner(ids, scores, position)
         if not self.with_confidence:
             return DraftToken(int(ids[winner]))
         return DraftToken(int(ids[winner]), float(softmax(scores)[winner]))
 
-    def _allowed(self, logits: np.ndarray, emitted: Emitted | None) -> np.ndarray:
+    def _adjust_logits(self, logits: np.ndarray, emitted: Emitted | None) -> np.ndarray:
         """Those of ids the target knows, with the biases and penalties of the request."""
         logits = logits[: self.vocab_size]
         if emitted is None and not self.params.logit_bias:
@@ -102,10 +102,10 @@ class Sampler:
 
     def _winner(self, ids: np.ndarray, scores: np.ndarray, position: int) -> int:
         """Index into `ids`, which are sorted by score descending."""
-        scaled = self._scaled(scores)
+        scaled = self._scale(scores)
         return int(np.argmax(scaled + gumbel(self.key, position, ids[: len(scaled)])))
 
-    def _scaled(self, scores: np.ndarray) -> np.ndarray:
+    def _scale(self, scores: np.ndarray) -> np.ndarray:
         """Descending `scores` / temperature, as many as top_k, top_p and min_p leave."""
         scaled = scores / self.params.temperature
         if self.params.top_k:
@@ -131,8 +131,8 @@ class SparseSampler(Sampler):
     def certain(self, id: int, confidence: float) -> DraftToken:
         return DraftToken(id, confidence, SparseDistribution((id,), (1.0,)))
 
-    def _drawn(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
-        probs = softmax(self._scaled(scores)).astype(np.float32)  # as they travel: just these are drawn from
+    def _draw(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
+        probs = softmax(self._scale(scores)).astype(np.float32)  # as they travel: just these are drawn from
         probs = probs[probs > 0]
         noisy = np.log(probs.astype(np.float64)) + gumbel(self.key, position, ids[: len(probs)])
         source = SparseDistribution(tuple(ids[: len(probs)].tolist()), tuple(probs.tolist()))

@@ -51,7 +51,7 @@ class Turn:
             self.server_drives = False
         return rested and hint > 0
 
-    def reopened(self, hint: int | None) -> Draft | None:
+    def reopen(self, hint: int | None) -> Draft | None:
         """A new stream: the server drives until the first draft on it. Returns the draft to send again."""
         lost, self.unanswered = self.unanswered, None
         self.hint, self.server_drives, self.latest = hint, True, 0
@@ -73,11 +73,11 @@ class Turn:
         """Whether the server waits for a draft that the device is at work on."""
         return not self.server_drives and self.unanswered is None
 
-    def allowed(self, length: int) -> int:
+    def limit(self, length: int) -> int:
         """Tokens of a chain of `length` that the hint allows."""
         return length if self.hint is None else min(length, self.hint)
 
-    def answered(self, counter: int) -> Draft | None:
+    def match_verdict(self, counter: int) -> Draft | None:
         """The unanswered draft, if a verdict with this counter answers it."""
         draft = self.unanswered
         return draft if draft is not None and draft.counter == counter else None
@@ -90,6 +90,6 @@ def hear(verdict: Verdict, truth: Truth, turn: Turn) -> tuple[tuple[int, ...], D
     Of several hints the one of the verdict that reaches furthest counts: a repeated verdict brings no old one back.
     """
     is_newest = truth.is_newer(verdict) or verdict.base + len(verdict.tokens) == len(truth)
-    news, answered = truth.extend(verdict) or (), turn.answered(verdict.answers)
+    news, answered = truth.extend(verdict) or (), turn.match_verdict(verdict.answers)
     turn.verdict(verdict.answers, verdict.hint if is_newest else None)
     return news, answered

@@ -38,7 +38,7 @@ class NgramIndex:
         """The text grew by `tokens`, whatever was proposed."""
         for token in tokens:
             if self._source is not None:
-                self._expected += 1 / self._copied(self._source)
+                self._expected += 1 / self._match_length(self._source)
                 self._wrong += self.text[self._source] != token
             self._append(token)
             self._source = self._look_up()
@@ -47,7 +47,7 @@ class NgramIndex:
         """What may follow the text: ids with their confidence."""
         if self._source is None:
             return
-        misses, length = self._wrong / self._expected, self._copied(self._source)
+        misses, length = self._wrong / self._expected, self._match_length(self._source)
         copied = self.text[self._source :]
         for token in copied:
             yield token, max(0.0, 1 - misses / length)
@@ -65,7 +65,7 @@ class NgramIndex:
         places = (after.get(tuple(self.text[-size:])) for size, after in self._after.items())
         return next((place for place in places if place is not None), None)
 
-    def _copied(self, source: int) -> int:
+    def _match_length(self, source: int) -> int:
         """How many tokens before `source` are also the last ones of the text, at least SHORTEST."""
         pairs = zip(reversed(self.text[max(0, source - FARTHEST) : source]), reversed(self.text))
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -86,7 +86,7 @@ class AnswerClock:
         self._first = self._last = 0.0  # when the first and the latest token left
         self.tokens = 0
 
-    def heard(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """So many further tokens have left."""
         if tokens <= 0:
             return
@@ -98,7 +98,7 @@ class AnswerClock:
         self.tokens += tokens
         self._counts.tokens += tokens
 
-    def ended(self, reason: str) -> None:
+    def count_end(self, reason: str) -> None:
         """The answer is over. An error is none of its ends, and counts once for a request."""
         counts = self._counts
         counts.ended[reason] += 1

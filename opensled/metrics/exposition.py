@@ -18,7 +18,7 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from opensled.core.errors import OpenSledError, Unauthorized, UsageError
 from opensled.metrics.registry import Metric, registry
 from opensled.metrics.scrape_guard import ScrapeGuard
-from opensled.net.address import calls_loopback, host_port, is_local, joined
+from opensled.net.address import calls_loopback, host_port, is_local, join_host_port
 from opensled.net.probes import LIVE, READY, Probes
 from opensled.process.watched_file import Watched
 
@@ -44,7 +44,7 @@ class MetricsPort:
     ) -> None:
         """Raises OpenSledError if `address` ("host:port") is taken, UsageError for an unusable certificate."""
         host, port = host_port(address)
-        app = _routed(_keyed(_as_text(make_wsgi_app(registry(metrics))), guard), probes or Probes())
+        app = _route(_require_key(_as_text(make_wsgi_app(registry(metrics))), guard), probes or Probes())
         if is_local(address):
             app = _for_this_machine(app)
         certificate = _certificate(guard) if guard.cert else None
@@ -57,7 +57,7 @@ class MetricsPort:
         self._server.certificate = certificate
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-        self.address = joined(host, self._server.server_port)
+        self.address = join_host_port(host, self._server.server_port)
         self.url = f"http{'s' if certificate else ''}://{self.address}/metrics"
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class MetricsPort:
         self._server.server_close()
 
 
-def _routed(metrics: App, probes: Probes) -> App:
+def _route(metrics: App, probes: Probes) -> App:
     """Each path has its page; a probe needs no key."""
 
     def page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -74,42 +74,42 @@ def _routed(metrics: App, probes: Probes) -> App:
         if path == "/metrics":
             return metrics(environ, start_response)
         if path == LIVE:
-            return _probed(probes.stuck(), "alive", start_response)
+            return _answer_probe(probes.stuck(), "alive", start_response)
         if path in READY:
-            return _probed(probes.stuck() or probes.unready(), "ready", start_response)
+            return _answer_probe(probes.stuck() or probes.unready(), "ready", start_response)
         paths = ", ".join(("/metrics", LIVE, *READY))
-        return _told("404 Not Found", f"there is no such page; here are {paths}", start_response)
+        return _answer("404 Not Found", f"there is no such page; here are {paths}", start_response)
 
     return page
 
 
-def _probed(reason: str, state: str, start_response: StartResponse) -> Iterable[bytes]:
+def _answer_probe(reason: str, state: str, start_response: StartResponse) -> Iterable[bytes]:
     status = "503 Service Unavailable" if reason else "200 OK"
-    return _told(status, reason or state, start_response)
+    return _answer(status, reason or state, start_response)
 
 
-def _told(
+def _answer(
     status: str, line: str, start_response: StartResponse, *headers: tuple[str, str]
 ) -> Iterable[bytes]:
     start_response(status, [*PLAIN, *headers])
     return [f"{line}\n".encode()]
 
 
-def _keyed(page: App, guard: ScrapeGuard) -> App:
+def _require_key(page: App, guard: ScrapeGuard) -> App:
     """`page` for those with a key, where the guard wants one."""
     admit = guard.admit
     if admit is None:
         return page
 
-    def keyed(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def page_with_key(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         try:
             admit(environ.get("HTTP_AUTHORIZATION", ""))
         except Unauthorized as error:
             asks = ("WWW-Authenticate", "Bearer")
-            return _told("401 Unauthorized", str(error), start_response, asks)
+            return _answer("401 Unauthorized", str(error), start_response, asks)
         return page(environ, start_response)
 
-    return keyed
+    return page_with_key
 
 
 def _certificate(guard: ScrapeGuard) -> Watched[ssl.SSLContext]:
@@ -144,13 +144,13 @@ def _as_text(page: App) -> App:
 def _for_this_machine(page: App) -> App:
     """`page` for a port on loopback: pages of the web that point their own name at it are refused (DNS rebinding)."""
 
-    def guarded(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def local_page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if calls_loopback(environ.get("HTTP_HOST", "")):
             return page(environ, start_response)
         words = "these metrics are at 127.0.0.1 or localhost; another name needs --metrics on its address"
-        return _told("403 Forbidden", words, start_response)
+        return _answer("403 Forbidden", words, start_response)
 
-    return guarded
+    return local_page
 
 
 class _Handler(WSGIRequestHandler):

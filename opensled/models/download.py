@@ -23,35 +23,60 @@ SPARE = 64 << 20  # bytes that stay free on the disk
 
 @dataclass(frozen=True)
 class Source:
-    """A repository at a commit."""
+    """A repository at a commit, and the folder in which its files grow."""
 
     hub: HubClient
     repository: str
     commit: str
+    folder: Path
 
-    def part(self, folder: Path, file: HubFile) -> Path:
+    def part(self, name: str) -> Path:
         """Where a file grows: hidden, and of this commit only."""
-        path = folder / file.name
+        path = self.folder / name
         return path.with_name(f".{path.name}.{self.commit[:12]}.part")
+
+    def part_size(self, name: str) -> int:
+        """How many bytes of a part are there."""
+        part = self.part(name)
+        return part.stat().st_size if part.is_file() else 0
+
+
+def fetch(source: Source, file: HubFile, show: Callable[[int], None]) -> str:
+    """Complete the part of `file` (`Source.part`); its sha256, hex. `show` hears how many of its bytes are there.
+
+    Raises Unreachable if the connection breaks off again and again, ModelError for other bytes than the hub announced
+    and for a full disk, and what `HubClient.open` raises.
+    """
+    part = source.part(file.name)
+    with keeping(source.folder, file.bytes - source.part_size(file.name)):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("a+b") as sink:
+            return _Content(source, file, sink, show).complete()
 
 
 class _Content:
     """What is there of a file, and its digests so far."""
 
-    def __init__(self, file: HubFile, sink: BinaryIO) -> None:
-        self._file, self._sink = file, sink
-        self.clear(keep=True)
+    def __init__(self, source: Source, file: HubFile, sink: BinaryIO, show: Callable[[int], None]) -> None:
+        self._source, self._file, self._sink, self._show = source, file, sink, show
+        self._sink.seek(0)
+        self._begin()
+        while chunk := sink.read(CHUNK):
+            self._count(chunk)
+        if self.done > file.bytes:
+            self.clear()
 
-    def clear(self, keep: bool = False) -> None:
-        """Begin anew, with what `sink` holds if it is kept."""
+    def _begin(self) -> None:
         self.done, self._sha256 = 0, hashlib.sha256()
         self._blob = hashlib.sha1(f"blob {self._file.bytes}\0".encode(), usedforsecurity=False)
-        self._sink.seek(0)
-        while keep and (chunk := self._sink.read(CHUNK)):
-            self._count(chunk)
-        self._sink.truncate(self.done)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._sink.truncate(0)
+        self._begin()
 
     def write(self, chunk: bytes) -> None:
+        """Append to what is there."""
         self._sink.write(chunk)
         self._count(chunk)
 
@@ -59,81 +84,60 @@ class _Content:
         self.done += len(chunk)
         self._sha256.update(chunk)
         self._blob.update(chunk)
+        self._show(self.done)
 
-    def digest(self) -> str:
-        """Its sha256, hex. Raises ModelError if the hub announced another content."""
+    def complete(self) -> str:
+        """Fetch what is missing; the sha256 of the file, hex. Raises as `fetch` does."""
+        attempts, endpoint = 0, self._source.hub.endpoint
+        while self.done < self._file.bytes:
+            before, why = self.done, self._receive()
+            attempts = 0 if self.done > before else attempts + 1
+            if attempts >= ATTEMPTS:
+                raise Unreachable(
+                    f"the connection to {endpoint} broke off at {self.done / 1e6:.0f} of "
+                    f"{self._file.bytes / 1e6:.0f} MB of {self._file.name} ({why}); run the same command again: it "
+                    "goes on from there"
+                )
+            if attempts:
+                time.sleep(PAUSE * 2 ** (attempts - 1))
+        return self._digest()
+
+    def _receive(self) -> str:
+        """One answer of the hub, as far as it comes; why it ended. Raises ModelError if it is longer than announced."""
+        source, file = self._source, self._file
+        try:
+            answer = source.hub.open(source.repository, source.commit, file.name, self.done)
+        except Unreachable as error:
+            if not self.done:
+                raise
+            return str(error)
+        with answer:
+            if answer.status != 206:
+                self.clear()  # it knows no ranges
+            while True:
+                try:
+                    chunk = answer.read(CHUNK)
+                except (OSError, HTTPException) as error:
+                    return str(error) or type(error).__name__
+                if self.done + len(chunk) > file.bytes:
+                    raise ModelError(
+                        f"the hub sends more of {file.name} than the {file.bytes} bytes that it announced"
+                    )
+                self.write(chunk)
+                if not chunk:
+                    return "it ended early"
+
+    def _digest(self) -> str:
+        """Raises ModelError, and begins anew, if the hub announced another content."""
         found, file = self._sha256.hexdigest(), self._file
-        if (file.sha256 or found) != found or (
-            not file.sha256 and file.blob and file.blob != self._blob.hexdigest()
-        ):
+        announced = file.sha256 or file.blob
+        if announced and announced != (found if file.sha256 else self._blob.hexdigest()):
+            self.clear()
             raise ModelError(
-                f"{file.name} arrived damaged: its sha256 is {found}, and the hub announced "
-                f"{file.sha256 or file.blob}; run the same command again"
+                f"{file.name} arrived damaged: its sha256 is {found}, and the hub announced {announced}; run the same "
+                "command again"
             )
         return found
-
-
-def fetch(source: Source, file: HubFile, folder: Path, show: Callable[[int], None]) -> str:
-    """Complete the part of `file` (`Source.part`); its sha256, hex. `show` hears how many of its bytes are there.
-
-    Raises Unreachable if the connection breaks off again and again, ModelError for other bytes than the hub announced
-    and for a full disk, and what `HubClient.open` raises.
-    """
-    part = source.part(folder, file)
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.touch()
-    with part.open("r+b") as sink:
-        content = _Content(file, sink)
-        if content.done > file.bytes:
-            content.clear()
-        with keeping(folder, file.bytes - content.done):
-            _complete(source, file, content, show)
-        try:
-            return content.digest()
-        except ModelError:
-            content.clear()
-            raise
-
-
-def _complete(source: Source, file: HubFile, content: _Content, show: Callable[[int], None]) -> None:
-    attempts, pause = 0, PAUSE
-    show(content.done)
-    while content.done < file.bytes:
-        before, why = content.done, _receive(source, file, content, show)
-        attempts, pause = (0, PAUSE) if content.done > before else (attempts + 1, pause * 2)
-        if attempts >= ATTEMPTS:
-            raise Unreachable(
-                f"the connection to {source.hub.endpoint} broke off at {content.done / 1e6:.0f} of "
-                f"{file.bytes / 1e6:.0f} MB of {file.name} ({why}); run the same command again: it goes on from there"
-            )
-        if attempts:
-            time.sleep(pause / 2)
-
-
-def _receive(source: Source, file: HubFile, content: _Content, show: Callable[[int], None]) -> str:
-    """One answer of the hub, as far as it comes; why it ended. Raises ModelError if it is longer than announced."""
-    try:
-        answer = source.hub.open(source.repository, source.commit, file.name, content.done)
-    except Unreachable as error:
-        if not content.done:
-            raise
-        return str(error)
-    with answer:
-        if answer.status != 206 and content.done:
-            content.clear()  # it knows no ranges
-        while True:
-            try:
-                chunk = answer.read(CHUNK)
-            except (OSError, HTTPException) as error:
-                return str(error) or type(error).__name__
-            if content.done + len(chunk) > file.bytes:
-                raise ModelError(
-                    f"the hub sends more of {file.name} than the {file.bytes} bytes that it announced"
-                )
-            content.write(chunk)
-            show(content.done)
-            if not chunk:
-                return "it ended early"
 
 
 def require_room(folder: Path, needed: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from opensled.core.errors import UnsupportedModel
-from opensled.models.gguf_file import ALIGNMENT, MAGIC, VERSIONS, Head, TensorInfo, aligned, read_head
+from opensled.models.gguf_file import ALIGNMENT, MAGIC, VERSIONS, Head, TensorInfo, align, read_head
 
 EMBEDDING = "token_embd.weight"
 # ggml's number of a type -> its elements in a block, and the bytes of a block: F32, F16, Q4_0, Q4_1, Q8_0.
@@ -49,7 +49,7 @@ def assemble_gguf(layers: Path, target: Path, path: Path) -> None:
         for piece in _table(parts):
             sink.write(piece)
         for part in parts:
-            sink.write(bytes(aligned(sink.tell(), ALIGNMENT) - sink.tell()))
+            sink.write(bytes(align(sink.tell(), ALIGNMENT) - sink.tell()))
             sink.write(_read(part.file, part.info.start, part.bytes))
         sink.flush()
         os.fsync(sink.fileno())
@@ -87,7 +87,7 @@ def _table(parts: list[_Part]) -> Iterator[bytes]:
         name, shape = part.name.encode(), part.info.shape[::-1]
         yield struct.pack("<Q", len(name)) + name
         yield struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, part.info.kind, place)
-        place = aligned(place + part.bytes, ALIGNMENT)
+        place = align(place + part.bytes, ALIGNMENT)
 
 
 def _read(file: BinaryIO, first: int, size: int) -> bytes:

@@ -31,7 +31,7 @@ def make_draft(name: str, target: Path) -> bool:
     """
     shipped, folder = shipped_layers(name), fetched_folder(name)
     digest = hashlib.sha256((shipped / LAYERS).read_bytes()).hexdigest()
-    if _made_of(folder) == digest:
+    if _read_digest(folder) == digest:
         return False
     with (
         keeping(folder.parent),
@@ -57,7 +57,7 @@ def _make(name: str, shipped: Path, target: Path, folder: Path) -> None:
         shutil.copyfile(shipped / paper, folder / paper)
 
 
-def _made_of(folder: Path) -> str:
+def _read_digest(folder: Path) -> str:
     """The digest that a made draft model has beside it; "" without one."""
     path = folder / OF_LAYERS
     return path.read_text() if path.is_file() else ""

@@ -90,12 +90,12 @@ def _head(reader: _MetadataReader) -> Head:
         metadata[key] = reader.value(reader.number(4))
         spans[key] = first, reader.place
     listed = {reader.text(): _tensor(reader) for _ in range(tensors)}
-    begin = aligned(reader.place, metadata.get("general.alignment", ALIGNMENT))
+    begin = align(reader.place, metadata.get("general.alignment", ALIGNMENT))
     found = {name: info._replace(start=begin + info.start) for name, info in listed.items()}
     return Head(metadata, found, spans)
 
 
-def aligned(place: int, alignment: object) -> int:
+def align(place: int, alignment: object) -> int:
     """The first byte at or after `place` that the file lets a tensor begin at."""
     if not isinstance(alignment, int) or alignment <= 0:
         raise ValueError(f"its alignment is {alignment!r}, not a number of bytes")

@@ -26,6 +26,10 @@ class Seen:
     bytes: int
     changed: int  # time of its last change, in nanoseconds: only a file that changed since is read again
 
+    def is_at(self, file: Path) -> bool:
+        """Whether the file is there, with the same bytes."""
+        return file.is_file() and inspect_file(file, self).sha256 == self.sha256
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -35,7 +39,7 @@ class Pin:
     files: dict[str, Seen]
 
 
-def pinned(repository: str, fetch: Callable[[str | None], Path]) -> Path:
+def fetch_pinned(repository: str, fetch: Callable[[str | None], Path]) -> Path:
     """The folder that `fetch` gives for the commit of the first download; None asks for the newest.
 
     Its last part is the commit, as in the hub's own cache. Raises ModelError where a file has other bytes than then,
@@ -47,7 +51,9 @@ def pinned(repository: str, fetch: Callable[[str | None], Path]) -> Path:
         raise ModelError(f"the hub names no commit of {repository}; give a local model folder instead")
     files = {} if known is None else known.files
     found = {
-        file.name: seen(file, files.get(file.name)) for file in sorted(folder.iterdir()) if file.is_file()
+        file.name: inspect_file(file, files.get(file.name))
+        for file in sorted(folder.iterdir())
+        if file.is_file()
     }
     pin = Pin(folder.name, files)
     for name, now in found.items():
@@ -86,7 +92,7 @@ def read_pin(repository: str) -> Pin | None:
         raise ModelError(f"{record} cannot be read: {error}; remove it to pin the model anew") from error
 
 
-def seen(file: Path, before: Seen | None = None) -> Seen:
+def inspect_file(file: Path, before: Seen | None = None) -> Seen:
     """A file as it is now; one that did not change since `before` is not read."""
     status = file.stat()
     if before and (before.bytes, before.changed) == (status.st_size, status.st_mtime_ns):

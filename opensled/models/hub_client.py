@@ -1,7 +1,8 @@
 """Speaks with a hub of models over HTTP: the listing of a repository, and its files from any byte on.
 
-By the standard library, so that a device needs nothing more. The paths are those of Hugging Face, which mirrors serve,
-too; HF_ENDPOINT names one. The token goes to the hub itself, never to where it redirects.
+By the standard library: with huggingface_hub (2.4), a command that was interrupted begins its file anew, and over HTTP
+only sizes are compared, no digests. The paths are those of Hugging Face, which mirrors serve, too; HF_ENDPOINT names
+one. The token goes to the hub itself, never to where it redirects.
 """
 
 import os
@@ -60,7 +61,14 @@ class HubClient:
         """The files at a commit, branch or tag; "" = the hub's default branch. Raises as `open` does."""
         where = f"/revision/{quote(revision, safe='')}" if revision else ""
         with self._get(f"/api/models/{repository}{where}?blobs=true", repository, revision) as answer:
-            content = _read(answer, MAX_ANSWER, self.endpoint)
+            try:
+                content = answer.read(MAX_ANSWER + 1)
+            except (OSError, HTTPException) as error:
+                raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
+        if len(content) > MAX_ANSWER:
+            raise Unreachable(
+                f"{self.endpoint} answers with more than {MAX_ANSWER >> 20} MB; it is no hub of models"
+            )
         return read_listing(content, repository)
 
     def open(self, repository: str, commit: str, name: str, start: int = 0) -> HTTPResponse:
@@ -124,16 +132,6 @@ class HubClient:
             f"no hub at {self.endpoint}: {words}; connect to the internet (HTTPS_PROXY, HF_ENDPOINT for a mirror), or "
             "copy the model here and give its path"
         )
-
-
-def _read(answer: HTTPResponse, most: int, endpoint: str) -> bytes:
-    try:
-        content = answer.read(most + 1)
-    except (OSError, HTTPException) as error:
-        raise Unreachable(f"{endpoint} broke off its answer: {error}; try again") from error
-    if len(content) > most:
-        raise Unreachable(f"{endpoint} answers with more than {most >> 20} MB; it is no hub of models")
-    return content
 
 
 def _token() -> str:

@@ -6,11 +6,10 @@ Nothing in it is trusted: a name could lead out of the folder of the repository,
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from opensled.core.errors import ModelError, NotFound
-from opensled.models.hub_names import GgufModel, HubName, chosen, gguf_models
+from opensled.models.hub_names import GgufModel, HubName, choose_model, gguf_models
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -64,13 +63,14 @@ def _file(entry: dict[str, Any]) -> HubFile:
     name, large = entry["rfilename"], entry.get("lfs") or {}
     if not _is_safe(name):
         raise ValueError(f"it names the file {name!r:.80}, which would lie outside of its folder")
-    size = large.get("size", entry.get("size", -1))
-    if type(size) is not int or not -1 <= size <= MAX_BYTES:
-        raise ValueError(f"{name} has {size!r:.40} bytes")
-    digest, blob = large.get("sha256") or "", entry.get("blobId") or ""
-    return HubFile(
-        name, size, digest if SHA256.fullmatch(digest) else "", blob if COMMIT.fullmatch(blob) else ""
-    )
+    size = large.get("size", entry.get("size"))
+    if type(size) is not int or not 0 <= size <= MAX_BYTES:
+        raise ValueError(f"it says that {name} has {size!r:.40} bytes")
+    return HubFile(name, size, _hex(SHA256, large.get("sha256")), _hex(COMMIT, entry.get("blobId")))
+
+
+def _hex(pattern: re.Pattern[str], digest: str | None) -> str:
+    return digest if digest and pattern.fullmatch(digest) else ""
 
 
 def _is_safe(name: str) -> bool:
@@ -87,14 +87,15 @@ def _is_safe(name: str) -> bool:
 def select(listing: Listing, name: HubName) -> Selection:
     """The GGUF model that `name` chooses, or without a choice the safetensors, if there are any.
 
-    Raises NotFound with what there is.
+    Raises NotFound with what there is, and ModelError for a file that is too large.
     """
     models = gguf_models(listing.files)
-    if not name.choice and _has_safetensors(listing):
+    has_safetensors = CONFIG in listing.files and any(map(_is_weights, listing.files))
+    if not name.choice and has_safetensors:
         return Selection(name, _folder(listing), [model.quant for model in models])
-    found = chosen(models, name.choice)
+    found = choose_model(models, name.choice)
     if found is None:
-        raise NotFound(_nothing(name, models, _has_safetensors(listing)), "model")
+        raise NotFound(_nothing(name, models, has_safetensors), "model")
     others = [] if name.choice else [model.quant for model in models if model is not found]
     label = name._replace(choice=name.choice or found.quant)
     return Selection(label, [listing.files[file] for file in found.files], others)
@@ -102,21 +103,14 @@ def select(listing: Listing, name: HubName) -> Selection:
 
 def _nothing(name: HubName, models: list[GgufModel], has_safetensors: bool) -> str:
     if models:
-        return f"{name.repository} has no GGUF file {name.choice}; it has {', '.join(_quants(models))}"
+        quants = ", ".join(model.quant for model in models)
+        return f"{name.repository} has no GGUF file {name.choice}; it has {quants}"
     if has_safetensors:
         return f"{name.repository} has no GGUF files but safetensors; run: opensled pull {name.repository}"
     return (
         f"{name.repository} has neither GGUF files nor a config.json with safetensors, and pickles (.bin, .pt) are "
         "never fetched, for they run code; choose another repository of this model"
     )
-
-
-def _quants(models: Iterable[GgufModel]) -> list[str]:
-    return [model.quant for model in models]
-
-
-def _has_safetensors(listing: Listing) -> bool:
-    return CONFIG in listing.files and any(_is_weights(name) for name in listing.files)
 
 
 def _is_weights(name: str) -> bool:
@@ -130,18 +124,13 @@ def _is_text(name: str) -> bool:
 
 def _folder(listing: Listing) -> list[HubFile]:
     """Weights and what belongs to them; config.json comes last: a folder that has it is complete."""
-    names = [name for name in listing.files if _is_weights(name) or _is_text(name)]
-    return [listing.files[name] for name in sorted(names, key=lambda name: (name == CONFIG, name))]
-
-
-def require_bounded(file: HubFile) -> None:
-    """Raises ModelError for a file of unknown size, and for a text that is none."""
-    if file.bytes < 0:
-        raise ModelError(f"the hub does not say how many bytes {file.name} has")
-    if file.name.endswith(TEXTS) and file.bytes > MAX_TEXT:
-        raise ModelError(
-            f"{file.name} has {file.bytes / 1e6:.0f} MB: no file of its kind needs more than 67 MB"
-        )
+    files = [file for name, file in listing.files.items() if _is_weights(name) or _is_text(name)]
+    for file in files:
+        if _is_text(file.name) and file.bytes > MAX_TEXT:
+            raise ModelError(
+                f"{file.name} has {file.bytes / 1e6:.0f} MB: no file of its kind needs more than 67 MB"
+            )
+    return sorted(files, key=lambda file: (file.name == CONFIG, file.name))
 
 
 def without_strays(files: list[HubFile], index: bytes) -> list[HubFile]:

@@ -79,7 +79,7 @@ def _rank(model: GgufModel) -> int:
     return PREFERRED.index(model.quant) if model.quant in PREFERRED else len(PREFERRED)
 
 
-def chosen(models: list[GgufModel], choice: str) -> GgufModel | None:
+def choose_model(models: list[GgufModel], choice: str) -> GgufModel | None:
     """The model of that quantization or name, the first one without a choice; None if there is none."""
     if not choice:
         return models[0] if models else None

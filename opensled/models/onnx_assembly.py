@@ -78,7 +78,7 @@ def _angles(piece: GraphPiece, head: Head) -> np.ndarray:
 
 def _matrix(name: str, gguf: Path, head: Head) -> np.ndarray:
     """A tensor as float32; queries and keys in the order of Hugging Face, which pairs dimension i with i + d/2."""
-    values = dequantized(gguf, head.tensors[name])
+    values = dequantize(gguf, head.tensors[name])
     heads = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
     kind = name.split(".")[-2]
     if kind not in heads:
@@ -87,7 +87,7 @@ def _matrix(name: str, gguf: Path, head: Head) -> np.ndarray:
     return values.reshape(count, rows // count // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def dequantized(path: Path, info: TensorInfo) -> np.ndarray:
+def dequantize(path: Path, info: TensorInfo) -> np.ndarray:
     """A tensor of a GGUF file as float32: F32, F16, Q4_1 or Q8_0 (ggml-common.h)."""
     with path.open("rb") as file:
         file.seek(info.start)
@@ -110,7 +110,7 @@ def dequantized(path: Path, info: TensorInfo) -> np.ndarray:
     )
 
 
-def quantized(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Quants [rows, columns / 32, 16] uint8, and scales [rows, columns / 32]. The largest of a block is exact."""
     blocks = matrix.reshape(len(matrix), -1, BLOCK)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], axis=-1)
@@ -122,8 +122,8 @@ def quantized(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 FORMS: dict[str, Callable[[np.ndarray], bytes]] = {
     "float32": lambda values: values.astype("<f4").tobytes(),
-    "quants": lambda values: quantized(values)[0].tobytes(),
-    "scales": lambda values: quantized(values)[1].astype("<f4").tobytes(),
+    "quants": lambda values: quantize(values)[0].tobytes(),
+    "scales": lambda values: quantize(values)[1].astype("<f4").tobytes(),
 }
 ROTATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"cosines": np.cos, "sines": np.sin}
 

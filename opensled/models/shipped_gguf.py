@@ -36,7 +36,7 @@ def first_number(path: Path) -> int:
     return min(tensor.start for tensor in read_head(path).tensors.values())
 
 
-def joined(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
+def join(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
     """The whole file, of its head in `path`.
 
     Raises OSError, UnsupportedModel, ValueError, KeyError, TypeError, AttributeError and struct.error.
@@ -45,11 +45,11 @@ def joined(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
     weights = [TensorFile(folder / source.file, source.prefix) for source in sources]
     for name, info in head.tensors.items():
         content += bytes(max(0, info.start - len(content)))  # up to a multiple of the alignment
-        content += _stored(name, info, _ordered(name, _found(name, weights), head))
+        content += _encode(name, info, _order_rows(name, _find_weights(name, weights), head))
     return bytes(content)
 
 
-def _found(name: str, weights: list[TensorFile]) -> np.ndarray:
+def _find_weights(name: str, weights: list[TensorFile]) -> np.ndarray:
     """Raises ValueError."""
     known = original_name(name)
     for each in weights:
@@ -66,18 +66,18 @@ def original_name(name: str) -> str:
     return f"model.layers.{parts[1]}.{_PARTS[parts[2]]}.weight"
 
 
-def _ordered(name: str, values: np.ndarray, head: Head) -> np.ndarray:
+def _order_rows(name: str, values: np.ndarray, head: Head) -> np.ndarray:
     key = _HEADS.get(name.split(".")[-2])
-    return values if key is None else interleaved(values, head.metadata[key])
+    return values if key is None else interleave(values, head.metadata[key])
 
 
-def interleaved(values: np.ndarray, heads: int) -> np.ndarray:
+def interleave(values: np.ndarray, heads: int) -> np.ndarray:
     """Rows of queries or keys: Hugging Face pairs rotary dimension i with i + d/2, llama.cpp's Llama 2i with 2i + 1."""
     rows, columns = values.shape
     return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _stored(name: str, info: TensorInfo, values: np.ndarray) -> bytes:
+def _encode(name: str, info: TensorInfo, values: np.ndarray) -> bytes:
     """Raises ValueError."""
     if values.shape != info.shape or info.kind not in _KINDS:
         raise ValueError(f"{name} has the shape {values.shape}, not {info.shape}, or type {info.kind}")

@@ -34,36 +34,36 @@ class TensorFile:
 
     def __init__(self, path: Path, prefix: str) -> None:
         self._content, self._prefix = path.read_bytes(), prefix
-        self._listed, self._first = listed(self._content)
+        self._listed, self._first = read_header(self._content)
 
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._listed
 
     def __getitem__(self, name: str) -> np.ndarray:
-        values = self._stored(name)
+        values = self._read(name)
         if name + SCALES not in self:
             return values
-        groups = values.astype(np.float32).reshape(-1, EIGHTS) * self._stored(name + SCALES).reshape(-1, 1)
+        groups = values.astype(np.float32).reshape(-1, EIGHTS) * self._read(name + SCALES).reshape(-1, 1)
         return groups.reshape(values.shape)
 
-    def _stored(self, name: str) -> np.ndarray:
+    def _read(self, name: str) -> np.ndarray:
         found = self._listed[self._prefix + name]
         begin, end = (self._first + place for place in found["data_offsets"])
         return np.frombuffer(self._content[begin:end], DTYPES[found["dtype"]]).reshape(found["shape"])
 
 
-def listed(content: bytes) -> tuple[dict[str, Any], int]:
+def read_header(content: bytes) -> tuple[dict[str, Any], int]:
     """What a file says of its tensors, and the byte that their numbers begin at. Raises ValueError and struct.error."""
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]), 8 + length
 
 
-def joined(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
+def join(path: Path, folder: Path, sources: Sequence[WeightsFile]) -> bytes:
     """The whole file, of its head in `path` and one source. Raises as `TensorFile` does."""
     content = path.read_bytes()
     [source] = sources
     weights = TensorFile(folder / source.file, source.prefix)
-    tensors = {name: found for name, found in listed(content)[0].items() if name != "__metadata__"}
+    tensors = {name: found for name, found in read_header(content)[0].items() if name != "__metadata__"}
     ordered = sorted(tensors, key=lambda name: tensors[name]["data_offsets"])
     parts = (weights[name].astype(DTYPES[tensors[name]["dtype"]]).tobytes() for name in ordered)
     return b"".join([content, *parts])

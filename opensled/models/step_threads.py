@@ -54,7 +54,7 @@ class Timed(NamedTuple):
     is_steady: bool  # False: something else computed meanwhile
 
 
-def timed(
+def measure(
     step: Callable[[int, int], object], most: int, clock: Callable[[], float] = time.perf_counter
 ) -> Timed:
     """Times `step(rows, threads)`, each number of threads for some steps in a row, twice: to change it takes time."""
@@ -87,7 +87,7 @@ def _in_a_row(
     return found[1:]
 
 
-def chosen(found: dict[int, dict[int, float]], most: int) -> StepThreads:
+def pick(found: dict[int, dict[int, float]], most: int) -> StepThreads:
     """By what was timed; what was not is guessed: one row as one core, many rows as all of them."""
     best = {rows: _best(seconds) for rows, seconds in found.items()}
     few = best.get(ROWS[0], 1)
@@ -98,7 +98,7 @@ def chosen(found: dict[int, dict[int, float]], most: int) -> StepThreads:
     return StepThreads(few, round((before * rows[0]) ** 0.5), best.get(rows[-1], most))
 
 
-def chosen_for_all(found: dict[int, dict[int, float]], most: int) -> StepThreads:
+def pick_for_all(found: dict[int, dict[int, float]], most: int) -> StepThreads:
     """One number for steps of any rows, because their bits may depend on it: the least product of seconds."""
     if not found:
         return StepThreads(most)
@@ -117,7 +117,7 @@ def find(
     weights: Path | None,
     facts: Sequence[object],
     most: int,
-    choose: Callable[[dict[int, dict[int, float]], int], StepThreads] = chosen,
+    choose: Callable[[dict[int, dict[int, float]], int], StepThreads] = pick,
 ) -> StepThreads:
     """What an earlier start found for these weights and facts on this machine, else by timing `step`; `most`: threads.
 
@@ -130,9 +130,9 @@ def find(
             return known
     except TypeError:  # nothing is there, or something else
         pass
-    found = timed(step, most)
+    found = measure(step, most)
     if not found.is_steady:
-        found = timed(step, most)
+        found = measure(step, most)
     if not found.is_steady:
         return StepThreads(max(1, most - 1))
     result = choose(found.seconds, most)

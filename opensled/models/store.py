@@ -7,7 +7,7 @@ from pathlib import Path
 from opensled.core.errors import NotFound
 from opensled.core.suggestion import did_you_mean
 from opensled.models import hub_names
-from opensled.models.hub_names import HubName, chosen, gguf_models
+from opensled.models.hub_names import HubName, choose_model, gguf_models
 from opensled.models.model_pairs import PAIRS
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ def pulled_path(name: HubName) -> Path | None:
 def _pulled_files(name: HubName) -> list[Path]:
     """The files of a GGUF model that was pulled, llama.cpp's first one first."""
     folder = pulled_folder(name.repository)
-    found = chosen(gguf_models(_ggufs(folder)), name.choice) if folder.is_dir() else None
+    found = choose_model(gguf_models(_ggufs(folder)), name.choice) if folder.is_dir() else None
     return [folder / file for file in found.files] if found else []
 
 
@@ -122,7 +122,7 @@ def known_models() -> list[str]:
     pulled = map(str, pulled_models())
     made = {name for name in ASSEMBLED if fetched_folder(name).is_dir()}
     adapted = {ADAPTED} if adapted_path() else set()
-    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *made, *adapted, *pulled})
+    return sorted({*_bundled_names(), *(FETCHABLE.keys() - missing_models()), *made, *adapted, *pulled})
 
 
 def is_here(name_or_path: str) -> bool:
@@ -149,7 +149,7 @@ def missing_models() -> list[str]:
     return [name for name in FETCHABLE if not fetched_folder(name).is_dir()]
 
 
-def _bundled() -> list[str]:
+def _bundled_names() -> list[str]:
     folder = bundled_folder()
     if not folder.is_dir():
         return []
@@ -172,7 +172,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
 
 
 def _place(name_or_path: str) -> Path:
-    if name_or_path in _bundled():
+    if name_or_path in _bundled_names():
         return _whole(bundled_folder() / name_or_path)
     fetched = fetched_folder(name_or_path)
     if name_or_path in FETCHABLE.keys() | ASSEMBLED.keys() and fetched.is_dir():
@@ -199,11 +199,11 @@ def _make_shipped(folder: Path, pattern: str) -> None:
     """Make the files of a shipped model that are asked for, where only what they are made of is shipped."""
     if not any(folder.glob("*.recipe.json")) or folder.resolve().parent != bundled_folder().resolve():
         return
-    from opensled.models.shipped import made, recipes_in  # with numpy, which most commands do without
+    from opensled.models.shipped import make, recipes_in  # with numpy, which most commands do without
 
     for recipe in recipes_in(folder):
         if recipe.path.match(pattern):
-            made(recipe)
+            make(recipe)
 
 
 def hub_name(name: str) -> HubName | None:
@@ -213,7 +213,7 @@ def hub_name(name: str) -> HubName | None:
 
 def is_name(name_or_path: str) -> bool:
     """Whether it names a model, here or not, and is no path."""
-    own = {*FETCHABLE, *ASSEMBLED, ADAPTED, *_bundled()}
+    own = {*FETCHABLE, *ASSEMBLED, ADAPTED, *_bundled_names()}
     return name_or_path in own or hub_name(name_or_path) is not None
 
 
@@ -267,11 +267,12 @@ def _here() -> str:
 
 
 def heldout_path() -> Path:
-    """The bundled held-out tasks, one JSON object per line."""
+    """The held-out tasks, one JSON object per line; a checkout has them, no package."""
     path = bundled_folder() / "heldout.jsonl"
     if not path.is_file():
         raise NotFound(
-            f"{path} is missing; install OpenSLED again, or run from a complete checkout", "heldout"
+            f"{path} is missing; it comes with a checkout of OpenSLED: get it again (git checkout -- models)",
+            "heldout",
         )
     return path
 

@@ -26,7 +26,7 @@ def web_address(address: str) -> str:
     return whole
 
 
-def joined(host: str, port: int) -> str:
+def join_host_port(host: str, port: int) -> str:
     """The address of both, as `host_port` reads it: an IPv6 address gets its brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -70,7 +70,7 @@ def calls_loopback(host_header: str) -> bool:
 
     Strict (RFC 9110, 7.2): a header with anything else in it, such as user information, is refused.
     """
-    return is_loopback(_named(host_header))
+    return is_loopback(_header_host(host_header))
 
 
 def names_own_machine(host_header: str) -> bool:
@@ -79,11 +79,11 @@ def names_own_machine(host_header: str) -> bool:
     The page at such a name came from here: a stranger owns neither, so that he cannot point one of them at this machine
     later (DNS rebinding).
     """
-    host, own = _named(host_header), socket.gethostname().lower().partition(".")[0]
+    host, own = _header_host(host_header), socket.gethostname().lower().partition(".")[0]
     return _is_ip(host) or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
 
 
-def _named(host_header: str) -> str:
+def _header_host(host_header: str) -> str:
     """The host in a `Host` header, in lower case; "" for anything that is none."""
     found = re.fullmatch(
         r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII

@@ -29,7 +29,7 @@ def heed(end: Callable[[int], object], renew: Callable[[], object] | None = None
         loop.add_signal_handler(number, end, number)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         hangup = _Hangup(end, renew or _tell)
-        loop.add_signal_handler(signal.SIGHUP, loop.call_later, GOING_S, hangup.heard)
+        loop.add_signal_handler(signal.SIGHUP, loop.call_later, GOING_S, hangup.handle)
 
 
 @contextmanager
@@ -49,7 +49,7 @@ class _Hangup:
         self._end, self._renew = end, renew
         self._had_terminal, self._over = _has_terminal(), False
 
-    def heard(self) -> None:
+    def handle(self) -> None:
         if not self._had_terminal or _has_terminal():
             self._renew()
         elif not self._over:

@@ -1,6 +1,6 @@
 """Standard error as a stream of JSON objects alone: lines that do not come from our logging become objects.
 
-Native libraries, child processes and `print` write there by themselves. While `captured`, they write into a pipe, and a
+Native libraries, child processes and `print` write there by themselves. While `capture`, they write into a pipe, and a
 thread makes an object of each line. A line that is an object of ours already, such as a replica's, passes as it is.
 """
 
@@ -21,7 +21,7 @@ LONGEST = 1 << 16  # bytes of a line in one object; chosen
 
 
 @contextmanager
-def captured() -> Iterator[None]:
+def capture() -> Iterator[None]:
     """While inside, standard error is JSON; logs must be configured as JSON. A crash of the process is told as ever."""
     own, kept, watched = os.dup(2), sys.stderr, faulthandler.is_enabled()
     reader, writer = os.pipe()

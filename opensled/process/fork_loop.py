@@ -60,7 +60,7 @@ def main() -> None:
     limits = ForkLimits(**json.loads(sys.argv[2]))
     first = read_frame(0)
     if first is not None:
-        _serve(ForkLoop(_prepared(module, name, first.content, limits, answers), limits, answers))
+        _serve(ForkLoop(_prepare(module, name, first.content, limits, answers), limits, answers))
 
 
 def _be_ended_first() -> None:
@@ -70,7 +70,7 @@ def _be_ended_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _prepared(module: str, name: str, setup: bytes, limits: ForkLimits, answers: int) -> Handler:
+def _prepare(module: str, name: str, setup: bytes, limits: ForkLimits, answers: int) -> Handler:
     """The handler, made under the limits if the setup comes from a stranger."""
     make = getattr(importlib.import_module(module), name)
     if limits.limits_setup:
@@ -95,13 +95,13 @@ def _limit(limits: ForkLimits) -> int:
     """Hold this process to the limits from now on; returns the hard limit of its address space."""
     hard: int = resource.getrlimit(resource.RLIMIT_AS)[1]
     if sys.platform == "linux":
-        most = _taken() + limits.memory
+        most = _address_space() + limits.memory
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)
     return hard
 
 
-def _taken() -> int:
+def _address_space() -> int:
     """Bytes of this process's address space; 0 where the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -153,7 +153,7 @@ class ForkLoop:
         pipe, answers = os.pipe()
         pid = os.fork()
         if pid == 0:
-            for other in (0, self._answers, asked, pipe, *self._asked()):
+            for other in (0, self._answers, asked, pipe, *self._fork_pipes()):
                 os.close(other)
             _answer_all(self._handler, theirs, answers, self._limits)
         os.close(theirs)
@@ -161,7 +161,7 @@ class ForkLoop:
         self.forks[pipe] = Fork(pid, asked, pipe, self._limits.questions)
         return self.forks[pipe]
 
-    def _asked(self) -> list[int]:
+    def _fork_pipes(self) -> list[int]:
         """The pipes to the forks there are: one that holds those of others would keep them from ending."""
         return [fork.asked for fork in self.forks.values() if fork.asked >= 0]
 
@@ -215,13 +215,13 @@ class ForkLoop:
 
 def _answer_all(handler: Handler, asked: int, answers: int, limits: ForkLimits) -> None:
     """Answer one question after the other and exit, as a fork."""
-    status, first = 1, _taken()
+    status, first = 1, _address_space()
     try:
         _limit(limits)
         while (question := read_frame(asked)) is not None:
             signal.setitimer(signal.ITIMER_PROF, limits.seconds)
             write_frame(answers, question.ticket, ANSWER, handler(question.content))
-            if _taken() - first > limits.memory * KEPT_SHARE:
+            if _address_space() - first > limits.memory * KEPT_SHARE:
                 break
         status = 0
     except MemoryError:

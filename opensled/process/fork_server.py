@@ -106,12 +106,12 @@ class ForkServer:
     def ask(self, question: bytes) -> bytes:
         """The answer. Raises OverLimit, Cancelled if the context's `STOP` is set, EngineError for a failure, and
         Overloaded if the process is ended from outside again and again."""
-        return self._replaced(lambda: self._asked(question))
+        return self._retry(lambda: self._ask(question))
 
     def start(self) -> None:
         """Start the process now. Raises OverLimit, Overloaded as `ask` does, and EngineError with the reason if the
         setup fails."""
-        self._replaced(self._running)
+        self._retry(self._running)
 
     def close(self) -> None:
         """End the process and what it is doing; the next question starts another one."""
@@ -120,14 +120,14 @@ class ForkServer:
                 self._end()
             self._process = None
 
-    def _replaced(self, work: Callable[[], T]) -> T:
+    def _retry(self, work: Callable[[], T]) -> T:
         """Do `work`; if its process is ended from outside, once more, with another one."""
         try:
             return work()
         except _Gone:
             return work()
 
-    def _asked(self, question: bytes) -> bytes:
+    def _ask(self, question: bytes) -> bytes:
         frame = self._running().ask(question, STOP.get())
         if frame.kind != ANSWER:
             raise self._error(frame)
@@ -202,7 +202,7 @@ class _Process:
         gone = Frame(ticket, GONE, b"")
         self._waiting[ticket] = answer
         if stop is not None:
-            stop.then(lambda: self._answered(Frame(ticket, CANCEL, b"")))
+            stop.then(lambda: self._deliver(Frame(ticket, CANCEL, b"")))
         try:
             self._write(ticket, QUESTION, question)
             if self.ended:
@@ -222,7 +222,7 @@ class _Process:
                 raise BrokenPipeError
             write_frame(self._pipe.fileno(), ticket, kind, content)
 
-    def _answered(self, frame: Frame) -> None:
+    def _deliver(self, frame: Frame) -> None:
         """Give the frame to the thread that waits for its ticket; only the first frame of a ticket counts."""
         answer = self._waiting.pop(frame.ticket, None)
         if answer is not None:
@@ -231,7 +231,7 @@ class _Process:
     def _read(self) -> None:
         """Pass answers on until the process ends; then let all who wait know."""
         while (frame := read_frame(self._answers.fileno())) is not None:
-            self._answered(frame)
+            self._deliver(frame)
         self.ended = True
         while self._waiting:
             with contextlib.suppress(KeyError):

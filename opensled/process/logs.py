@@ -32,8 +32,9 @@ OURS = (
     "scheduler",
     "relay",
     "hw_profiles",
-    "lab.testbed",
-    "lab.training",
+    "home",
+    "adapt",
+    "lab",
     "uvicorn",  # logs its start and end
 )
 # Every log record has these; others come from `extra=`.
@@ -162,7 +163,7 @@ class Spell:
 
 
 @contextmanager
-def told_long(work: str, every: float = 5.0) -> Iterator[Spell]:
+def tell_long(work: str, every: float = 5.0) -> Iterator[Spell]:
     """While inside, tells every few seconds (`every`) that `work` goes on, and for how long by now."""
     spell, ended = Spell(), threading.Event()
 
@@ -170,7 +171,7 @@ def told_long(work: str, every: float = 5.0) -> Iterator[Spell]:
         while not ended.wait(every):
             tell(f"{work} ({spell.seconds:.0f} s)")
 
-    teller = threading.Thread(target=tell_on, name="told_long", daemon=True)
+    teller = threading.Thread(target=tell_on, name="tell_long", daemon=True)
     teller.start()
     try:
         yield spell
@@ -238,7 +239,7 @@ def _log_crash(kind: type[BaseException], error: BaseException, trace: Traceback
 
 
 @contextmanager
-def redirected(handler: logging.Handler) -> Iterator[None]:
+def redirect(handler: logging.Handler) -> Iterator[None]:
     """While inside, logs go only to `handler`."""
     root = logging.getLogger()
     before, root.handlers = root.handlers, [handler]

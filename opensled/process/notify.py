@@ -37,7 +37,7 @@ def stopping(seconds: float) -> None:
 
 
 @asynccontextmanager
-async def announced() -> AsyncIterator[None]:
+async def announce() -> AsyncIterator[None]:
     """Send READY=1, then WATCHDOG=1 at half the requested interval while the event loop runs."""
     send("READY=1")
     alive = asyncio.ensure_future(_stay_alive(watchdog_seconds()))

@@ -37,7 +37,7 @@ class WorkProgress:
         self._left = Counter(parts)
         self._erase()
 
-    def done(self, part: Part) -> None:
+    def finish(self, part: Part) -> None:
         """`part` is done; it took the time since the last one."""
         now = self._clock()
         self._took[part].append(now - self._since)
@@ -48,32 +48,32 @@ class WorkProgress:
     @property
     def parts(self) -> str:
         """How many parts are done, as text."""
-        done = self._done()
+        done = self._count_done()
         return f"{done} of {done + self._left.total()}"
 
     def time_left(self) -> str:
         """As text; "" before anything is known."""
-        expected = {part: self._expected(part) for part in self._left}
+        expected = {part: self._estimate_seconds(part) for part in self._left}
         known = {part: seconds for part, seconds in expected.items() if seconds is not None}
         seconds = sum(each * self._left[part] for part, each in known.items())
         if len(known) < len(expected) and seconds < 1:
             return ""  # next to nothing is known
         return f"{'about' if len(known) == len(expected) else 'at least'} {_duration(seconds)} left"
 
-    def _expected(self, part: Part) -> float | None:
+    def _estimate_seconds(self, part: Part) -> float | None:
         """Seconds that `part` will take; None where nothing of its kind is done yet."""
         same = self._took.get(part) or [
             took for each in self._took if each[0] == part[0] for took in self._took[each]
         ]
         return fmean(same) if same else None
 
-    def _done(self) -> int:
+    def _count_done(self) -> int:
         return sum(map(len, self._took.values()))
 
     def _show(self) -> None:
         words = ", ".join(filter(None, [f"{self.parts} parts", self.time_left()]))
         if self._shown:
-            line = f"{self._word} {bar(self._done(), self._done() + self._left.total())} {words}"
+            line = f"{self._word} {bar(self._count_done(), self._count_done() + self._left.total())} {words}"
             print(ERASE + line[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
         elif self._clock() >= self._told + LINE_SECONDS:
             self._told = self._clock()

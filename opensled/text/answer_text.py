@@ -152,7 +152,7 @@ class AnswerText(TextStream):
 
     def end(self) -> tuple[str, str]:
         """The thoughts and the text that were held back, at the end of the answer."""
-        text = "" if self.stopped_by else self._released(self.flush())
+        text = "" if self.stopped_by else self._pass_stops(self.flush())
         text += self._stops.flush() if self._stops else ""
         if self._reader is None:
             return "", text
@@ -172,9 +172,9 @@ class AnswerText(TextStream):
         return Told((token,), said.text, said.thoughts, counted)
 
     def _push(self, token: int) -> str:
-        return self._released(self._tag(token) or super()._push(token))
+        return self._pass_stops(self._tag(token) or super()._push(token))
 
-    def _released(self, text: str) -> str:
+    def _pass_stops(self, text: str) -> str:
         return self._stops.push(text) if self._stops else text
 
     def _tag(self, token: int) -> str:

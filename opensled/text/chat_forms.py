@@ -53,7 +53,7 @@ def _first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], 
     taken: list[str] = []
     refused: list[TemplateRefused] = []
     until = time.monotonic() + LIMITS.seconds  # for all forms: a chat that is slow to render costs no more
-    for turns, marked in zip(_forms(versions), _forms(list(map(_marked, versions))), strict=True):
+    for turns, marked in zip(_forms(versions), _forms(list(map(_add_marks, versions))), strict=True):
         if marked in tried:
             continue
         if tried and time.monotonic() > until:
@@ -99,7 +99,7 @@ def _forms(versions: Sequence[list[Turn]]) -> Iterator[list[Turn]]:
         yield from (_without_system(once), _without_system(ordered), _alternating(_without_system(ordered)))
 
 
-def _marked(turns: Sequence[Turn]) -> list[Turn]:
+def _add_marks(turns: Sequence[Turn]) -> list[Turn]:
     """With a mark in each system message: templates may change its words, and show it all the same."""
     marks = map(_mark, count())
     return [

@@ -1,7 +1,7 @@
 """Jinja's sandbox with the filters, functions and tags that transformers gives to chat templates.
 
 Python's text of a function, a method or a generator tells its address in memory. A template meets such a value in four
-ways: as a global, as an attribute, as the result of a call, and as that of a filter. Each of them passes `_shown`.
+ways: as a global, as an attribute, as the result of a call, and of a filter. Each of them passes `_hide_address`.
 """
 
 import json
@@ -32,7 +32,7 @@ def environment() -> ImmutableSandboxedEnvironment:
     made.globals["namespace"] = _Namespace
     made.globals["cycler"] = _Cycler
     made.filters = {name: _shows(filter) for name, filter in made.filters.items()}
-    made.globals = {name: _shown(value) for name, value in made.globals.items()}
+    made.globals = {name: _hide_address(value) for name, value in made.globals.items()}
     return made
 
 
@@ -40,14 +40,14 @@ class _Environment(ImmutableSandboxedEnvironment):
     """Gives templates no value whose text tells an address."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        return _shown(super().getattr(obj, attribute))
+        return _hide_address(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        return _shown(super().getitem(obj, argument))
+        return _hide_address(super().getitem(obj, argument))
 
     def call(__self, __context: Context, __obj: Any, *items: Any, **named: Any) -> Any:
         """As jinja's own is written, so that a template may name a value `self`."""
-        return _shown(super().call(__context, __obj, *items, **named))
+        return _hide_address(super().call(__context, __obj, *items, **named))
 
 
 class _Hidden:
@@ -77,7 +77,7 @@ class _Items(_Hidden):
         return next(self._value)
 
 
-def _shown(value: Any) -> Any:
+def _hide_address(value: Any) -> Any:
     """`value`, or what stands for it if its text tells an address."""
     if type(value).__repr__ not in ADDRESSES:
         return value
@@ -87,11 +87,11 @@ def _shown(value: Any) -> Any:
 
 
 def _shows(filter: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose results pass `_shown`."""
+    """A filter whose results pass `_hide_address`."""
 
     @wraps(filter)  # also what jinja notes at a filter that reads more than its value
     def shows(*items: Any, **named: Any) -> Any:
-        return _shown(filter(*items, **named))
+        return _hide_address(filter(*items, **named))
 
     return shows
 

@@ -74,7 +74,7 @@ class Spellings:
                 text = text.replace(start, start + mark)
             return re.sub(r"^\s*", r"\g<0>" + mark, text) if follows else text
 
-        return self._changed(chat, cut)
+        return self._change_chat(chat, cut)
 
     def _some(self, chat: Chat, test: Callable[[str], bool]) -> bool:
         """Whether `test` holds for a string of people."""
@@ -85,17 +85,17 @@ class Spellings:
             found = found or test(text)
             return text
 
-        self._changed(chat, look)
+        self._change_chat(chat, look)
         return found
 
-    def _changed(self, chat: Chat, change: Change) -> Chat:
+    def _change_chat(self, chat: Chat, change: Change) -> Chat:
         """A chat with its strings of people changed; of an assistant's text, those parts that are no markup."""
 
         def assistants(text: str) -> str:
             parts = self._markup.split(text)
             return "".join(part if index % 2 else change(part) for index, part in enumerate(parts))
 
-        return changed(chat, change, assistants)
+        return change_chat(chat, change, assistants)
 
     def _start_in(self, text: str) -> bool:
         return any(start in text for start in self._starts)
@@ -125,7 +125,7 @@ def trie(words: Collection[str]) -> str:
     return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "")
 
 
-def changed(chat: Chat, others: Change, assistants: Change) -> Chat:
+def change_chat(chat: Chat, others: Change, assistants: Change) -> Chat:
     """A chat with its strings of people changed; `assistants` changes the contents of an assistant's turns."""
     return Chat(
         [

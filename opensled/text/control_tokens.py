@@ -31,7 +31,7 @@ class ControlTokens:
     def __init__(self, tokenizer: Tokenizer, templates: Collection[str], placeholder: str = "") -> None:
         """`placeholder`: the token that stands for a picture, "" = none."""
         self._tokenizer = tokenizer
-        special, named = _found(tokenizer, templates, placeholder)
+        special, named = _find_tokens(tokenizer, templates, placeholder)
         self._ids = special | named
         self._spellings = Spellings(self._ids, _markup(named, tokenizer))
         unknown = getattr(tokenizer.model, "unk_token", None)  # stands for any text
@@ -55,7 +55,7 @@ class ControlTokens:
         text = self._text(chat, mark, render)
         if mark not in text:
             ids = encode(text)
-            if sum(map(ids.count, self._counted.intersection(ids))) <= len(self._spelled_in(text)):
+            if sum(map(ids.count, self._counted.intersection(ids))) <= len(self._find_spellings(text)):
                 return ids
             # Letters of people became one in another way, such as by a normalizer.
         return self._apart(text, mark)
@@ -71,9 +71,9 @@ class ControlTokens:
         if self._spellings.are_in(chat):
             return broken
         text = render(*chat)
-        return text if self._spelled_in(text) == self._spelled_in(broken) else broken
+        return text if self._find_spellings(text) == self._find_spellings(broken) else broken
 
-    def _spelled_in(self, text: str) -> list[str]:
+    def _find_spellings(self, text: str) -> list[str]:
         return self._spellings.whole.findall(text)
 
     def _apart(self, text: str, mark: str) -> Ids:
@@ -89,7 +89,7 @@ class ControlTokens:
         """The tokenizer in which control tokens have secret names, and these. Raises Unsupported."""
         secret = secrets.token_hex(SECRET_BYTES)
         names = {text: f"<|{secret}{id}|>" for text, id in self._ids.items()}
-        tokenizer = Tokenizer.from_str(json.dumps(_renamed(json.loads(self._tokenizer.to_str()), names)))
+        tokenizer = Tokenizer.from_str(json.dumps(_rename(json.loads(self._tokenizer.to_str()), names)))
         if any(tokenizer.token_to_id(names[text]) != id for text, id in self._ids.items()):
             raise Unsupported(
                 "these messages spell control tokens of this target, and its tokenizer cannot read them as text; "
@@ -99,7 +99,7 @@ class ControlTokens:
         return tokenizer, names
 
 
-def _found(
+def _find_tokens(
     tokenizer: Tokenizer, templates: Collection[str], placeholder: str
 ) -> tuple[dict[str, int], dict[str, int]]:
     """The special tokens, and the other added tokens that the templates spell, with their ids.
@@ -126,7 +126,7 @@ def _markup(tokens: Collection[str], tokenizer: Tokenizer) -> list[str]:
     return [token for token in tokens if token in pairs]
 
 
-def _renamed(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _rename(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """A tokenizer.json in which added tokens have other names, and cannot be made of letters by their old ones."""
     for token in saved["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])

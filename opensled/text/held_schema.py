@@ -47,7 +47,7 @@ class Held:
     left_out: dict[str, Any]
 
 
-def held(schema: Node, field: str, coarse: bool = False) -> Held:
+def reduce(schema: Node, field: str, coarse: bool = False) -> Held:
     """What a grammar holds of this schema; `coarse`: without what takes the compiler longest.
 
     Raises InvalidRequest for `field` if it is too large, or nested too deeply.
@@ -98,7 +98,7 @@ class _Walk:
         return found if isinstance(found, dict | bool) else None
 
     def _leave_out(self, path: str, keyword: str, value: object) -> None:
-        self._left_out[_below(path, keyword)] = value
+        self._left_out[_join_path(path, keyword)] = value
 
     def _node(self, node: Any, path: str, joined: bool, depth: int) -> Any:
         """One schema; `joined`: a value must match another one as well, so no object may be closed by itself."""
@@ -118,17 +118,17 @@ class _Walk:
         branches = joined or self._joins(node)
         for key in ONE:
             if isinstance(node.get(key), dict | bool):
-                kept[key] = self._node(node[key], _below(path, key), joined, depth + 1)
+                kept[key] = self._node(node[key], _join_path(path, key), joined, depth + 1)
         for key in MAPS:
             if isinstance(node.get(key), dict) and key not in self._beyond:
-                kept[key] = self._map(node, key, _below(path, key), joined, depth + 1)
+                kept[key] = self._map(node, key, _join_path(path, key), joined, depth + 1)
         for key in LISTS:
             if isinstance(node.get(key), list) and node[key]:
                 inner = joined if key == "prefixItems" else branches
-                kept[key] = self._list(node[key], _below(path, key), inner, depth + 1)
+                kept[key] = self._list(node[key], _join_path(path, key), inner, depth + 1)
         self._one_of(node, kept, path, branches, depth)
         self._reference(node, kept, path, branches)
-        return self._finished(node, kept, path, joined)
+        return self._finish(node, kept, path, joined)
 
     def _values(self, node: Node, path: str) -> Iterator[tuple[str, Any]]:
         """The keywords without schemas in them that are held."""
@@ -141,7 +141,7 @@ class _Walk:
                     yield key, value if key not in COUNTS else int(value)
                 elif not isinstance(value, bool) and not (key == "format" and _no_text(node)):
                     self._leave_out(path, key, value)
-            elif _misplaced(key, value):
+            elif _is_misplaced(key, value):
                 self._leave_out(path, key, value)
 
     def _closes(self, node: Node, key: str) -> bool:
@@ -166,7 +166,7 @@ class _Walk:
             if key == "patternProperties" and (joined_here or not is_pattern(name) or may_match(name, named)):
                 self._leave_out(path, name, value)
             else:
-                kept[name] = self._node(value, _below(path, name), joined, depth)
+                kept[name] = self._node(value, _join_path(path, name), joined, depth)
         return kept
 
     def _list(self, schemas: list[Any], path: str, joined: bool, depth: int) -> list[Any]:
@@ -179,7 +179,7 @@ class _Walk:
             return
         if not are_apart(options, self.target):
             self._leave_out(path, "oneOf", "values may match two of its schemas")
-        found = self._list(options, _below(path, "oneOf"), joined or "anyOf" in kept, depth + 1)
+        found = self._list(options, _join_path(path, "oneOf"), joined or "anyOf" in kept, depth + 1)
         if "anyOf" in kept:
             kept["allOf"] = [*kept.get("allOf", ()), {"anyOf": found}]
         else:
@@ -198,7 +198,7 @@ class _Walk:
             self._waiting.append(key)
         kept["$ref"] = f"#/$defs/{self._numbers[key]}"
 
-    def _finished(self, node: Node, kept: Node, path: str, joined: bool) -> Node:
+    def _finish(self, node: Node, kept: Node, path: str, joined: bool) -> Node:
         """Without what says nothing, with objects closed."""
         if "allOf" in kept:
             kept["allOf"] = [each for each in kept["allOf"] if each not in (True, {})]
@@ -260,7 +260,7 @@ def _no_text(node: Node) -> bool:
     return "type" in node and "string" not in node["type"]
 
 
-def _misplaced(key: str, value: object) -> bool:
+def _is_misplaced(key: str, value: object) -> bool:
     """Whether a keyword that holds schemas holds something else."""
     if key in ONE:
         return not isinstance(value, dict | bool)
@@ -269,5 +269,5 @@ def _misplaced(key: str, value: object) -> bool:
     return key in (*LISTS, "oneOf") and not (isinstance(value, list) and value)
 
 
-def _below(path: str, key: str) -> str:
+def _join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key

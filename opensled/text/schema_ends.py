@@ -24,7 +24,7 @@ def without_endless(schema: Node) -> Any:
             if _ends(defs[name], finite):
                 finite.add(name)
         if len(finite) in (before, len(defs)):
-            return schema if len(finite) == len(defs) else _pruned(schema, defs.keys() - finite)
+            return schema if len(finite) == len(defs) else _prune(schema, defs.keys() - finite)
     return schema
 
 
@@ -96,19 +96,19 @@ def _array_ends(node: Node, finite: set[str]) -> bool:
     return all(_ends(each, finite) for each in [*first[:least], *rest])
 
 
-def _pruned(node: Any, endless: Set[str]) -> Any:
+def _prune(node: Any, endless: Set[str]) -> Any:
     if not isinstance(node, dict):
         return node
     if "$ref" in node and node["$ref"].rpartition("/")[2] in endless:
         return False
     pruned = dict(node)
     for key in node.keys() & {"items", "additionalProperties"}:
-        pruned[key] = _pruned(node[key], endless)
+        pruned[key] = _prune(node[key], endless)
     for key in node.keys() & {"allOf", "anyOf", "prefixItems"}:
-        pruned[key] = [_pruned(each, endless) for each in node[key]]
+        pruned[key] = [_prune(each, endless) for each in node[key]]
     for key in node.keys() & {"properties", "patternProperties", "$defs"}:
         pruned[key] = {
-            name: _pruned(each, endless)
+            name: _prune(each, endless)
             for name, each in node[key].items()
             if key != "$defs" or name not in endless
         }

@@ -54,11 +54,11 @@ def are_apart(options: Sequence[Any], target: Target) -> bool:
     """Whether surely no value matches two of them."""
     if len(options) > MAX_OPTIONS:
         return False
-    found = [_followed(option, target) for option in options]
+    found = [_follow(option, target) for option in options]
     return all(_apart(one, other, target) for one, other in combinations(found, 2))
 
 
-def _followed(node: Any, target: Target) -> Any:
+def _follow(node: Any, target: Target) -> Any:
     for _ in range(8):
         if not isinstance(node, dict) or "$ref" not in node:
             break
@@ -77,7 +77,7 @@ def _apart(one: Any, other: Any, target: Target, depth: int = 0) -> bool:
         if len(values) * len(other_values) > MAX_PAIRS:
             return False
         return not any(value in other_values for value in values)
-    both = sorted(_required(one) & _required(other))[:MAX_KEYS]
+    both = sorted(_required_keys(one) & _required_keys(other))[:MAX_KEYS]
     return depth < 2 and any(
         _apart(_property(one, key, target), _property(other, key, target), target, depth + 1) for key in both
     )
@@ -96,7 +96,7 @@ def _values(node: Node) -> list[Any] | None:
     return node["enum"] if isinstance(node.get("enum"), list) else None
 
 
-def _required(node: Node) -> set[str]:
+def _required_keys(node: Node) -> set[str]:
     """The keys that each object of this schema has, if it has objects only."""
     if _kinds(node) != {"object"} or not isinstance(node.get("required"), list):
         return set()
@@ -105,4 +105,4 @@ def _required(node: Node) -> set[str]:
 
 def _property(node: Node, key: str, target: Target) -> Any:
     properties = node.get("properties")
-    return _followed(properties.get(key), target) if isinstance(properties, dict) else None
+    return _follow(properties.get(key), target) if isinstance(properties, dict) else None

@@ -55,16 +55,16 @@ class ThoughtTags(_message.Message):
     def __init__(self, start: _Optional[str] = ..., end: _Optional[str] = ...) -> None: ...
 
 class ImageFacts(_message.Message):
-    __slots__ = ("token_id", "rows", "most", "most_bytes")
+    __slots__ = ("token_id", "rows", "most", "max_bytes")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     MOST_FIELD_NUMBER: _ClassVar[int]
-    MOST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     rows: int
     most: int
-    most_bytes: int
-    def __init__(self, token_id: _Optional[int] = ..., rows: _Optional[int] = ..., most: _Optional[int] = ..., most_bytes: _Optional[int] = ...) -> None: ...
+    max_bytes: int
+    def __init__(self, token_id: _Optional[int] = ..., rows: _Optional[int] = ..., most: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class RuleFacts(_message.Message):
     __slots__ = ("name", "lossless", "trees", "draft_probs")
@@ -79,16 +79,16 @@ class RuleFacts(_message.Message):
     def __init__(self, name: _Optional[str] = ..., lossless: _Optional[bool] = ..., trees: _Optional[bool] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_draft", "context_length", "max_tree", "least_draft")
+    __slots__ = ("max_draft", "context_length", "max_tree", "min_draft")
     MAX_DRAFT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MAX_TREE_FIELD_NUMBER: _ClassVar[int]
-    LEAST_DRAFT_FIELD_NUMBER: _ClassVar[int]
+    MIN_DRAFT_FIELD_NUMBER: _ClassVar[int]
     max_draft: int
     context_length: int
     max_tree: int
-    least_draft: int
-    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ..., least_draft: _Optional[int] = ...) -> None: ...
+    min_draft: int
+    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ..., min_draft: _Optional[int] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()

@@ -178,7 +178,7 @@ def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
     return ThoughtTags(tags.start, tags.end)
 
 
-def described(data: bytes) -> ModelInfo:
+def decode_description(data: bytes) -> ModelInfo:
     """What the bytes of a server's answer to `Describe` say; raises as `decode_info`."""
     return decode_info(pb.DescribeReply.FromString(data))
 

@@ -80,7 +80,7 @@ class DraftManifest:
         """For people, in one line."""
         return visible_line(f"{self.name}, serial {self.serial}, {self.total / 1e6:.1f} MB, {self.gain}")
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """The bytes that are signed."""
         return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, allow_nan=False).encode()
 

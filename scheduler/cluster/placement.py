@@ -82,7 +82,7 @@ def _serves(beat: Heartbeat, request: PlacementRequest) -> bool:
 
 def _cost(beat: Heartbeat, request: PlacementRequest, coming: Sequence[int]) -> tuple[bool, float, str]:
     """Whether another session would lose its KV, then expected seconds; the id breaks ties."""
-    missing = max(0, request.length - _covered(beat, request))
+    missing = max(0, request.length - _count_cached(beat, request))
     sessions = beat.sessions + len(coming)
     # Steps of an answer become slower as the replica fills up; the seconds of its last step do not show that.
     step_s = beat.step_s * (1 + sessions / beat.places)
@@ -91,7 +91,7 @@ def _cost(beat: Heartbeat, request: PlacementRequest, coming: Sequence[int]) -> 
     return short, seconds, beat.replica
 
 
-def _covered(beat: Heartbeat, request: PlacementRequest) -> int:
+def _count_cached(beat: Heartbeat, request: PlacementRequest) -> int:
     """Tokens of the prompt whose KV the replica holds; a key counts only after all those before it."""
     keys = 0
     for key in request.prompt_keys:

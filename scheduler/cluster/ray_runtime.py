@@ -24,7 +24,7 @@ from ray.exceptions import RayActorError, RayError
 
 from opensled.core.errors import EngineError, OpenSledError, Unreachable, UsageError
 from opensled.core.registry import Registry
-from opensled.net.address import joined
+from opensled.net.address import join_host_port
 from scheduler.cluster import ray_guard
 from scheduler.cluster.directory import WatchedDirectory
 from scheduler.cluster.leftovers import end_leftovers, own_folder
@@ -109,7 +109,7 @@ def _ports() -> list[str]:
     """HOST:PORT of Ray's head, and of the node of this machine: without one of them there is no cluster."""
     context = ray.get_runtime_context()
     [node] = [each for each in ray.nodes() if each["NodeID"] == context.get_node_id()]
-    return [context.gcs_address, joined(node["NodeManagerAddress"], node["NodeManagerPort"])]
+    return [context.gcs_address, join_host_port(node["NodeManagerAddress"], node["NodeManagerPort"])]
 
 
 def gpus_there() -> float:
@@ -133,7 +133,7 @@ class Replica:
             raise
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
-    async def ended(self) -> None:
+    async def wait_for_end(self) -> None:
         """Never returns: a caller that waits for it learns at once when this process dies."""
         await asyncio.get_running_loop().create_future()
 
@@ -156,7 +156,7 @@ def _report(name: str, error: Exception) -> None:
     """Tell the scheduler why a replica does not start."""
     told = error if isinstance(error, OpenSledError) else EngineError(f"{type(error).__name__}: {error}")
     with contextlib.suppress(ValueError, RayError):  # while there is none
-        ray.get(_scheduler().failed.remote(name, told.code, str(told)))
+        ray.get(_scheduler().report_failure.remote(name, told.code, str(told)))
 
 
 class Scheduler:
@@ -180,8 +180,8 @@ class Scheduler:
         self._supervisor.tend()
         self._supervisor.beat(name, beat)
 
-    async def failed(self, name: str, code: str, reason: str) -> None:
-        self._supervisor.failed(name, code, reason)
+    async def report_failure(self, name: str, code: str, reason: str) -> None:
+        self._supervisor.report_failure(name, code, reason)
 
     async def restart(self) -> None:
         await self._supervisor.restart()
@@ -191,9 +191,9 @@ class Scheduler:
 
     async def lifetime(self, name: str) -> None:
         spec = self._spec
-        options = _detached(name, num_cpus=spec.cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD")
+        options = _actor_options(name, num_cpus=spec.cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD")
         with contextlib.suppress(RayError):
-            await ray.remote(Replica).options(**options).remote(name, spec, self._key).ended.remote()
+            await ray.remote(Replica).options(**options).remote(name, spec, self._key).wait_for_end.remote()
 
     async def retire(self, name: str) -> None:
         with contextlib.suppress(ValueError, RayError):  # it is gone already
@@ -208,7 +208,7 @@ class Cluster:
 
     def __init__(self, spec: ClusterSpec | None) -> None:
         """Find or start the scheduler; without a `spec`, with the replicas that are there. Raises UsageError."""
-        self._scheduler, self.key = _settled(spec) if spec else _found()
+        self._scheduler, self.key = _ensure_scheduler(spec) if spec else _find_scheduler()
         self.ports = _ports()
         self.directory = WatchedDirectory(self._state, time.monotonic)
 
@@ -235,7 +235,7 @@ class Cluster:
         return state
 
 
-def _detached(name: str, **options: Any) -> dict[str, Any]:
+def _actor_options(name: str, **options: Any) -> dict[str, Any]:
     """Options of an actor that outlives its maker; an actor of that name that exists is taken instead."""
     kept = {"lifetime": "detached", "max_restarts": -1, "get_if_exists": True}
     return {"name": name, "namespace": NAMESPACE} | kept | options
@@ -246,7 +246,7 @@ def _scheduler() -> ActorHandle:
     return ray.get_actor(SCHEDULER, NAMESPACE)
 
 
-def _found() -> tuple[ActorHandle, bytes]:
+def _find_scheduler() -> tuple[ActorHandle, bytes]:
     try:
         handle = _scheduler()
     except ValueError:
@@ -254,7 +254,7 @@ def _found() -> tuple[ActorHandle, bytes]:
     return handle, ray.get(handle.key.remote())
 
 
-def _settled(spec: ClusterSpec) -> tuple[ActorHandle, bytes]:
+def _ensure_scheduler(spec: ClusterSpec) -> tuple[ActorHandle, bytes]:
     """The scheduler of this `spec`: the present one, or a new one; resume tokens stay valid in any case."""
     key = secrets.token_bytes(KEY_BYTES)
     with contextlib.suppress(ValueError, RayActorError):
@@ -263,12 +263,12 @@ def _settled(spec: ClusterSpec) -> tuple[ActorHandle, bytes]:
         if ray.get(handle.spec.remote()) == spec:
             return handle, key
         ray.kill(handle, no_restart=True)  # the replicas live on, and report to the next one
-    return _made(spec, key)
+    return _make_scheduler(spec, key)
 
 
-def _made(spec: ClusterSpec, key: bytes) -> tuple[ActorHandle, bytes]:
+def _make_scheduler(spec: ClusterSpec, key: bytes) -> tuple[ActorHandle, bytes]:
     """A new scheduler, or the one that another gateway made meanwhile, with its own key."""
-    options = _detached(SCHEDULER, num_cpus=0)
+    options = _actor_options(SCHEDULER, num_cpus=0)
     while True:
         handle = ray.remote(Scheduler).options(**options).remote(spec, key)
         try:

@@ -98,7 +98,7 @@ class ReplicaSupervisor:
         if name not in self._spec.names and name not in self._leaving:
             self._leaving[name] = asyncio.ensure_future(self._retire(name))
 
-    def failed(self, name: str, code: str, reason: str) -> None:
+    def report_failure(self, name: str, code: str, reason: str) -> None:
         """A replica did not start."""
         log.error("%s does not start: %s", name, reason)
         self._failures[name] = (code, reason)
@@ -108,7 +108,7 @@ class ReplicaSupervisor:
         for name in self._spec.names:
             before = self._beats.get(name)
             await self._retire(name)  # its keeper starts another one
-            await self._renewed(name, before)
+            await self._wait_for_renewal(name, before)
             await asyncio.sleep(SETTLE)  # else clients that the next replica hands over find no other
 
     async def stop(self) -> None:
@@ -138,7 +138,7 @@ class ReplicaSupervisor:
         if name in self._beats and self._beats[name].replica == replica:
             del self._beats[name]
 
-    async def _renewed(self, name: str, before: Heartbeat | None) -> None:
+    async def _wait_for_renewal(self, name: str, before: Heartbeat | None) -> None:
         while True:
             beat = self._beats.get(name)
             if beat is not None and (before is None or beat.replica != before.replica):

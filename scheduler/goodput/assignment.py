@@ -115,7 +115,7 @@ class DraftPlanner(RoundTable):
         passes = self._drafting.passes(self.own)
         passes = np.minimum(passes, load.passes) / load.sharing + np.maximum(0.0, passes - load.passes)
         places = places + self._drafting.seconds(passes, self.drafted, self.read)
-        gains = rates + self._promised(rates, self.drafts, self.paces) - load.slowdown * share * places
+        gains = rates + self._promise_worth(rates, self.drafts, self.paces) - load.slowdown * share * places
         gains = gains - margins
         gains[~self.allowed] = -np.inf
         gains[1:][(self.tokens * share)[1:] < LEAST] = -np.inf
@@ -131,7 +131,7 @@ class DraftPlanner(RoundTable):
             step_s, share, turns = self._fixed_point(arms)
         shares = share / turns
         rates = self.tokens[arms, self.all] * shares / step_s
-        promised = self._promised(rates, self.drafts[arms, self.all], self.paces)
+        promised = self._promise_worth(rates, self.drafts[arms, self.all], self.paces)
         return Assignment(arms, float((rates + promised).sum()), rates, shares, step_s)
 
     def _fixed_point(self, arms: Chosen) -> tuple[float, Numbers, float]:
@@ -176,7 +176,7 @@ class DraftPlanner(RoundTable):
         return np.where(away > 0, step_s / (away + np.maximum(0.0, wait) + step_s), 1.0)
 
     @staticmethod
-    def _promised(rates: Numbers, drafts: NDArray[np.bool_], paces: Numbers) -> Numbers:
+    def _promise_worth(rates: Numbers, drafts: NDArray[np.bool_], paces: Numbers) -> Numbers:
         """PROMISE times the pace, by the chance that it is kept."""
         # A wide spread below the pace would make the riskiest drafts look best.
         spread = np.where(drafts & (rates > paces), DRAFTING, STEADY)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import remaining_share
 from scheduler.plan import SessionView
 
 # Planned tokens of a session, and seconds, after which half of an outcome is forgotten. With 60 s, UNSEEN 10 and
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     planned: float = 0.0
 
     def after(self, tokens: float, planned: float, seconds: float) -> Outcome:
-        keep = kept(planned, HALF_TOKENS) * kept(seconds, HALF_S)
+        keep = remaining_share(planned, HALF_TOKENS) * remaining_share(seconds, HALF_S)
         return Outcome(keep * self.tokens + tokens, keep * self.planned + planned)
 
     def ratio(self, usual: float) -> float:

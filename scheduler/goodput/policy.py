@@ -142,7 +142,7 @@ def _slices(
     budget = profile.max_step_tokens
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = most_urgent(deciding, budget - kept)
-    drafts, own = _verified(chosen, budget - kept - len(chosen), state.load.rate, profile)
+    drafts, own = _verified_lengths(chosen, budget - kept - len(chosen), state.load.rate, profile)
     budget -= len(chosen) + sum(drafts) + sum(filter(None, own))
     (hints, asks), slices = state.orders(now), []
     for session, draft, mine in zip(chosen, drafts, own):
@@ -166,7 +166,7 @@ def _slices(
     return slices
 
 
-def _verified(
+def _verified_lengths(
     chosen: Sequence[SessionView], room: int, second: float, profile: HardwareProfile
 ) -> tuple[list[int], list[int | None]]:
     """How much of each device's and of each own draft is verified, None = there is no own one: the tokens of all of

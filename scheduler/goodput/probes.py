@@ -53,5 +53,5 @@ class ProbeCosts(NamedTuple):
         """Before the first probe, which begins anywhere within the pause: else short answers would never see one."""
         return Probe(now + self.pause_s * (id * GOLDEN % 1))
 
-    def begun(self, now: float) -> Probe:
+    def begin(self, now: float) -> Probe:
         return Probe(now + self.pause_s, now + self.lasts_s)

@@ -91,7 +91,7 @@ def current(
         if one.id > newest or (one.id not in hints and one.device.forecast is not None and not one.absent)
     ]
     if now >= old.reviewed + pause or changed or (new and not old.load.step_s):
-        return _reviewed(old, sessions, profile, now)
+        return _review(old, sessions, profile, now)
     return _with_new(old, new, profile) if new else old
 
 
@@ -109,7 +109,7 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
     )
 
 
-def _reviewed(
+def _review(
     old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
     """With the best assignment of all present sessions."""
@@ -127,13 +127,13 @@ def _reviewed(
     load = planner.load(best)
     arms, hints, asks = _orders(present, planner, best.arms)
     drafts = planner.device[best.arms, planner.all] > 0
-    expected = dict(_expected(old, present, best, drafts, outcomes.worth, now))
+    expected = dict(_expect_rates(old, present, best, drafts, outcomes.worth, now))
     state = replace(state, arms=arms, hints=hints, asks=asks, load=load, outcomes=outcomes, expected=expected)
     probes = dict(_probes(state, present, profile, now))
     return replace(state, probes=probes, until=max([probe.until for probe in probes.values()], default=-inf))
 
 
-def _expected(
+def _expect_rates(
     old: GoodputState,
     sessions: Sequence[SessionView],
     best: Assignment,
@@ -185,6 +185,6 @@ def _probes(
                 costs = ProbeCosts.of(offer, len(sessions), state.load, drafting)
                 # A device whose times are only guesses is asked for its first drafts before it is told to rest.
                 is_unknown = drafting is None and not forecast.drafts
-                probe = costs.begun(now) if probe or is_unknown else costs.first(session.id, now)
+                probe = costs.begin(now) if probe or is_unknown else costs.first(session.id, now)
             if drafting is None or drafting.read_s * offer.unread <= state.load.step_s:
                 yield source, probe

@@ -15,7 +15,7 @@ from tests.fuzz import messages
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Room
 from verify_server.engine.trees import confidences as confidences_of
-from verify_server.engine.trees import likeliest_first, path_to, tried, without_twins
+from verify_server.engine.trees import likeliest_first, list_trials, path_to, without_twins
 from verify_server.round.drafter import Ask, Proposal, ServerDrafter
 
 OPEN = messages.plain_open().SerializeToString()
@@ -56,7 +56,7 @@ def _learn(choose: Choices, estimate: DraftEstimate, block: DraftBlock) -> None:
         assert all(-1 <= parent < index for index, parent in enumerate(block.parents))
     parents = block.parents or range(-1, len(block.tokens) - 1)
     path = path_to(parents, choose.below(len(block.tokens))) if block.tokens and choose.flag() else []
-    estimate.judged(len(block.tokens), len(path), tried(block, path))
+    estimate.add_verdict(len(block.tokens), len(path), list_trials(block, path))
 
 
 class Whims(ServerDrafter):

@@ -15,7 +15,7 @@ from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
 from tests.handed_out import KITCHEN, manifest, signed
 
-KNOWN = json.loads(manifest().encoded())
+KNOWN = json.loads(manifest().encode())
 REPLIED = (
     draft_codec.manifest_bytes(*signed(manifest())),
     draft_codec.part_bytes(b"part"),
@@ -33,7 +33,7 @@ def draft_manifest(data: bytes) -> None:
         for file in draft.files:
             assert (Path("/a/b") / file.name).resolve().parent == Path("/a/b")
         assert 0 < len(draft.files) <= MAX_FILES and 0 < draft.total <= MAX_BYTES and draft.serial > 0
-        assert draft.title().isprintable() and read_manifest(draft.encoded()) == draft
+        assert draft.title().isprintable() and read_manifest(draft.encode()) == draft
 
 
 def draft_reply(data: bytes) -> None:
@@ -44,7 +44,7 @@ def draft_reply(data: bytes) -> None:
             assert 0 < len(found) <= draft_codec.PART_BYTES
             return
         try:
-            assert KITCHEN.verified(Signed(*found)) == manifest()
+            assert KITCHEN.verify(Signed(*found)) == manifest()
         except DraftRefused:
             assert found != signed(manifest())
 

@@ -41,12 +41,12 @@ def kept_text(data: bytes) -> None:
     (own / name).write_bytes(_changed(choose, _whole()))
     if choose.byte() > 200:
         Path(f"{own}{MARK}").write_bytes(choose.pick((b"nan", b"inf", b"", b"1e400", choose.bytes(6))))
-    for held in store.held():
+    for held in store.summarize():
         assert held.texts <= 2 and held.bytes >= 0
     _learn(own)
     store.write(_text(), WORDS)
     store.expire()
-    assert sum(held.bytes for held in store.held()) <= QUOTA
+    assert sum(held.bytes for held in store.summarize()) <= QUOTA
     store.delete("a")
     assert not own.exists() and not store.write(_text(), WORDS)
     assert not list(folder.rglob("*.npz"))

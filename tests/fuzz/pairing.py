@@ -14,7 +14,7 @@ from pathlib import Path
 from home.desk.desk import MAX_GUESSES, PairingDesk
 from home.desk.devices import paired_devices, revoke_device
 from home.desk.home import Home
-from home.discovery import MAX_ADDRESSES, SERVING, checked
+from home.discovery import MAX_ADDRESSES, SERVING, check_record
 from home.pairing.channel import DeviceEnd, ServerEnd, fingerprint
 from home.pairing.frames import MOST, STORED, PairFrame
 from home.pairing.handover import Grant, PairRequest, is_host, read_grant, read_request
@@ -114,7 +114,7 @@ async def _at_server(choose: Choices) -> None:
     with contextlib.suppress(OpenSledError, IndexError):
         channel, _ = end.channel(wire.heard()[0])
         host, name = choose.pick(HOSTS), choose.text()
-        request = PairRequest(host, name).encoded()
+        request = PairRequest(host, name).encode()
         if choose.flag():
             request = bodies.changed_json(json.loads(request), choose)
         request = request[: MOST[PairFrame.REQUEST] - 100]
@@ -145,7 +145,7 @@ async def _at_device(choose: Choices) -> None:
     _frame(choose, wire, PairFrame.ANSWER, end.answer)
     await _settled(lambda: pairing.done() or len(wire.heard()) > 1)
     channel = end.channel()
-    grant = Grant("hub:7411", _home().authority.der, "ab" * 32, "kitchen").encoded()
+    grant = Grant("hub:7411", _home().authority.der, "ab" * 32, "kitchen").encode()
     if choose.flag():
         grant = bodies.changed_json(json.loads(grant), choose)[: MOST[PairFrame.GRANT] - 100]
     _frame(choose, wire, PairFrame.GRANT, channel.proof + channel.seal(grant))
@@ -173,7 +173,7 @@ def mdns_record(data: bytes) -> None:
     choose = Choices(data)
     addresses = choose.some(lambda: choose.pick(("192.168.1.7", "8.8.8.8", "::1", "fd00::1", choose.text())))
     for name in [*names, choose.text()]:
-        found = checked(SERVING, name, addresses, choose.below(70_000))
+        found = check_record(SERVING, name, addresses, choose.below(70_000))
         if found:
             assert found.name.isprintable() and 0 < found.port < 65536
             assert 0 < len(found.addresses) <= MAX_ADDRESSES and "8.8.8.8" not in found.addresses

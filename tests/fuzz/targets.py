@@ -22,10 +22,10 @@ from opensled.core.messages import Guide
 from opensled.drafting import table_file
 from opensled.drafting.tables import FrozenTable, LruTable
 from opensled.models.gguf_file import read_head
-from opensled.models.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
+from opensled.models.hub_listing import MAX_BYTES, HubFile, read_listing, select, without_strays
 from opensled.models.hub_names import HubName
 from opensled.text.answer_text import StopStrings, TextStream
-from opensled.text.held_schema import held
+from opensled.text.held_schema import reduce
 from opensled.text.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec
@@ -167,7 +167,7 @@ def held_schema(data: bytes) -> None:
     made = schemas.schema(Choices(data), 8)
     for coarse in (False, True):
         with contextlib.suppress(OpenSledError):
-            found = held(made, "schema", coarse)
+            found = reduce(made, "schema", coarse)
             assert json.loads(json.dumps(found.schema)) == found.schema
             assert all(isinstance(path, str) for path in found.left_out)
 
@@ -176,7 +176,7 @@ def _guided(schema: str) -> None:
     with contextlib.suppress(OpenSledError, GrammarRebuilt):
         constraint = _guides().start(Guide(json_schema=schema), ())
         for _ in range(12):
-            mask = constraint.allowed([1, 2])[0]
+            mask = constraint.next_masks([1, 2])[0]
             allowed = [id for id in range(52) if mask[id // 8] >> id % 8 & 1]
             constraint.commit(allowed[:1])
 
@@ -232,8 +232,8 @@ def hub_listing(data: bytes) -> None:
         listing = read_listing(content, "org/repo")
         for name in listing.files:
             assert (Path("/a/b") / name).resolve().is_relative_to("/a/b")
-        for file in select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M")))).files:
-            require_bounded(file)
+        selection = select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M"))))
+        assert all(0 <= file.bytes <= MAX_BYTES for file in selection.files)
 
 
 def config_file(data: bytes) -> None:

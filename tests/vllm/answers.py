@@ -28,7 +28,7 @@ from verify_server.engine.vllm.core import VllmCore, start
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.engine.vllm.drafters import speculative_config
 from verify_server.riders.answer_logprobs import LogprobsReading
-from verify_server.rules.base import AcceptanceResult, DraftCheck, decided
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
 from verify_server.rules.decide import Question, decide
 from verify_server.rules.match import Match
 from verify_server.text.guide import GuideCompiler
@@ -135,7 +135,7 @@ class Answer:
 
     def question(self, check: DraftCheck) -> Question:
         if self._constraint is not None:
-            check = check._replace(masks=self._constraint.allowed(check.ids))
+            check = check._replace(masks=self._constraint.next_masks(check.ids))
         if self._counts is not None:
             check = check._replace(emitted=self._counts.along(check.ids))
         reads = () if self.top_logprobs is None else (LogprobsReading(self.top_logprobs),)
@@ -196,7 +196,7 @@ def one_step(
             failed.append(name)
         elif outcome is not None:
             assert isinstance(outcome, AcceptanceResult), outcome
-            answer.commit(decided(progress[name].check, outcome), outcome)
+            answer.commit(decided_ids(progress[name].check, outcome), outcome)
     return progress
 
 

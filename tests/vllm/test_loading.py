@@ -64,7 +64,7 @@ def blocks(**options) -> int:
 
 def test_kv_memory_is_that_of_engine_torch_unless_an_option_says_more(monkeypatch):
     """Some full contexts, within a share of what is left; or one, where that share is smaller."""
-    monkeypatch.setattr(loading, "_tested", lambda core, model, *_: core.info(model))
+    monkeypatch.setattr(loading, "_self_test", lambda core, model, *_: core.info(model))
     whole, token = (
         CONTEXT // CPU_BLOCK,
         5 * 2 * 2 * 64 * 4,

@@ -26,7 +26,7 @@ async def client_of(context: Any, tenants: Tenants, clients: Clients, refused: C
         tenant = tenants.of(str(metadata.get("authorization", "")), names)
     except Unauthorized as error:
         refused[error.code] += 1
-        clients.refused(context.peer())
+        clients.count_refusal(context.peer())
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         raise
     return clients.client(context.peer(), tenant)
@@ -115,7 +115,7 @@ class ByteStream:
         self._since = None
         if not self._answered:
             self._answered = True
-            self.account.answered()
+            self.account.end_opening()
 
     def _watch(self) -> None:
         """Look at the present write when it will have taken too long."""
@@ -163,7 +163,7 @@ async def run_stream(
             except asyncio.CancelledError:
                 if not stream.silent:
                     if not stream.begun:
-                        clients.refused(client.peer)
+                        clients.count_refusal(client.peer)
                     raise
                 await clients.hang_up(client)
             except TimeoutError:

@@ -50,7 +50,7 @@ class StreamAccount:
         """A message of `size` bytes has arrived: wait until it may be parsed."""
         await self._clients.wait("bytes", self._client.names, size)
 
-    def spent(self, seconds: float) -> None:
+    def charge(self, seconds: float) -> None:
         """It took `seconds` of processor time to read what arrived: the next calls of this client pay for it."""
         self._clients.spend("reading", self._client.names, seconds)
 
@@ -58,7 +58,7 @@ class StreamAccount:
         """A message gained nothing: wait before the next one is read."""
         await self._clients.wait("idle_messages", self._client.names)
 
-    def answered(self) -> None:
+    def end_opening(self) -> None:
         """The first message has got its answer."""
         if self._opening:
             self._opening = False
@@ -98,7 +98,7 @@ class Clients:
             return ()
         return (peer, address_of(peer)) if self.limits.by_address else (peer,)
 
-    def refused(self, peer: str) -> None:
+    def count_refusal(self, peer: str) -> None:
         """A call from there has no access, or was cancelled at once; too many of them end the connection."""
         names = self._places_of(peer)
         if self.spend("refusals", names, 1.0):
@@ -137,7 +137,7 @@ class Clients:
         try:
             yield account
         finally:
-            account.answered()
+            account.end_opening()
             self._streams.leave(client.tenant)
             self._connected.leave(client.peer)
 

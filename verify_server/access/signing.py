@@ -25,7 +25,7 @@ TOKEN_SECONDS = 24 * 3600.0  # for which a resume token is valid; chosen: longer
 CREDENTIAL_SECONDS = 60.0
 
 
-def derived(key: bytes, purpose: str) -> bytes:
+def derive_key(key: bytes, purpose: str) -> bytes:
     """A key for one `purpose`, derived from the key that a cluster shares."""
     return hmac.new(key, b"key\0" + purpose.encode(), hashlib.sha256).digest()
 
@@ -34,7 +34,7 @@ class _ClaimsSigner:
     """Signs JSON values that expire; `purpose` keeps one kind of token from being taken for another."""
 
     def __init__(self, key: bytes, purpose: str, clock: Callable[[], float], lifetime: float) -> None:
-        self._key = derived(key or secrets.token_bytes(KEY_BYTES), purpose)
+        self._key = derive_key(key or secrets.token_bytes(KEY_BYTES), purpose)
         self._clock, self._lifetime = clock, lifetime
 
     def sign(self, *claims: Any) -> bytes:
@@ -71,15 +71,15 @@ class TokenSigner:
 
     def session_of(self, token: bytes, tenant: str) -> int | None:
         """The session that a token of `tenant` names; None = no session of this replica."""
-        session, replica = self._opened(token, tenant)
+        session, replica = self._open(token, tenant)
         return session if replica == self._replica and session != UNBEGUN else None
 
     def home_of(self, token: bytes, tenant: str) -> tuple[str, bool]:
         """The replica that a token of `tenant` names ("" = none), and whether a session has begun there."""
-        session, replica = self._opened(token, tenant)
+        session, replica = self._open(token, tenant)
         return replica or "", bool(replica) and session != UNBEGUN
 
-    def _opened(self, token: bytes, tenant: str) -> tuple[int | None, str | None]:
+    def _open(self, token: bytes, tenant: str) -> tuple[int | None, str | None]:
         session, owner, replica = self._signer.claims(token) or (None, None, None)
         return (session, replica) if owner == tenant else (None, None)
 

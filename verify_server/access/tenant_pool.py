@@ -47,7 +47,7 @@ class TenantPool:
         with await self._enter(tenant) as leave:
             loop = asyncio.get_running_loop()
             if spent is not None:
-                work = partial(_timed, work, partial(_tell, loop, spent))
+                work = partial(_measure_time, work, partial(_tell, loop, spent))
             running = loop.run_in_executor(self._executor, context.run, work)
             running.add_done_callback(partial(_leave, leave.pop_all()))
         try:
@@ -65,14 +65,14 @@ class TenantPool:
             )
         with ExitStack() as leave:
             turns.taken += 1
-            leave.callback(self._left, tenant, turns)
+            leave.callback(self._release_turn, tenant, turns)
             await turns.threads.acquire()
             leave.callback(turns.threads.release)
             await self._free.acquire()
             leave.callback(self._free.release)
             return leave.pop_all()
 
-    def _left(self, tenant: str, turns: _Turns) -> None:
+    def _release_turn(self, tenant: str, turns: _Turns) -> None:
         turns.taken -= 1
         if not turns.taken:
             del self._turns[tenant]
@@ -89,7 +89,7 @@ class _Turns:
         self.threads, self.taken = asyncio.Semaphore(each), 0
 
 
-def _timed(work: Callable[[], T], spent: Spent) -> T:
+def _measure_time(work: Callable[[], T], spent: Spent) -> T:
     started = time.thread_time()
     try:
         return work()

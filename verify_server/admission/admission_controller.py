@@ -15,7 +15,7 @@ from scheduler.admission import (
     max_promised,
     may_enter,
     places_for,
-    reserved,
+    reserved_places,
 )
 from verify_server.access.security import Tenants
 from verify_server.admission.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
@@ -79,7 +79,7 @@ class AdmissionController:
             raise self._refusal(request, busy, expected, places, now)
         self._expected.back(tenant, self._behind)
 
-    def promised(self, pace: float, tenant: str) -> float:
+    def promise(self, pace: float, tenant: str) -> float:
         """What is promised to a session that asks for `pace` tokens/s: as much as its tenant may have and as one
         session can get."""
         most = max_promised(0.0, self._loop.machine.profile, self._max_pace)
@@ -119,7 +119,7 @@ class AdmissionController:
         """Whether its prompt fits beside the KV of present sessions: to compute that again would cost them pace."""
         machine = self._loop.machine
         present = (session for session in machine.sessions.values() if session.has_reader)
-        return request.positions <= machine.target.memory.beside(
+        return request.positions <= machine.target.memory.room_beside(
             session.sequence.memory for session in present
         )
 
@@ -138,7 +138,7 @@ class AdmissionController:
         if expected[tenant] >= max(1, lacks):
             ahead, queue = ahead + self._behind.counts(now)[tenant], self._behind
         if lacks > 0:
-            ahead += reserved(tenant, busy, expected, shares)
+            ahead += reserved_places(tenant, busy, expected, shares)
         elif busy[tenant]:  # it gets the places that its own sessions leave
             ahead *= busy.total() / busy[tenant]
         seconds = self._seconds_until(ahead, now)
@@ -179,7 +179,7 @@ class AdmissionController:
         absent = self._absent(tenant, guided=True)
         return absent if absent or own else self._absent_of_larger(taken, tenant, guided=True)
 
-    def entered(self) -> None:
+    def count_entry(self) -> None:
         """One more session has its place."""
         self._entered += 1
 

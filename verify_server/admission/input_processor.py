@@ -7,7 +7,7 @@ from functools import partial
 
 from opensled.core.bounds import MAX_CHARACTERS, too_long
 from opensled.core.errors import InvalidRequest, Unsupported
-from opensled.core.images import expanded, require_none, starts_of
+from opensled.core.images import expand, require_none, starts_of
 from opensled.core.messages import MAX_PROMPT_LOGPROBS, ChatMessage, Limits, Open, Prompt, is_chat
 from opensled.core.protocol import EndRules
 from opensled.core.template_variables import read_variables
@@ -100,9 +100,9 @@ class InputProcessor:
         context = self.limits_of(tenant).context_length
         if message.images:
             self._require_images(message)
-        ids = await self._encoded(message, min(limit or context, context), tenant, spent)
+        ids = await self._encode(message, min(limit or context, context), tenant, spent)
         if is_chat(message.prompt):
-            ids = expanded(ids, message.images, self._info.images)
+            ids = expand(ids, message.images, self._info.images)
         if limit and len(ids) > limit:
             raise InvalidRequest(
                 f"a prompt of {len(ids)} tokens; your tenant may send at most {limit}", "prompt"
@@ -120,11 +120,11 @@ class InputProcessor:
     async def images(
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None = None
     ) -> tuple[PlacedRows, ...]:
-        """The pictures of a new sequence, seen. Raises as `opensled.core.images.starts_of` and `ImageStore.seen` do."""
+        """The pictures of a new sequence, seen. Raises as `images.starts_of` and `ImageStore.look_up` do."""
         starts = starts_of(prompt_ids, message.images, self._info.images)
         if self._images is None:
             return ()
-        seen = [await self._images.seen(image, tenant, spent) for image in message.images]
+        seen = [await self._images.look_up(image, tenant, spent) for image in message.images]
         return tuple(map(PlacedRows, starts, seen))
 
     def length_of(self, message: Open) -> int:
@@ -157,9 +157,7 @@ class InputProcessor:
         start = partial(self._guides.start, message.guide, message.committed, tenant, prompt_ids)
         return await self._grammars.run(tenant, start)
 
-    async def _encoded(
-        self, message: Open, longest: int, tenant: str, spent: Spent | None
-    ) -> tuple[int, ...]:
+    async def _encode(self, message: Open, longest: int, tenant: str, spent: Spent | None) -> tuple[int, ...]:
         """Megabytes take seconds to tokenize: not on the event loop, and not at all if they cannot fit."""
         prompt, guide = message.prompt, message.guide
         if isinstance(prompt, str):

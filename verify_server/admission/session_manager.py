@@ -276,7 +276,7 @@ class SessionManager:
     def _pace(self, message: Open, tenant: str) -> float:
         """The pace that is promised: of what is asked for, as much as the tenant may have and one session can get."""
         if message.pace:
-            return self._admission.promised(message.pace, tenant)
+            return self._admission.promise(message.pace, tenant)
         return 0.0 if message.background else self.limits.min_pace
 
     async def _create(
@@ -309,7 +309,7 @@ class SessionManager:
         )
         self._remembered[session.id] = session
         self.loop.add(session)
-        self._admission.entered()
+        self._admission.count_entry()
         self.stats.opened["new"] += 1
         return session
 
@@ -382,7 +382,10 @@ def _needs_tokenizer(message: Open) -> bool:
 def _sequence_limits(info: EngineInfo, memory: int, limits: SessionLimits) -> Limits:
     """A sequence that fills the KV memory, so many tokens, alone must still have room for its draft."""
     max_draft = limits.max_draft
-    budgets = [("--tenant-kv-tokens (or kv_tokens)", budget) for budget in limits.tenants.kv_budgets]
+    budgets = [
+        ("tenant-kv-tokens in [limits] (or kv_tokens in the token file)", budget)
+        for budget in limits.tenants.kv_budgets
+    ]
     for flag, tokens in [("--kv-tokens", memory), *budgets]:
         if tokens < max_draft + 2:
             raise UsageError(f"KV memory for {tokens} tokens holds no draft of {max_draft}; raise {flag}")

@@ -35,10 +35,10 @@ from verify_server.start.command import (
     RENEW,
     announcing,
     arriving_signals,
-    asked_again,
     client_limits,
     clients,
     run,
+    wait_for_second_signal,
 )
 from verify_server.start.start_ports import Ports, taken_ports, while_loading
 
@@ -121,14 +121,14 @@ def _gpus(config: ServeConfig) -> float:
         return 0.0
     if config.replica_gpus not in (1, each):
         raise UsageError(
-            f"--replica-gpus {config.replica_gpus:g}: each of the {together} processes of a replica takes one GPU; "
+            f"replica-gpus {config.replica_gpus:g}: each of the {together} processes of a replica takes one GPU; "
             "leave it out"
         )
     fitting = int(there) * int(1 / each) if each <= 1 else int(there / each)
     if config.replicas > fitting and not config.ray_address:
         raise UsageError(
             f"{config.replicas} replicas with {each:g} GPUs each do not fit on the {there:g} there are: at most "
-            f"{fitting} do; lower --replicas or --replica-gpus"
+            f"{fitting} do; lower --replicas or replica-gpus"
         )
     return each
 
@@ -199,7 +199,7 @@ async def _listen(
     watching = asyncio.ensure_future(cluster.directory.watch())
     ports.metrics.extend(gateway_metrics(server.gateway, cluster.directory))
     ports.probes.unready = lambda: server.gateway.unready
-    async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announced():
+    async with _http(ports, server.gateway), home_kept(config), announcing(config), notify.announce():
         show_ready(config.listen)
         await stopping
         notify.stopping(longest_end(config.drain) + STOP_SECONDS)
@@ -236,13 +236,13 @@ async def _drain(
     server.gateway.drain()
     # Clients connect anew, elsewhere. Never cancelled: that would cancel gRPC's own future.
     closing = asyncio.ensure_future(server.server.stop(config.drain + LAST_MESSAGES_SECONDS))
-    ended = _ended(config, server, cluster, ports.http)
-    if not await until_first(ended, asked_again(signals), config.drain) and ports.http:
+    ended = _finish_sequences(config, server, cluster, ports.http)
+    if not await until_first(ended, wait_for_second_signal(signals), config.drain) and ports.http:
         ports.http.ending.set()  # before the replicas are out of reach
     await asyncio.gather(server.stop(LAST_MESSAGES_SECONDS), last_bytes(ports.http), closing)
 
 
-async def _ended(
+async def _finish_sequences(
     config: ServeConfig, server: gateway.GatewayServer, cluster: Cluster, http: HttpFront | None
 ) -> None:
     """Until no sequence is under way, nor comes any more."""

@@ -30,7 +30,7 @@ from verify_server.access.byte_stream import ByteStream, admit_call, client_of, 
 from verify_server.access.client_limits import ClientLimits
 from verify_server.access.clients import Client, Clients
 from verify_server.access.security import Tenants, Tls
-from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derived
+from verify_server.access.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derive_key
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.front import service
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 NO_REPLICA = "no replica serves at the moment; try again"
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
-MAX_STREAMS = 4096  # of one tenant at the same time, without --tenant-sessions; chosen: of many replicas
+MAX_STREAMS = 4096  # of one tenant at the same time, without tenant-sessions; chosen: of many replicas
 MakeHandOut = Callable[[Counter[str]], HandOut]
 
 LINGER = 60.0  # seconds for which a reader may be silent, as at a replica
@@ -94,7 +94,7 @@ class Gateway:
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
         self.links = ReplicaLinks(directory, GatewayCredentials(key, time.time), self._changed.set)
         self._signer = TokenSigner(time.time, TOKEN_SECONDS, key)
-        self._router = ReplicaRouter(self.links.serving, self._signer, derived(key, "prefix"))
+        self._router = ReplicaRouter(self.links.serving, self._signer, derive_key(key, "prefix"))
 
     def add_to(self, server: service.Server) -> None:
         """Take the calls that arrive at `server`."""

@@ -59,6 +59,6 @@ class GatewaySequences:
             with contextlib.suppress(Unreachable):
                 described, tokenizer = [await self._gateway.ask(name, b"") for name in CONSTANT_CALLS]
                 self._model = ServedModel(
-                    codec.described(described), TargetTokenizer(codec.tokenizer_json(tokenizer))
+                    codec.decode_description(described), TargetTokenizer(codec.tokenizer_json(tokenizer))
                 )
             await asyncio.sleep(LOOK_SECONDS)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import grpc_health  # noqa: F401  gateways follow the health of a replica: without it none is one
 
 from opensled.metrics.answer_counts import AnswerCounts
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 from opensled.process import logs
 from scheduler.cluster.placement import Heartbeat
 from verify_server.access.client_limits import ClientLimits
@@ -23,7 +23,7 @@ from verify_server.access.signing import (
     GatewayCredentials,
     GatewayTenants,
     TokenSigner,
-    derived,
+    derive_key,
 )
 from verify_server.admission.session_manager import SessionManager
 from verify_server.front import service
@@ -58,7 +58,7 @@ def public_listen(config: ServeConfig, host: str) -> str:
     """The address at which a replica on the machine `host` listens for devices; "" = none, because of --proxy."""
     if config.proxy:
         return ""
-    return joined(host if config.ray_address else host_port(config.listen)[0], 0)
+    return join_host_port(host if config.ray_address else host_port(config.listen)[0], 0)
 
 
 class ReplicaServer:
@@ -70,7 +70,7 @@ class ReplicaServer:
         tls, tenants = clients(config, public)
         target = ENGINES.get(config.engine)(config)
         signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
-        self._manager = make_manager(config, target, tenants, signer, derived(key, "prefix"))
+        self._manager = make_manager(config, target, tenants, signer, derive_key(key, "prefix"))
         names = model_names(config.served_model_name)
         self._info, self._text = describe(self._manager, target, config.pad_frames, names), target.text
         self._readiness, self._servers = service.Readiness(), list[service.Server]()
@@ -99,7 +99,7 @@ class ReplicaServer:
         await self._readiness.set(True)
         gateways = GatewayTenants(credentials=GatewayCredentials(self._key, time.time))
         limits = client_limits(self._config, self._manager)
-        inner = await self._listen(joined(self._host, 0), gateways, None, limits.from_gateways)
+        inner = await self._listen(join_host_port(self._host, 0), gateways, None, limits.from_gateways)
         outer = await self._listen(public, tenants, tls, limits) if public else inner
         addresses = ReplicaAddresses(outer, inner)
         self._started.set_result((asyncio.get_running_loop(), addresses))
@@ -111,7 +111,7 @@ class ReplicaServer:
         frontend = service.VerifyService(self._manager, self._info, self._text, tenants, limits)
         server, port = await service.start(frontend, listen, tls, self._readiness)
         self._servers.append(server)
-        return joined(host_port(listen)[0], port)
+        return join_host_port(host_port(listen)[0], port)
 
     async def _beat(self) -> Heartbeat:
         return heartbeat(self._manager, self._replica, self.addresses)

@@ -83,7 +83,7 @@ class ReplicaLink:
         method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
         call = method(timeout=seconds, metadata=(*self._metadata(tenant), *more))
         self.streams += 1
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._release_stream)
         return call
 
     async def confirm(self) -> bool:
@@ -101,7 +101,7 @@ class ReplicaLink:
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._channel.close()
 
-    def _ended(self, call: Any) -> None:
+    def _release_stream(self, call: Any) -> None:
         self.streams -= 1
 
     def _metadata(self, tenant: str) -> tuple[tuple[str, str], ...]:

@@ -58,13 +58,13 @@ class ServerTables(ServerDrafter):
         """What follows a session's text as it is now."""
         text = self._texts.get(ask.session)
         if text is None:
-            text = self._texts[ask.session] = self._begun(ask)
+            text = self._texts[ask.session] = self._begin(ask)
         self._tenants.move_to_end(ask.tenant)
         text.followers.extend(ask.tokens[text.read :])
         text.read = ask.length
         return text.followers
 
-    def _begun(self, ask: Ask) -> _Text:
+    def _begin(self, ask: Ask) -> _Text:
         known = self._tenants.setdefault(ask.tenant, _OfTenant())
         followers = Followers(known.table, None, self._ends, known.calibration.another())
         followers.read(ask.tokens)

@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     why: str = ""  # the reason for "none", where --drafter did not ask for it
 
 
-def chosen(config: ServeConfig) -> Choice:
+def choose(config: ServeConfig) -> Choice:
     """What --drafter auto stands for: a drafter that costs nothing while it rests, or the draft model that is named.
 
     A draft model that is not named is not loaded: with four users and more it gained nothing on a processor, where
@@ -45,7 +45,7 @@ def chosen(config: ServeConfig) -> Choice:
 
 def drafting_of(config: ServeConfig, target: LoadedModel) -> DraftStage | None:
     """The stage with the drafter of `config`; None = there is none. Raises the errors of loading it."""
-    name, why = chosen(config)
+    name, why = choose(config)
     _refuse_published(config.draft_model, name)
     drafter = SERVER_DRAFTERS.get(name)(config, target)
     if config.drafter == AUTO_DRAFTER:

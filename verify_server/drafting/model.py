@@ -55,7 +55,7 @@ class _Draft:
 
     def request(self, row: int) -> SampleRequest:
         """For the next token of the draft."""
-        ask, emitted = self.ask, self.ask.emitted_after(self.ids)
+        ask, emitted = self.ask, self.ask.penalty_counts(self.ids)
         position = ask.length + len(self.ids)
         return SampleRequest([row], ask.params, ask.key, position, emitted=emitted and [emitted])
 
@@ -63,7 +63,7 @@ class _Draft:
 class ReadKV(Protocol):
     """Which tokens' KV the engine of a drafter has in which block; see `WrittenKV`."""
 
-    def computed(self, ask: Ask) -> int:
+    def count_computed(self, ask: Ask) -> int:
         """Positions of a session's text whose KV is there; not the last one."""
 
     def write(self, ask: Ask, start: int, fed: Sequence[int]) -> None:
@@ -96,7 +96,7 @@ class ServerModel(ServerDrafter):
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         while self._free:
             self._kv.free(self._free.popleft())
-        drafts = [self._begun(ask) for ask in asks]
+        drafts = [self._begin(ask) for ask in asks]
         try:
             growing = self._read([draft for draft in drafts if draft.most > 0])
             while growing := [draft for draft in growing if self._goes_on(draft)]:
@@ -112,7 +112,7 @@ class ServerModel(ServerDrafter):
     def forget(self, session: int) -> None:
         self._kv.forget(session)
 
-    def freed(self, blocks: Sequence[int]) -> None:
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
         self._engine.forget(blocks)
         if self._loses:
             self._free.extend(blocks)
@@ -121,10 +121,10 @@ class ServerModel(ServerDrafter):
         for block in blocks:
             self._kv.free(block)
 
-    def _begun(self, ask: Ask) -> _Draft:
+    def _begin(self, ask: Ask) -> _Draft:
         """The last token of a draft is never computed, so it needs no KV."""
         reach = min(self._reach, len(ask.blocks) * self._engine.info.block_size)
-        return _Draft(ask, self._kv.computed(ask), min(ask.most, reach - ask.length + 1))
+        return _Draft(ask, self._kv.count_computed(ask), min(ask.most, reach - ask.length + 1))
 
     def _goes_on(self, draft: _Draft) -> bool:
         return len(draft.ids) < draft.most and draft.ids[-1] not in self._ends
@@ -146,10 +146,10 @@ class ServerModel(ServerDrafter):
             return []
         scores = self._engine.forward(segments)
         drawing = [draft for draft, segment in zip(drafts, segments) if segment.rows]
-        return [draft for draft, token in zip(drawing, self._drawn(scores, drawing)) if token is not None]
+        return [draft for draft, token in zip(drawing, self._draw(scores, drawing)) if token is not None]
 
     @staticmethod
-    def _drawn(scores: Scores, drafts: Sequence[_Draft]) -> list[int | None]:
+    def _draw(scores: Scores, drafts: Sequence[_Draft]) -> list[int | None]:
         """The next token of each draft, appended to it; None where the model gave no numbers."""
         found: list[int | None] = []
         for draft, answer in zip(

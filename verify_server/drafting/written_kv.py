@@ -52,7 +52,7 @@ class WrittenKV:
         self._blocks: dict[int, Written] = {}
         self._texts: dict[int, TextHashes] = {}  # by session
 
-    def computed(self, ask: Ask) -> int:
+    def count_computed(self, ask: Ask) -> int:
         """Positions of a session's text whose KV is there; not the last one, which is computed anew."""
         size, last = self._size, ask.length - 1
         place = 0

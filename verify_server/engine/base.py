@@ -142,7 +142,7 @@ class Scores(ABC):
     def entropy(self, rows: Sequence[int]) -> list[float]:
         """Entropy in nats of the target's raw distribution at each row, as `logprobs` has it."""
 
-    def hidden(self, rows: Sequence[int]) -> NDArray[np.float32]:
+    def hidden_states(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """[rows, size]: the states of the layer that the engine keeps (`TargetEngine.keep`) at each row."""
         raise EngineError("this engine keeps no hidden states")
 
@@ -223,7 +223,7 @@ class TargetEngine(ABC):
         masks let such a value through must overwrite it. Called between two forward passes."""
 
     def keep(self, layer: int) -> None:
-        """From now on `Scores.hidden` has the states that leave `layer`, numbered as in HiddenTap (tap.py); its states
+        """From now on `Scores.hidden_states` has the states that leave `layer`, numbered as in HiddenTap; its states
         stay where they were computed until a rule asks. Raises UnsupportedModel."""
         raise UnsupportedModel(
             f"engine {self.info.runtime} gives no hidden states, which this rule needs; use --engine torch"

@@ -17,9 +17,7 @@ MEASURED = ((1, 1, 1), (8, 1, 1), (8, 2, 2), (1, 32, 1), (1, 2, 2), (1, 4, 4))
 MEASURE_S = 2.0
 
 
-def measured(
-    engine: TargetEngine, seed: StepCost, clock: Callable[[], float] = time.perf_counter
-) -> StepCost:
+def measure(engine: TargetEngine, seed: StepCost, clock: Callable[[], float] = time.perf_counter) -> StepCost:
     """The cost of steps as some show it, the `seed` for what they do not show; before there are sessions.
 
     The first users of a server would else be planned for by guesses: what a row more costs on this machine.

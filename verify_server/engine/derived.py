@@ -15,7 +15,7 @@ from pathlib import Path
 
 from opensled.core.files import write_whole
 from opensled.models.download import keeping, require_room
-from opensled.models.hub import Seen, seen
+from opensled.models.hub import Seen, inspect_file
 from opensled.models.store import cache_folder
 
 STALE_S = 3600  # an unfinished model as old as this belongs to no process any more
@@ -41,10 +41,8 @@ class DerivedModels:
 
     def is_whole(self, place: Path) -> bool:
         """Whether the model is there, with the weights that were written."""
-        record, weights = self._record(place), place / self._weights
-        return (
-            record is not None and weights.is_file() and seen(weights, record[1]).sha256 == record[1].sha256
-        )
+        record = self._record(place)
+        return record is not None and record[1].is_at(place / self._weights)
 
     @contextmanager
     def part(self, source: Path, size: int) -> Iterator[Path]:
@@ -66,7 +64,7 @@ class DerivedModels:
         place = self.place(source)
         if self.is_whole(place):
             return
-        record = {"source": str(source.resolve()), "seen": asdict(seen(part / self._weights))}
+        record = {"source": str(source.resolve()), "seen": asdict(inspect_file(part / self._weights))}
         with keeping(self.folder, size):
             write_whole(self._record_of(place), json.dumps(record).encode())
             _remove(place)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opensled.process.logs import tell, told_long
+from opensled.process.logs import tell, tell_long
 
 
 def tell_read(num_weights: int, seconds: float) -> None:
@@ -15,6 +15,6 @@ def tell_read(num_weights: int, seconds: float) -> None:
 @contextmanager
 def told_tested() -> Iterator[None]:
     """While inside, the weights are tested."""
-    with told_long("still testing") as testing:
+    with tell_long("still testing") as testing:
         yield
     tell(f"tested in {testing.seconds:.1f} s")

@@ -73,7 +73,7 @@ class MemoryPlan(NamedTuple):
     def kv(self) -> int:
         return self.kv_tokens * self.demand.kv_token
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """One line."""
         graphs = f", graphs {gib(self.demand.graphs)}" if self.demand.graphs else ""
         return (
@@ -128,7 +128,7 @@ def gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB / 10 else f"{(size + 2**20 - 1) >> 20} MiB"
 
 
-def stored_in(folder: Path) -> list[StoredTensor]:
+def list_tensors(folder: Path) -> list[StoredTensor]:
     """The tensors of all safetensors of a folder, by the heads of the files. Raises UnsupportedModel."""
     return [tensor for file in sorted(folder.glob("*.safetensors")) for tensor in _head_of(file)]
 
@@ -153,6 +153,6 @@ def _size(offsets: list[int]) -> int:
     return end - begin
 
 
-def loaded(tensor: StoredTensor, width: int) -> int:
+def loaded_size(tensor: StoredTensor, width: int) -> int:
     """Bytes of a tensor in memory, in a dtype of `width` bytes."""
     return tensor.elements * width if tensor.kind in FLOATS else tensor.size

@@ -10,7 +10,7 @@ from opensled.core.noise import gumbel
 from opensled.core.penalties import Emitted
 from opensled.core.sampling import softmax
 from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, each_emitted, each_mask
-from verify_server.engine.row_sampling import Arithmetic, best, candidates, require_finite, sample, shaped
+from verify_server.engine.row_sampling import Arithmetic, best, candidates, require_finite, sample, shape
 
 ARITHMETIC = Arithmetic(softmax, gumbel)
 
@@ -88,7 +88,7 @@ class NumpyScores(Scores):
         self, row: int, params: SamplingParams, mask: bytes | None, emitted: Emitted | None
     ) -> np.ndarray:
         require_finite(self.logits[row])
-        return target_probs(shaped(self.logits[row], params, mask, emitted), params)
+        return target_probs(shape(self.logits[row], params, mask, emitted), params)
 
 
 def target_probs(shaped: np.ndarray, params: SamplingParams) -> np.ndarray:

@@ -64,7 +64,7 @@ def _answer(
             logits = row(number)
             token = require_finite(logits)
             if not request.is_plain:
-                logits = shaped(logits, params, mask, emitted)
+                logits = shape(logits, params, mask, emitted)
                 token = draw(logits, params, request.key, position, arithmetic)
             tokens.append(token)
     except NonFiniteLogits as error:
@@ -80,7 +80,7 @@ def require_finite(logits: np.ndarray) -> int:
     return likeliest
 
 
-def shaped(
+def shape(
     logits: np.ndarray, params: SamplingParams, mask: bytes | None, emitted: Emitted | None = None
 ) -> np.ndarray:
     """The row with biases added, penalties applied and forbidden ids at -inf.
@@ -105,14 +105,14 @@ def shaped(
 def draw(
     logits: np.ndarray, params: SamplingParams, key: bytes, position: int, arithmetic: Arithmetic
 ) -> int:
-    """The id at `position`, drawn with shared noise from a row of `shaped` logits."""
+    """The id at `position`, drawn with shared noise from a row of `shape` logits."""
     if params.temperature == 0:
         return int(logits.argmax())
     if params.top_k or params.top_p < 1 or params.min_p:
         ids, scaled = candidates(logits, params, arithmetic.softmax)
     else:
         ids = contenders(logits, params.temperature, key, position)
-        scaled = _scaled(logits[ids], params.temperature)
+        scaled = _scale(logits[ids], params.temperature)
     return _winner(ids, scaled, key, position, arithmetic)
 
 
@@ -132,7 +132,7 @@ def candidates(
     logits: np.ndarray, params: SamplingParams, softmax: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ids and logits / temperature, both [n], of what top_k, top_p and min_p leave."""
-    scaled = _scaled(logits, params.temperature)
+    scaled = _scale(logits, params.temperature)
     if params.top_k:
         ids = best(scaled, params.top_k)
         if params.top_p < 1:
@@ -162,7 +162,7 @@ def contenders(logits: np.ndarray, temperature: float, key: bytes, position: int
     highest = logits.max()
     bounds = _bounds(logits, highest, log2(e) / temperature, row_seed(key, position))
     first = np.array([bounds.argmax()])
-    reached = (_scaled(logits[first], temperature) + gumbel(key, position, first))[0]
+    reached = (_scale(logits[first], temperature) + gumbel(key, position, first))[0]
     base = float(highest) / temperature
     slack = SLACK + abs(base) * 2.0**-48  # the exact scores are rounded, too: float64 errs by 2^-53
     floor = ((reached - base) * log2(e) - EXPONENT - slack) * UNIT
@@ -213,7 +213,7 @@ def _multiples(count: int) -> np.ndarray:
     return (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
 
 
-def _scaled(logits: np.ndarray, temperature: float) -> np.ndarray:
+def _scale(logits: np.ndarray, temperature: float) -> np.ndarray:
     return np.divide(logits, temperature, dtype=np.float64)
 
 

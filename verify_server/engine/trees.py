@@ -52,14 +52,14 @@ def confidences(block: DraftBlock) -> list[float]:
     return [token.confidence for token in block.tokens]
 
 
-def seen_of(verified: DraftBlock, whole: DraftBlock) -> DraftBlock:
+def observed_part(verified: DraftBlock, whole: DraftBlock) -> DraftBlock:
     """Of a draft the part that the target's decision tells of: what was `verified`, and of a chain the token after it,
     for which the target's own one is there in any case. Without that token, drafts of which only likely tokens are
     verified would all look good."""
     return verified if whole.parents else whole.first(len(verified.tokens) + 1)
 
 
-def tried(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
+def list_trials(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
     """Of each token behind nothing but tokens that stand: its confidence, and whether it stands.
 
     `path`: indices of the tokens that stand. The target was asked for the token after each of them.
@@ -80,7 +80,7 @@ def likeliest_first(block: DraftBlock, reach: Sequence[float]) -> DraftBlock:
     unknown, and the order stays."""
     if not reach:
         return block
-    return _reordered(block, sorted(range(len(block.tokens)), key=lambda index: -reach[index]))
+    return _reorder(block, sorted(range(len(block.tokens)), key=lambda index: -reach[index]))
 
 
 def without_twins(block: DraftBlock) -> DraftBlock:
@@ -115,7 +115,7 @@ def no_deeper(block: DraftBlock, longest: int) -> DraftBlock:
     """Without the tokens deeper than `longest`."""
     if not block.parents:
         return block.first(longest)
-    return _reordered(block, [index for index, each in enumerate(depths(block.parents)) if each <= longest])
+    return _reorder(block, [index for index, each in enumerate(depths(block.parents)) if each <= longest])
 
 
 def no_wider(block: DraftBlock, branches: int) -> DraftBlock:
@@ -139,12 +139,12 @@ def depth_first(block: DraftBlock) -> DraftBlock:
     while ahead:
         order.append(ahead.pop())
         ahead += children.get(order[-1], [])[::-1]
-    tree = _reordered(block, order)
+    tree = _reorder(block, order)
     is_chain = tree.parents == tuple(range(-1, len(order) - 1))
     return DraftBlock(tree.base, tree.tokens) if is_chain else tree
 
 
-def _reordered(block: DraftBlock, order: Sequence[int]) -> DraftBlock:
+def _reorder(block: DraftBlock, order: Sequence[int]) -> DraftBlock:
     """The tokens of these indices; each parent must come before its children."""
     numbers = {-1: -1, **{old: new for new, old in enumerate(order)}}
     return DraftBlock(

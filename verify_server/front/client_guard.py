@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_api.backend import SPENT
 from http_api.exchange import current
 from http_api.failures import refusal
-from http_api.guard import OPEN_PATHS, authorization, unauthorized, while_admitted
+from http_api.guard import OPEN_PATHS, authorization, refuse_without_key, while_admitted
 from http_api.http_connection import PEER, RemoteEnd
 from opensled.core.errors import Overloaded, Unauthorized
 from verify_server.access.clients import Client, Clients, StreamAccount
@@ -65,7 +65,9 @@ class ClientGuard:
         except Unauthorized as error:
             self._refused[error.code] += 1
             fleet = scope["path"] in FLEET_PATHS
-            refused = refusal(scope["path"], error) if fleet else unauthorized(scope["path"], "--tokens")
+            refused = (
+                refusal(scope["path"], error) if fleet else refuse_without_key(scope["path"], "--tokens")
+            )
             await refused(scope, receive, send)
             return
         if scope["path"] in FLEET_PATHS:
@@ -107,7 +109,7 @@ class ClientGuard:
                 return
             body = arriving.enter_context(_Body(self._held, client, account))
 
-            async def received() -> Message:
+            async def receive_and_count() -> Message:
                 message = await receive()
                 if message["type"] != "http.request":
                     return message
@@ -116,8 +118,8 @@ class ClientGuard:
                     arriving.close()
                 return message
 
-            told = {**scope, CALLER: Caller(client), SPENT: account.spent}
-            await self._app(told, received, partial(_answer, arriving, send))
+            told = {**scope, CALLER: Caller(client), SPENT: account.charge}
+            await self._app(told, receive_and_count, partial(_answer, arriving, send))
 
 
 async def _answer(arriving: ExitStack, send: Send, message: Message) -> None:
@@ -160,9 +162,9 @@ class RefusalCounter:
         self._app, self._clients = app, clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def counted(message: Message) -> None:
+        async def count_and_send(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in REFUSED:
-                self._clients.refused(peer_name(*scope[PEER][:2]))
+                self._clients.count_refusal(peer_name(*scope[PEER][:2]))
             await send(message)
 
-        await self._app(scope, receive, counted)
+        await self._app(scope, receive, count_and_send)

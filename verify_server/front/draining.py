@@ -64,4 +64,4 @@ async def until_first(
 async def last_bytes(http: HttpFront | None) -> None:
     """Until clients over HTTP have all of the answers that have ended, within `LAST_MESSAGES_SECONDS`."""
     if http:
-        await http.answered(LAST_MESSAGES_SECONDS)
+        await http.wait_for_answers(LAST_MESSAGES_SECONDS)

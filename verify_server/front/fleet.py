@@ -186,7 +186,7 @@ def _tenants(
             "tenant": tenant,
             "sessions": sessions[tenant],
             "devices": devices[tenant],
-            "kv_tokens": memory.held(tenant),
+            "kv_tokens": memory.count_held(tenant),
             "tokens": tokens[tenant],
         }
         for tenant in sorted(tokens, key=lambda name: (-sessions[name], name))[:MAX_ROWS]

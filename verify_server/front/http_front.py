@@ -18,7 +18,7 @@ from http_api.loading import LoadingGate
 from http_api.page.views import PageView
 from http_api.server import ApiServer
 from opensled.metrics.registry import Metric
-from opensled.net.address import host_port, is_local, joined, web_address, web_origins
+from opensled.net.address import host_port, is_local, join_host_port, web_address, web_origins
 from opensled.text.tokenizer import TargetTokenizer
 from verify_server.access.byte_stream import ByteStream
 from verify_server.access.client_limits import ClientLimits
@@ -90,9 +90,9 @@ class HttpFront:
             await asyncio.sleep(LOOK_SECONDS)
             await idle()
 
-    async def answered(self, seconds: float) -> None:
+    async def wait_for_answers(self, seconds: float) -> None:
         """Until all answers have been written to the last byte, or for `seconds`."""
-        await self.server.answered(seconds)
+        await self.server.wait_for_answers(seconds)
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ async def http_front(
         config.tls_client_ca,
     )
     listener = listen(address)
-    shown = joined(host_port(address)[0], listener.getsockname()[1])
+    shown = join_host_port(host_port(address)[0], listener.getsockname()[1])
     async with server.serving(listener):
         yield HttpFront(config, shown, server, gate, ending)
 

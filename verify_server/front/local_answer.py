@@ -37,7 +37,7 @@ class LocalAnswer:
     async def chunks(self, call: LocalCall) -> AsyncGenerator[Chunk, None]:
         """What this call adds; the last chunk of the answer has its finish reason."""
         opened = await call.receive()
-        truth = self._begun(opened)
+        truth = self._begin(opened)
         if isinstance(opened, Opened) and opened.coarse_tools:
             yield Chunk("", (), coarse_tools=opened.coarse_tools)
         reason = ""
@@ -52,7 +52,7 @@ class LocalAnswer:
                 reason = chunk.finish_reason or ""
                 yield chunk
 
-    def _begun(self, opened: object) -> Truth:
+    def _begin(self, opened: object) -> Truth:
         """The call is open: what it takes to open it again."""
         if not isinstance(opened, Opened):
             raise ProtocolError("the server did not open the sequence; see its log")
@@ -75,13 +75,13 @@ class LocalAnswer:
             self._stats.cached_tokens = prefill.cached
         news = self._prompt.news(prefill)
         if news is None:
-            raise _left_out()
+            raise _missing_error()
         return Chunk("", (), prefill=news, prompt=news.tokens)
 
     def _chunk(self, verdict: Verdict, truth: Truth) -> Chunk:
         news, stats = truth.extend(verdict) or (), self._stats
         if self.opening.prompt_logprobs is not None and self._prompt.known < truth.prompt_length:
-            raise _left_out()
+            raise _missing_error()
         tokens, text, thoughts, thought = self._text.commit(news)
         if tokens and not stats.completion_tokens:
             stats.first_token = self._seconds
@@ -95,12 +95,12 @@ class LocalAnswer:
         if not reason:
             return chunk
         stats.seconds = self._seconds
-        return replace(chunk.ended(reason, stats, *self._text.end()), stopped_by=self._text.stopped_by)
+        return replace(chunk.finish(reason, stats, *self._text.end()), stopped_by=self._text.stopped_by)
 
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._started
 
 
-def _left_out() -> ProtocolError:
+def _missing_error() -> ProtocolError:
     return ProtocolError("the server left log-probabilities of the prompt out; ask again")

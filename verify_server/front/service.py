@@ -15,7 +15,7 @@ from opensled.core.bounds import MAX_POSITIONS
 from opensled.core.errors import InvalidRequest, Loading, OpenSledError
 from opensled.core.files import Identity
 from opensled.core.messages import ClientMessage, ModelInfo, ServerMessage
-from opensled.net.address import host_port, joined
+from opensled.net.address import host_port, join_host_port
 from opensled.wire import codec
 from opensled.wire.padding import PADDING_REQUIRED
 from verify_server.access.byte_stream import ByteStream, admit_call, client_of, run_stream
@@ -127,23 +127,23 @@ class VerifyService:
                 raise InvalidRequest(
                     "this server requires padded frames; the device must ask for them", "padding"
                 )
-            message = parsed(data)
+            message = parse(data)
             if record is not None:
-                record.heard(message)
+                record.add_incoming(message)
             return message
 
-        def parsed(data: bytes) -> ClientMessage:
+        def parse(data: bytes) -> ClientMessage:
             if len(data) <= CHEAP_BYTES:
                 return client_message(data, positions)
             started = time.thread_time()
             try:
                 return client_message(data, positions)
             finally:
-                stream.account.spent(time.thread_time() - started)
+                stream.account.charge(time.thread_time() - started)
 
         async def send(message: ServerMessage) -> None:
             if record is not None:
-                record.told(message)
+                record.add_outgoing(message)
             await stream.write(codec.server_bytes(message))
 
         await serve_stream(
@@ -270,7 +270,7 @@ async def loading(listen: str, tls: Tls | None) -> AsyncIterator[str]:
     readiness.add_to(server)
     port = await _listen(server, listen, tls)
     try:
-        yield joined(host_port(listen)[0], port)
+        yield join_host_port(host_port(listen)[0], port)
     finally:
         await server.stop(0)
 

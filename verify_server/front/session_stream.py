@@ -44,7 +44,7 @@ class Account(Protocol):
     async def idle(self) -> None:
         """A message gained nothing: wait, if its client sends too many of them."""
 
-    def spent(self, seconds: float) -> None:
+    def charge(self, seconds: float) -> None:
         """So many seconds of processor time went into reading what arrived."""
 
 
@@ -53,7 +53,7 @@ class Unlimited:
 
     async def idle(self) -> None: ...
 
-    def spent(self, seconds: float) -> None: ...
+    def charge(self, seconds: float) -> None: ...
 
 
 UNLIMITED = Unlimited()
@@ -113,7 +113,7 @@ async def _serve(
         if not first.params.max_tokens and first.prompt_logprobs is None:
             await _count(manager, tenant, send, first, account)
             return
-        session, opened = await manager.open(first, tenant, account.spent)
+        session, opened = await manager.open(first, tenant, account.charge)
     except Exception as error:
         if manager.hands_over:
             await send(Moved())
@@ -143,7 +143,7 @@ async def _serve(
 
 async def _count(manager: SessionManager, tenant: str, send: Send, first: Open, account: Account) -> None:
     """The whole stream of an answer of no tokens."""
-    opened = await manager.count(first, tenant, account.spent)
+    opened = await manager.count(first, tenant, account.charge)
     await send(opened)
     await send(Verdict(len(opened.prompt_ids), (), finish_reason="length"))
 
@@ -168,18 +168,18 @@ async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Se
                 session.detach()
             await writing
             return False
-        if _ended(reading, Ending.HALF_CLOSED):
+        if _has_ended(reading, Ending.HALF_CLOSED):
             await asyncio.wait({writing})
         if writing.done() and writing.result():
             await asyncio.wait({reading}, timeout=CLOSE_SECONDS)
-        return _ended(reading, Ending.CANCELLED)
+        return _has_ended(reading, Ending.CANCELLED)
     finally:
         reading.cancel()
         writing.cancel()
         await asyncio.gather(reading, writing, return_exceptions=True)
 
 
-def _ended(reading: asyncio.Future[Ending], how: Ending) -> bool:
+def _has_ended(reading: asyncio.Future[Ending], how: Ending) -> bool:
     return reading.done() and reading.exception() is None and reading.result() is how
 
 

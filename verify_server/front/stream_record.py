@@ -32,7 +32,7 @@ class StreamRecord:
         self._fresh = True  # no part of the answer came by another stream
         self._end = LOST
 
-    def heard(self, message: ClientMessage) -> None:
+    def add_incoming(self, message: ClientMessage) -> None:
         """The device sent it."""
         if isinstance(message, Open):
             self._began, self._known = time.monotonic(), len(message.committed)
@@ -41,11 +41,11 @@ class StreamRecord:
         elif isinstance(message, Cancel):
             self._over(CANCELLED)
 
-    def told(self, message: ServerMessage) -> None:
+    def add_outgoing(self, message: ServerMessage) -> None:
         """It leaves for the device."""
         if isinstance(message, Verdict):
             final = message.base + len(message.tokens) - message.vetted
-            self._clock.heard(final - self._known)
+            self._clock.count_tokens(final - self._known)
             self._known = max(self._known, final)
             if message.finish_reason:
                 self._over(message.finish_reason)
@@ -71,7 +71,7 @@ class StreamRecord:
     def _over(self, reason: str) -> None:
         if self._end == LOST:
             self._end = reason
-            self._clock.ended(reason)
+            self._clock.count_end(reason)
 
     def _facts(self) -> dict[str, object]:
         return {

@@ -37,7 +37,7 @@ def selftest(config: SelftestConfig) -> int:
     """
     chosen = replace(config, **(SHORT if config.short else {}))
     loading.use_threads(config.threads)
-    document = measured(chosen)
+    document = measure(chosen)
     write_whole(Path(config.out), json.dumps(document, indent=1).encode() + b"\n")
     print(json.dumps(document) if config.json else report.text(document, config.out))
     if "partial" in document:
@@ -45,7 +45,7 @@ def selftest(config: SelftestConfig) -> int:
     return 0 if report.holds(document) else 1
 
 
-def measured(config: SelftestConfig) -> dict[str, Any]:
+def measure(config: SelftestConfig) -> dict[str, Any]:
     """Everything, or what there is at Ctrl-C, as a document."""
     device = loading.pick_device(config.device)
     found = parse(config.model)

@@ -60,7 +60,7 @@ class Measurement:
             result["load s"] = time.perf_counter() - start
             result |= _facts(engine)
             self._contexts = tuple(each for each in self._contexts if each <= engine.info.context_length)
-            self._progress.done(LOAD)
+            self._progress.finish(LOAD)
             self._progress.expect([*compared, *self._steps(), *later * [LOAD, *self._steps()]])
             if is_first:
                 self._compare(engine)
@@ -76,22 +76,22 @@ class Measurement:
         texts = []
         for text in equality.answers(engine, self._config.answers):
             texts.append(text)
-            self._progress.done(WRITTEN)
+            self._progress.finish(WRITTEN)
         dtype = engine.network.dtype
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         weights = loading.find_weights(self._path)
         reference = loading.load_network(weights, torch.device("cpu"), exact)
-        self._progress.done(REFERENCE)
+        self._progress.finish(REFERENCE)
         for found in equality.compare(texts, reference, dtype):
             self._document["equality"] = {**found._asdict(), "holds": found.holds}
-            self._progress.done(JUDGED)
+            self._progress.finish(JUDGED)
 
     def _time(self, engine: TorchEngine, result: dict[str, Any]) -> None:
         steps = result["steps"] = list[dict[str, Any]]()
         bandwidth = self._document["copy bytes/s"]
         for step in step_times(engine, self._rows, self._contexts, self._config.repeats, bandwidth):
             steps.append(step._asdict())
-            self._progress.done(("step", step.rows, step.context))
+            self._progress.finish(("step", step.rows, step.context))
 
 
 def _facts(engine: TorchEngine) -> dict[str, Any]:

@@ -42,11 +42,11 @@ def copy_bandwidth(device: torch.device) -> float:
     """Bytes/s that a large copy reads and writes."""
     source = torch.ones(COPIED[device.type], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = timed(lambda: target.copy_(source), device, 5)
+    seconds = median_seconds(lambda: target.copy_(source), device, 5)
     return 2 * len(source) / seconds
 
 
-def timed(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+def median_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Median seconds, the device's work included; after two runs that are not counted."""
     found = []
     for _ in range(repeats + 2):
@@ -74,15 +74,15 @@ def step_times(
             if count * blocks > info.num_blocks:
                 yield TooMuchKV(count, context, count * blocks)
             else:
-                yield _timed(engine, count, context, repeats, bandwidth)
+                yield _measure(engine, count, context, repeats, bandwidth)
 
 
-def _timed(engine: TorchEngine, rows: int, context: int, repeats: int, bandwidth: float) -> StepTime:
+def _measure(engine: TorchEngine, rows: int, context: int, repeats: int, bandwidth: float) -> StepTime:
     device = engine.network.device
     segments = _segments(engine, rows, context)
     requests = [SampleRequest((row,), SAMPLED, KEY, context) for row in range(rows)]
-    whole = timed(lambda: engine.forward(segments).sample(requests), device, repeats)
-    alone = timed(lambda: engine.forward(segments), device, repeats)
+    whole = median_seconds(lambda: engine.forward(segments).sample(requests), device, repeats)
+    alone = median_seconds(lambda: engine.forward(segments), device, repeats)
     read = weight_bytes(engine) + rows * context * engine.kv_bytes
     return StepTime(rows, context, whole, max(0.0, whole - alone), read / bandwidth)
 

@@ -27,11 +27,11 @@ class BlockMemory(TargetMemory):
         """See `TargetMemory`."""
         return {state: blocks * self._pool.block_size for state, blocks in self._pool.states().items()}
 
-    def held(self, tenant: str) -> int:
+    def count_held(self, tenant: str) -> int:
         """See `TargetMemory`."""
-        return self._pool.held(tenant) * self._pool.block_size
+        return self._pool.count_held(tenant) * self._pool.block_size
 
-    def beside(self, others: Iterable[SequenceMemory]) -> int:
+    def room_beside(self, others: Iterable[SequenceMemory]) -> int:
         """See `TargetMemory`."""
         free = self._pool.num_blocks - sum(len(other.blocks) for other in others)
         return max(free, self._pool.num_free) * self._pool.block_size

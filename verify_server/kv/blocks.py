@@ -71,7 +71,7 @@ class BlockPool:
     def holders(self, block: int) -> int:
         return self._holders[block]
 
-    def held(self, tenant: str) -> int:
+    def count_held(self, tenant: str) -> int:
         """Blocks that the tenant's sessions hold, shared ones counted once."""
         return self._held[tenant]
 
@@ -268,10 +268,10 @@ class BlockTable(SequenceMemory):
         while len(keys) <= number:
             before = keys[-1] if keys else root_key(self._tenant, self._pool.prefixes.key)
             start = len(keys) * size
-            keys.append(next_key(before, self._named(start, tokens[start : start + size])))
+            keys.append(next_key(before, self._content_of(start, tokens[start : start + size])))
         return keys[number]
 
-    def _named(self, start: int, tokens: Sequence[int]) -> Sequence[int]:
+    def _content_of(self, start: int, tokens: Sequence[int]) -> Sequence[int]:
         """What the KV of these tokens follows from: the tokens, and where there is a picture, its content."""
         if not self.content:
             return tokens
@@ -291,4 +291,4 @@ class BlockTable(SequenceMemory):
         """Blocks that the tenant's budget leaves."""
         if not self._budget:
             return self._pool.num_blocks
-        return self._budget - self._pool.held(self._tenant)
+        return self._budget - self._pool.count_held(self._tenant)

@@ -82,11 +82,11 @@ class TargetMemory:
         states = self.states()
         return states["free"] + states.get("cached", 0)
 
-    def held(self, tenant: str) -> int:
+    def count_held(self, tenant: str) -> int:
         """Tokens that the tenant's sequences hold, shared ones counted once."""
         return 0
 
-    def beside(self, others: Iterable[SequenceMemory]) -> int:
+    def room_beside(self, others: Iterable[SequenceMemory]) -> int:
         """Tokens that a new sequence finds if of all sequences only these `others` keep what they have."""
         return self.free
 

@@ -40,7 +40,7 @@ class GuideMasks(Rider):
         """With the masks of all rows."""
         assert self.constraint is not None, "what is over is not decided"
         try:
-            return check._replace(masks=self.constraint.allowed(check.ids, check.parents))
+            return check._replace(masks=self.constraint.next_masks(check.ids, check.parents))
         except GrammarRebuilt as error:
             raise DecideAgain from error
 

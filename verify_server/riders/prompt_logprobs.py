@@ -18,7 +18,7 @@ from verify_server.round.rider import Message, Rider
 from verify_server.rules.base import Reading, StepRows
 from verify_server.rules.decide import StepResult
 
-# Logits of one chunk at most: 128 MiB in float32. A step never has more rows than --max-step-tokens.
+# Logits of one chunk at most: 128 MiB in float32. A step never has more rows than max-step-tokens.
 CHUNK_LOGITS = 1 << 25
 # Logits that are turned into log-probabilities at once, in float64: 8 MiB, and a few times that on the way. Chosen.
 PART_LOGITS = 1 << 20
@@ -64,22 +64,22 @@ class PromptLogprobs(Rider):
 
     def reusable(self, length: int) -> int:
         """No row of these positions is wanted."""
-        return min(length, self._first + 1) if self._wanted(0, len(self._ids)) else length
+        return min(length, self._first + 1) if self._count_rows(0, len(self._ids)) else length
 
-    def within(self, piece: Slice, computed: int) -> Slice:
+    def limit_slice(self, piece: Slice, computed: int) -> Slice:
         """No more rows than a step may hold for one session."""
-        if piece.tokens <= self._max_rows or not self._wanted(computed, computed + piece.tokens):
+        if piece.tokens <= self._max_rows or not self._count_rows(computed, computed + piece.tokens):
             return piece
         return replace(piece, tokens=self._max_rows, decide=False)
 
     def segment(self, segment: Segment, stop: int) -> Segment:
         """With the rows that are wanted, beside those of the decision, whose first one is that of the newest token."""
-        wanted = self._wanted(segment.start, stop)
+        wanted = self._count_rows(segment.start, stop)
         return segment._replace(rows=wanted + max(0, segment.rows - 1)) if wanted else segment
 
     def reads(self, start: int, stop: int, decides: bool) -> tuple[Reading, ...]:
         """The rows that are wanted; the first token of a prompt has none, and is told with the first step."""
-        if self._told and not self._wanted(start, stop):
+        if self._told and not self._count_rows(start, stop):
             return ()
         first = max(start, self._first)
         ids = self._ids[first + 1 : stop + 1]
@@ -105,7 +105,7 @@ class PromptLogprobs(Rider):
         """The first position whose row is wanted; it scores the token behind it, and the last one of a prompt none."""
         return max(0, self._told - 1)
 
-    def _wanted(self, start: int, stop: int) -> int:
+    def _count_rows(self, start: int, stop: int) -> int:
         """How many of the positions [start, stop), the last ones, are computed with their rows."""
         first = max(start, self._first)
         return stop - first if first < min(stop, len(self._ids) - 1) else 0

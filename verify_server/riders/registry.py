@@ -14,7 +14,7 @@ from verify_server.riders.prompt_logprobs import PromptLogprobs
 from verify_server.round.rider import Rider
 
 
-async def _kept(opening: Opening) -> Rider | None:
+async def _keeper_rider(opening: Opening) -> Rider | None:
     return opening.keeper.rider(opening) if opening.keeper else None
 
 
@@ -25,7 +25,7 @@ RIDERS: tuple[Callable[[Opening], Awaitable[Rider | None]], ...] = (
     PenaltyCounts.of,
     PromptLogprobs.of,
     AnswerLogprobs.of,
-    _kept,
+    _keeper_rider,
     LooseMarks.of,
 )
 

@@ -39,7 +39,7 @@ class BlockTarget(Target):
         self.engine, self.drafting = engine, drafting
         self.facts = info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
-        self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, engine.rest)
+        self.pool = BlockPool(info.num_blocks, info.block_size, self._forget_blocks, key, engine.rest)
         self.memory = BlockMemory(self.pool)
         self._left_out: frozenset[int] = frozenset()  # of the latest step: first in the next one
 
@@ -84,8 +84,8 @@ class BlockTarget(Target):
         super().forget(session)
         session.forget_kv()
 
-    def _freed(self, blocks: Sequence[int]) -> None:
+    def _forget_blocks(self, blocks: Sequence[int]) -> None:
         """KV blocks whose content is not needed any more."""
         self.engine.forget(blocks)
         if self.drafting is not None:
-            self.drafting.freed(blocks)
+            self.drafting.forget_blocks(blocks)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import remaining_share
 from opensled.metrics.registry import DraftCounts
 from verify_server.access.security import Tenants
 
@@ -20,7 +20,7 @@ RESUMED = 0.5  # seconds of a quota that an exhausted one needs before it is goo
 EVIDENCE = 16  # verified drafts before a device is judged
 HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
 MAX_DEVICES = 4096  # whose record is kept
-KEEP = kept(1, HALF_LIFE)  # of that weight with each draft
+KEEP = remaining_share(1, HALF_LIFE)  # of that weight with each draft
 RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
 MIN_ACCEPTANCE = 0.05  # share of a device's drafts with an accepted token, below which they are ignored
 PROBE = 64  # tokens after which one more draft of a device below the floor is verified
@@ -35,7 +35,7 @@ class Quota:
         self._good_again = min(self._most, max(1.0, RESUMED * per_second))
         self._exhausted = False
 
-    def left(self, now: float) -> int:
+    def tokens_left(self, now: float) -> int:
         """Tokens that may be verified now."""
         self._refill(now)
         return 0 if self._exhausted else ceil(self._left)
@@ -149,7 +149,7 @@ class DraftBudget:
             return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0
-        return wanted if self.quota is None else min(wanted, self.quota.left(now))
+        return wanted if self.quota is None else min(wanted, self.quota.tokens_left(now))
 
     def take(self, tokens: int, length: int, now: float) -> None:
         """Verify this many draft tokens of a session of `length` tokens."""
@@ -163,7 +163,7 @@ class DraftBudget:
         if self.quota is not None:
             self.quota.take(-tokens, now)
 
-    def judged(self, tokens: int, accepted: int, committed: int) -> None:
+    def add_verdict(self, tokens: int, accepted: int, committed: int) -> None:
         """The target accepted this many of the `tokens` that were verified; `committed`: in all."""
         self.record.tokens += committed
         if tokens:

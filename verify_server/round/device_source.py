@@ -36,7 +36,7 @@ class DeviceDrafts(DraftSource):
     def reopen(self) -> None:
         """A new stream: what the device sends again after an outage says nothing of its drafting."""
         self.offer = None
-        self.turn.reopened(self.turn.hint)
+        self.turn.reopen(self.turn.hint)
         self._verdicts.clear()
 
     def receive(self, draft: Draft, now: float) -> None:
@@ -49,7 +49,7 @@ class DeviceDrafts(DraftSource):
             return
         for verdict, left in reversed(self._verdicts):  # nearly always the latest one
             if verdict == block.base:
-                self.estimate.arrived(now - left, length, draft.seconds)
+                self.estimate.add_arrival(now - left, length, draft.seconds)
                 return
 
     def drop(self, draft: Draft, length: int, stands: int, now: float) -> None:
@@ -57,7 +57,7 @@ class DeviceDrafts(DraftSource):
         self._ask(length, now)
         block = draft.block
         passed = max(0, min(depth(block.tokens, block.parents), length - block.base))
-        self.estimate.judged(passed, stands)
+        self.estimate.add_verdict(passed, stands)
 
     def answer(self, draft: Draft | None, hint: int | None, length: int, now: float) -> None:
         """A verdict leaves, which makes the text `length` tokens long and answers `draft`, with a `hint` of what to do

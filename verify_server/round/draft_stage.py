@@ -2,7 +2,7 @@
 
 What it proposes is trusted as little as a device's drafts: a draft that is no chain or tree of known ids is cut, a
 confidence that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no
-answer. `asked_of` says what a session asks for.
+answer. `ask_of` says what a session asks for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
 READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
 
 
-def asked_of(item: StepItem) -> Ask | None:
+def ask_of(item: StepItem) -> Ask | None:
     """What one session asks for after its step is committed; None = nothing, as where it has ended."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
     limits = session.sources.limits
@@ -113,10 +113,10 @@ class DraftStage:
         """The session is over. Called from any thread."""
         self._over.append(session)
 
-    def freed(self, blocks: Sequence[int]) -> None:
+    def forget_blocks(self, blocks: Sequence[int]) -> None:
         """See `ServerDrafter`."""
         try:
-            self._drafter.freed(blocks)
+            self._drafter.forget_blocks(blocks)
         except Exception:
             log.exception("the server's drafter failed when %d KV blocks were given back", len(blocks))
 

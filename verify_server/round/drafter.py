@@ -37,7 +37,7 @@ class Ask(NamedTuple):
         """Tokens of the text."""
         return len(self.tokens)
 
-    def emitted_after(self, drafted: Sequence[int]) -> Emitted | None:
+    def penalty_counts(self, drafted: Sequence[int]) -> Emitted | None:
         """What penalties count behind `drafted` tokens of the draft."""
         return None if self.emitted is None else Emitted(self.emitted, tuple(drafted))
 
@@ -69,5 +69,5 @@ class ServerDrafter(ABC):
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""
 
-    def freed(self, blocks: Sequence[int]) -> None:  # noqa: B027
+    def forget_blocks(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """These KV blocks belong to no session any more. Called from any thread, also while it drafts."""

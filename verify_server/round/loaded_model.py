@@ -9,7 +9,7 @@ from hw_profiles.step_cost import Roofline, StepCost
 from opensled.core.messages import ChatMessage, Tool
 from opensled.models.store import is_name, model_path
 from verify_server.engine.base import EngineInfo, TargetEngine
-from verify_server.engine.costs import measured
+from verify_server.engine.costs import measure
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.block_target import BlockTarget
 from verify_server.round.draft_stage import DraftStage
@@ -92,7 +92,7 @@ class ServedModel(LoadedModel):
 
     def cost(self) -> StepCost:
         """See `LoadedModel`."""
-        return self.stated_cost or measured(self.engine, Roofline())
+        return self.stated_cost or measure(self.engine, Roofline())
 
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
         """See `LoadedModel`."""

@@ -17,7 +17,7 @@ from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.core.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
 from verify_server.round.counters import LoopStats
-from verify_server.round.draft_stage import OwnDrafts, asked_of
+from verify_server.round.draft_stage import OwnDrafts, ask_of
 from verify_server.round.drafter import Ask
 from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
@@ -111,7 +111,7 @@ class StepMachine:
             outcomes = [step_failed()] * len(items)
             computed = [len(item.segment.tokens) for item in items]
         else:
-            computed = list(map(_computed, items, outcomes))
+            computed = list(map(_count_computed, items, outcomes))
             self._learn(items, computed, seconds)
         self.stats.step(sum(map(bool, computed)), sum(computed), seconds)
         for item, outcome in zip(items, outcomes):
@@ -119,7 +119,7 @@ class StepMachine:
                 self._advance(item, outcome, now)
             else:
                 self._commit(item, outcome, now)
-        asks = [ask for ask in map(asked_of, items) if ask is not None]
+        asks = [ask for ask in map(ask_of, items) if ask is not None]
         if not asks:
             self.target.settle()
         return asks
@@ -151,7 +151,7 @@ class StepMachine:
         session, result = item.session, progress.result
         self.stats.preempted += progress.computed < item.segment.start
         session.sequence.progress(progress.computed, progress.cached)
-        computed = _computed(item, progress)
+        computed = _count_computed(item, progress)
         if progress.cached or (computed and result is None):
             session.tell_prefill()
         if result is not None:
@@ -187,7 +187,7 @@ class StepMachine:
             session.hand_over()
 
 
-def _computed(item: StepItem, outcome: Outcome | Progress) -> int:
+def _count_computed(item: StepItem, outcome: Outcome | Progress) -> int:
     """Tokens of one session that a step computed."""
     if not isinstance(outcome, Progress):
         return len(item.segment.tokens)

@@ -65,7 +65,7 @@ class KVPreemptor:
         while self._waiting:
             piece = self._waiting.pop(next(iter(self._waiting)))
             session = self._sessions[piece.session]
-            piece = session.within(piece)
+            piece = session.limit_slice(piece)
             if self._blocks.spare(session):
                 self._spared[piece.session] = piece
             elif (item := self._plan(session, piece, last_resort)) is None:

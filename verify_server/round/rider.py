@@ -46,7 +46,7 @@ class Rider:
         """Of the first `length` positions, those whose KV may be found instead of computed, all but the last."""
         return length
 
-    def within(self, piece: Slice, computed: int) -> Slice:
+    def limit_slice(self, piece: Slice, computed: int) -> Slice:
         """The slice, which begins at `computed`; a shorter chunk where all of it would take too much memory."""
         return piece
 

@@ -8,7 +8,7 @@ token's KV is never computed before the next step, which needs its logits.
 from collections.abc import Sequence as Ids
 
 from opensled.core.messages import DraftBlock, Prefill
-from opensled.core.protocol import EndRules, Truth, agreed, cut, rebase
+from opensled.core.protocol import EndRules, Truth, cut, follow_path, rebase
 from scheduler.plan import Slice
 from verify_server.engine.base import Segment
 from verify_server.kv.memory import SequenceMemory
@@ -87,9 +87,9 @@ class Sequence:
             return None
         return rebase(block, self.tokens)
 
-    def agreed(self, block: DraftBlock) -> int:
+    def count_agreed(self, block: DraftBlock) -> int:
         """Tokens of a draft, in a row from its base on, that stand."""
-        return len(agreed(block, self.tokens[block.base :]))
+        return len(follow_path(block, self.tokens[block.base :]))
 
     # -- steps --------------------------------------------------------------------------------------------
 

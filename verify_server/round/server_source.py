@@ -58,7 +58,7 @@ class ServerDrafts(DraftSource):
             self.share.add(min(count, asked), asked)
             self._usual.add(min(count, asked), asked)
         if count:
-            self.estimate.arrived(0.0, count, 0.0)
+            self.estimate.add_arrival(0.0, count, 0.0)
 
     def compare(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
         """A step verified `verified` beside a chain of the device, of which `forecast` tells: `more` tokens of it stand
@@ -66,7 +66,7 @@ class ServerDrafts(DraftSource):
         if verified.tokens and device.tokens:
             own = depth(verified.tokens, verified.parents)
             independent = tokens_beside(self.estimate.forecast[:2], forecast[:2], own, len(device.tokens))
-            self.estimate.beside(max(0, more), float(independent))
+            self.estimate.add_second_draft(max(0, more), float(independent))
 
     def view(self, limits: DraftLimits, length: int, now: float) -> OfferView:
         """What a policy sees; by position, for many are made for each step."""

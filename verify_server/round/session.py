@@ -25,7 +25,7 @@ from verify_server.round.session_view import view_of
 from verify_server.round.sources import NO_DRAFTS, DraftSources
 from verify_server.round.step_item import StepItem
 from verify_server.round.terms import Terms
-from verify_server.rules.base import AcceptanceResult, DraftCheck, Reading, decided
+from verify_server.rules.base import AcceptanceResult, DraftCheck, Reading, decided_ids
 from verify_server.rules.decide import StepResult
 
 
@@ -101,7 +101,7 @@ class Session:
 
     def _drop(self, draft: Draft, base: int, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more, with the truth since `base`."""
-        device, stands = self.sources.device, self.sequence.agreed(draft.block)
+        device, stands = self.sources.device, self.sequence.count_agreed(draft.block)
         if not self.sequence.over:
             self.stats.drop(len(draft.block.tokens))
             device.drop(draft, len(self.sequence), stands, now)
@@ -215,10 +215,10 @@ class Session:
             self.sources.server.take(proposal, asked, len(self.sequence))
             self._view = None
 
-    def within(self, piece: Slice) -> Slice:
+    def limit_slice(self, piece: Slice) -> Slice:
         """`piece`, or a shorter chunk; see `Rider`."""
         for rider in self.riders:
-            piece = rider.within(piece, self.sequence.computed)
+            piece = rider.limit_slice(piece, self.sequence.computed)
         return piece
 
     def plan(self, piece: Slice, now: float) -> StepItem:
@@ -274,7 +274,7 @@ class Session:
 
     def _apply(self, item: StepItem, check: DraftCheck, result: AcceptanceResult, now: float) -> int:
         """A decision; returns how many tokens are committed by it."""
-        base, draft, ids = len(self.sequence), item.drafts.device.draft, decided(check, result)
+        base, draft, ids = len(self.sequence), item.drafts.device.draft, decided_ids(check, result)
         before = self.sequence.prefill if self.riders else None
         news = self.sequence.commit(ids, result.num_accepted)
         if before is not None:
@@ -287,13 +287,13 @@ class Session:
         stands, own = self.sources.judge(item.drafts, ids, known, count), item.drafts.server.verified
         if own.tokens:
             self.stats.own.add(len(own.tokens), stands)
-        self.timing.left(length, now)
+        self.timing.add_verdict(length, now)
         self.sources.device.answer(draft, item.hint, length, now)
         if draft is None:
             self._tell(base)
             self.stats.commit(count, item.hint)
         else:
-            stands = self.sequence.agreed(draft.block)
+            stands = self.sequence.count_agreed(draft.block)
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(count, item.hint, len(draft.block.tokens), stands - known)
         self._rebase_waiting(length, now)

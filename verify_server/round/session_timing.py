@@ -17,7 +17,7 @@ class SessionTiming:
         """The session is admitted."""
         self.waiting_since = now
 
-    def left(self, length: int, now: float) -> None:
+    def add_verdict(self, length: int, now: float) -> None:
         """A verdict leaves, which makes the sequence `length` tokens long."""
         self.waiting_since = now
         if self._first_at is None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from opensled.core.messages import Draft, DraftBlock
-from opensled.core.protocol import agreed
+from opensled.core.protocol import follow_path
 from scheduler.estimates import DraftEstimate
-from verify_server.engine.trees import confidences, depth, likeliest_first, seen_of, tried, without_twins
+from verify_server.engine.trees import (
+    confidences,
+    depth,
+    likeliest_first,
+    list_trials,
+    observed_part,
+    without_twins,
+)
 from verify_server.round.budget import DraftBudget
 from verify_server.round.offer import NO_DRAFT, NOTHING, DraftLimits, Offer, Text
 
@@ -57,13 +64,13 @@ class DraftSource:
         `known`: tokens of the draft that had proved right before. Returns how many of the verified tokens stand."""
         verified, whole, stands = taken.verified, taken.block, 0
         if known or whole.tokens:
-            seen = seen_of(verified, whole)
-            path = agreed(seen, ids)
+            seen = observed_part(verified, whole)
+            path = follow_path(seen, ids)
             length = known + depth(seen.tokens, seen.parents)
             unseen = _behind(len(seen.tokens), taken)
-            self.estimate.judged(length, known + len(path), tried(seen, path), unseen)
+            self.estimate.add_verdict(length, known + len(path), list_trials(seen, path), unseen)
             stands = min(len(path), len(verified.tokens))
-        self.budget.judged(len(verified.tokens), stands, committed)
+        self.budget.add_verdict(len(verified.tokens), stands, committed)
         return stands
 
     def _reach(self, block: DraftBlock) -> tuple[float, ...]:

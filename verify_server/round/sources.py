@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from opensled.core.messages import DraftBlock
-from opensled.core.protocol import agreed
+from opensled.core.protocol import follow_path
 from scheduler.plan import Slice
 from verify_server.engine.trees import together
 from verify_server.round.device_source import DeviceDrafts
@@ -83,7 +83,10 @@ class DraftSources:
         """A step verified a draft of the server, of which so much `stands`: alone, or beside one of the device."""
         device, verified = self.device, drafts.device.verified
         server.compare(
-            drafts.server.verified, stands - len(agreed(verified, ids)), verified, device.estimate.forecast
+            drafts.server.verified,
+            stands - len(follow_path(verified, ids)),
+            verified,
+            device.estimate.forecast,
         )
         if device.turn.hint == 0:
             device.estimate.follow(server.estimate)

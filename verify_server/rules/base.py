@@ -48,7 +48,7 @@ class AcceptanceResult(NamedTuple):
     read: Mapping[type[Reading], Any] = {}  # what each `Reading` of the step has found
 
 
-def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
+def decided_ids(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
     """The accepted ids and the one after them."""
     if result.path:
         return (*[check.draft[index].id for index in result.path], result.next_token)
@@ -136,9 +136,9 @@ class SessionScores:
         """See `Scores`."""
         return self._scores.vocab_size
 
-    def hidden(self, rows: Sequence[int]) -> NDArray[np.float32]:
+    def hidden_states(self, rows: Sequence[int]) -> NDArray[np.float32]:
         """See `Scores`."""
-        return self._scores.hidden(self._shift(rows))
+        return self._scores.hidden_states(self._shift(rows))
 
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
         """See `Scores`."""
@@ -183,7 +183,7 @@ class AcceptanceRule(ABC):
             raise InvalidRequest(f"this rule takes no options, not {options[:80]!r}", "rule")
 
     @classmethod
-    def beside(
+    def make_factory(
         cls, model: str, pivots: str, engine: TargetEngine, vocabulary: str
     ) -> Callable[[str], AcceptanceRule]:
         """What makes the rule of a sequence of one target from its options. Raises the errors of loading what it needs.

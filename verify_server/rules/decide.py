@@ -19,7 +19,7 @@ from verify_server.rules.base import (
     Reading,
     SessionScores,
     StepRows,
-    decided,
+    decided_ids,
 )
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def _decision(question: Question, scores: Scores) -> _Decision:
     result = yield from rule.decide(check, SessionScores(scores, row, check))
     if not reads:
         return result
-    ids = decided(check, result)
+    ids = decided_ids(check, result)
     places = [0, *[index + 1 for index in result.path]] if result.path else range(len(ids))
     return result._replace(read=_read(reads, StepRows(scores, row, [row + place for place in places], ids)))
 

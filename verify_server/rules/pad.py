@@ -27,7 +27,7 @@ OFF = -1.0  # a sigma under which nothing stands
 class Pad(LooseRule):
     """Options: sigma, floor, guided."""
 
-    needs = frozenset({"entropy", "logprobs", "probs_of", "hidden"})
+    needs = frozenset({"entropy", "logprobs", "probs_of", "hidden_states"})
 
     def __init__(self, options: str = "", classifier: PivotClassifier | None = None) -> None:
         """`classifier`: of the target; without one every token counts as a pivot."""
@@ -42,7 +42,7 @@ class Pad(LooseRule):
         self.settings = f"sigma={self.sigma:g},floor={self.floor:g}" + f",{GUIDED}=yes" * self.guided
 
     @classmethod
-    def beside(
+    def make_factory(
         cls, model: str, pivots: str, engine: TargetEngine, vocabulary: str
     ) -> Callable[[str], AcceptanceRule]:
         """See `AcceptanceRule`; raises NotFound, UnsupportedModel, VocabularyMismatch."""
@@ -65,7 +65,7 @@ class Pad(LooseRule):
             return False
         entropy = np.array(scores.entropy([index]), np.float32)
         # Row i + 1 follows draft token i: the state after the token, the distribution before it.
-        states, prob = scores.hidden([index + 1]), np.array([exp(nats)], np.float32)
+        states, prob = scores.hidden_states([index + 1]), np.array([exp(nats)], np.float32)
         return bool(self._classifier.chances(states, entropy, prob)[0] <= self.sigma)
 
 

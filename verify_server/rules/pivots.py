@@ -101,7 +101,7 @@ def load(folder: Path) -> PivotClassifier:
             training=dict(about["training"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+        raise _damage_error(folder, f"{type(error).__name__}: {error}") from error
 
 
 def require_target(found: PivotClassifier, folder: Path, vocabulary: str) -> None:
@@ -121,9 +121,9 @@ def _about(folder: Path) -> dict[str, Any]:
             f"there is no pivot classifier in {folder}; train one with `opensled train-pivots`", "model"
         ) from error
     except (OSError, ValueError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise _damage_error(folder, str(error)) from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise _damaged(folder, f"{ABOUT} is of another format")
+        raise _damage_error(folder, f"{ABOUT} is of another format")
     return about
 
 
@@ -132,9 +132,9 @@ def _weights(folder: Path) -> dict[str, Array]:
         with np.load(folder / WEIGHTS, allow_pickle=False) as file:
             weights = {name: np.asarray(file[name], np.float32) for name in WEIGHT_NAMES}
     except (OSError, KeyError, ValueError, BadZipFile, EOFError) as error:
-        raise _damaged(folder, str(error)) from error
+        raise _damage_error(folder, str(error)) from error
     if not _fits(weights):
-        raise _damaged(folder, "its matrices do not fit each other")
+        raise _damage_error(folder, "its matrices do not fit each other")
     return weights
 
 
@@ -155,7 +155,7 @@ def _chance(value: Any) -> float:
     return float(value)
 
 
-def _damaged(folder: Path, why: str) -> UnsupportedModel:
+def _damage_error(folder: Path, why: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"the pivot classifier in {folder} cannot be used: {' '.join(why.split())[:200]}; train it again with "
         "`opensled train-pivots`"

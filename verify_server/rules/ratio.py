@@ -38,7 +38,7 @@ class Ratio(AcceptanceRule):
         """See `AcceptanceRule`."""
         num_accepted = self._num_accepted(check, scores)
         if num_accepted < len(check.draft):
-            return AcceptanceResult(num_accepted, self._recovered(num_accepted, check, scores))
+            return AcceptanceResult(num_accepted, self._recover_token(num_accepted, check, scores))
         row = range(num_accepted, num_accepted + 1)
         [bonus] = yield scores.request(row, num_accepted, self._stream("bonus", check.key))
         return AcceptanceResult(num_accepted, bonus)
@@ -52,7 +52,7 @@ class Ratio(AcceptanceRule):
                 return index
         return count
 
-    def _recovered(self, index: int, check: DraftCheck, scores: SessionScores) -> int:
+    def _recover_token(self, index: int, check: DraftCheck, scores: SessionScores) -> int:
         """The token in the place of the rejected draft token `index`."""
         draft_probs = check.draft[index].drawn_from
         assert draft_probs is not None, "a session of this rule takes no token without its distribution"

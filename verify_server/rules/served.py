@@ -53,9 +53,9 @@ class ServedRules:
         )
 
     def load(self, model: str, pivots: str, engine: TargetEngine, vocabulary: str) -> None:
-        """See `AcceptanceRule.beside`, for all of them."""
+        """See `AcceptanceRule.make_factory`, for all of them."""
         for name, rule in self._classes.items():
-            self._makers[name] = rule.beside(model, pivots, engine, vocabulary)
+            self._makers[name] = rule.make_factory(model, pivots, engine, vocabulary)
 
     def create(self, asked: str) -> ServedRule:
         """The rule of a new sequence; `asked`: a name, options behind a colon. Raises Unsupported, InvalidRequest."""

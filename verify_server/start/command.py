@@ -29,7 +29,7 @@ from opensled.net.address import host_port, web_address
 from opensled.process import notify
 from opensled.process.ending import heed
 from opensled.process.exit_watch import ExitWatch, leave
-from opensled.process.load_thread import loaded
+from opensled.process.load_thread import run_work
 from opensled.process.logs import show_ready
 from opensled.text.thinking import thought_tags
 from opensled.wire.padding import PADDING, PADDING_REQUIRED
@@ -88,7 +88,7 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
-    return run(serve_sequences(config, tenants, tls, partial(loaded, _load, config, tenants)))
+    return run(serve_sequences(config, tenants, tls, partial(run_work, _load, config, tenants)))
 
 
 class Served(NamedTuple):
@@ -214,7 +214,7 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
         gc.freeze()
         port = await _listen(config, served, tenants, tls, ports)
         serving = asyncio.ensure_future(served.manager.loop.run())
-        async with home_kept(config), announcing(config), notify.announced():
+        async with home_kept(config), announcing(config), notify.announce():
             tell_ready(served.target, served.manager.sequence_limits.context_length, config)
             show_ready(address)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +224,7 @@ async def serve_sequences(config: ServeConfig, tenants: Tenants, tls: Tls | None
             served.manager.draining = True
             if stopping.done():
                 watch.arm(longest_end(seconds))
-                await drain(served.manager, port, ports.http, seconds, again=asked_again(signals))
+                await drain(served.manager, port, ports.http, seconds, again=wait_for_second_signal(signals))
     serving.cancel()
     watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
     served.manager.close()
@@ -263,7 +263,7 @@ def announcing(config: ServeConfig) -> AbstractAsyncContextManager[None]:
     """While inside, the server at `config.listen` is announced on its network, if that is wanted."""
     if not config.announce:
         return nullcontext()
-    return discovery.announced(discovery.SERVING, config.listen, host_port(config.listen)[1])
+    return discovery.announce(discovery.SERVING, config.listen, host_port(config.listen)[1])
 
 
 def client_limits(config: ServeConfig, manager: SessionManager | None = None) -> ClientLimits:
@@ -288,7 +288,7 @@ def arriving_signals(renews: bool = False) -> asyncio.Queue[int]:
     return arrived
 
 
-async def asked_again(signals: asyncio.Queue[int]) -> None:
+async def wait_for_second_signal(signals: asyncio.Queue[int]) -> None:
     """Until a process that drains is told to end at once. A terminal that goes says nothing of that."""
     while await signals.get() not in (signal.SIGTERM, signal.SIGINT):
         pass

@@ -11,7 +11,7 @@ from opensled.core.errors import NotFound, UnsupportedModel, UsageError
 from opensled.core.messages import ChatMessage
 from opensled.models.store import has_file, is_hub_id, missing, model_file, model_path
 from opensled.process.load_thread import in_thread_that_ends
-from opensled.process.logs import tell, told_long
+from opensled.process.logs import tell, tell_long
 from verify_server.engine.model_kind import is_gguf
 from verify_server.options.serve_config import ServeConfig
 from verify_server.round.loaded_model import ServedModel, TextCodec, model_id_of
@@ -68,7 +68,7 @@ def load_torch(config: ServeConfig) -> ServedModel:
         raise UsageError(
             "--dtype stored is for --engine llamacpp; engine torch widens the weights of every GGUF file"
         )
-    with told_long("still starting torch and transformers"):
+    with tell_long("still starting torch and transformers"):
         from verify_server.engine.torch import loading, torch_engine
 
     name = config.model

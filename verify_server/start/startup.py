@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from opensled.cli.config import options
 from opensled.core.registry import remedy
-from opensled.net.address import host_port, is_loopback, joined
+from opensled.net.address import host_port, is_loopback, join_host_port
 from opensled.process.logs import announce, tell
 from verify_server.engine.base import EngineInfo
 from verify_server.options.serve_config import ServeConfig
@@ -31,11 +31,11 @@ def announce_lacking(*modules: str) -> None:
 
 def tell_ready(target: LoadedModel, context: int, config: ServeConfig) -> None:
     """The target, and the next command for a server at `config.listen`. `context`: tokens of a sequence."""
-    tell(f"{target.model_id} is ready: {described(target.info, context)}")
+    tell(f"{target.model_id} is ready: {describe_target(target.info, context)}")
     tell(f"next: {next_command(config, config.listen)}")
 
 
-def described(info: EngineInfo, context: int) -> str:
+def describe_target(info: EngineInfo, context: int) -> str:
     """How the target is computed, in one line."""
     memory = info.num_blocks * info.block_size
     eyes = f", pictures of {info.images.rows} positions each" if info.images else ""
@@ -52,7 +52,7 @@ def next_command(config: ServeConfig, address: str) -> str:
     if address != DEFAULT_ADDRESS:
         words += [
             "--server",
-            address if here or host not in ("0.0.0.0", "::") else joined("THIS-MACHINE", port),
+            address if here or host not in ("0.0.0.0", "::") else join_host_port("THIS-MACHINE", port),
         ]
     if config.tls_cert:
         words += ["--tls-ca", "CA.pem"]

@@ -66,7 +66,7 @@ class Chats:
         template = self._templates.tools if tools else self._templates.plain
         if not template:
             raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
-        versions, functions = template_input([_marked(message) for message in messages], tools, template)
+        versions, functions = template_input([_mark_images(message) for message in messages], tools, template)
         has_parts = reads_parts(template)
 
         def render(turns: list[Turn]) -> str:
@@ -87,7 +87,7 @@ def reads_parts(template: str) -> bool:
     return re.search(r"""['"]image['"]""", template) is not None
 
 
-def _marked(message: ChatMessage) -> ChatMessage:
+def _mark_images(message: ChatMessage) -> ChatMessage:
     """With PICTURE at the place of each picture."""
     if not message.images:
         return message
@@ -226,11 +226,13 @@ def _plain_turns(messages: Sequence[ChatMessage], template: str) -> list[Turn]:
 
 
 def _plain_text(message: ChatMessage, template: str) -> str:
-    calls = [_written(json.dumps(_call(call), ensure_ascii=False), template) for call in message.tool_calls]
+    calls = [
+        _write_call(json.dumps(_call(call), ensure_ascii=False), template) for call in message.tool_calls
+    ]
     return "\n".join([message.content, *calls] if message.content else calls) if calls else message.content
 
 
-def _written(call: str, template: str) -> str:
+def _write_call(call: str, template: str) -> str:
     """A call as the model of this template writes it."""
     return "\n".join((CALL_TAGS[0], call, CALL_TAGS[1])) if has_call_tags(template) else call
 
@@ -238,7 +240,7 @@ def _written(call: str, template: str) -> str:
 def _tools_text(functions: list[dict[str, Any]], template: str) -> str:
     """The tools and how to call them, in a few lines for the model."""
     lines = [json.dumps(entry["function"], ensure_ascii=False) for entry in functions]
-    call = _written('{"name": <name of the tool>, "arguments": <object with its arguments>}', template)
+    call = _write_call('{"name": <name of the tool>, "arguments": <object with its arguments>}', template)
     return "\n".join(
         ["You can call these tools:", *lines, "To call a tool, answer with nothing but this JSON:", call]
     )

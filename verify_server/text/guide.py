@@ -123,7 +123,7 @@ class Constraint:
         """Whether it may be asked what follows a draft."""
         return self._rebuilt is None
 
-    def allowed(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[bytes]:
+    def next_masks(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[bytes]:
         """Masks [len(draft) + 1]: bit b of mask i (little-endian within bytes) tells if id b may follow draft[:i].
 
         With the `parents` of a tree in depth-first order, mask i + 1 is for what follows the path to draft[i]. After a
@@ -277,7 +277,7 @@ class GuideCompiler:
         self._compiler.read_vocabulary(grammar.field)
         give_back = self.memory.take(tenant, self._check(grammar))
         try:
-            constraint = self._started(grammar, committed, tuple(filter(coarse.get, coarse)))
+            constraint = self._make_constraint(grammar, committed, tuple(filter(coarse.get, coarse)))
         except BaseException:
             give_back()
             raise
@@ -289,14 +289,14 @@ class GuideCompiler:
         self._again.shutdown(wait=False, cancel_futures=True)
         self._forks.close()
 
-    def _started(
+    def _make_constraint(
         self, grammar: Grammar, committed: Sequence[int], coarse_tools: tuple[str, ...]
     ) -> Constraint:
         compile = partial(self._again.submit, self._compiler.compile, grammar)
         matcher = self._compiler.compile(grammar)
         constraint = Constraint(matcher, self._width, self._eos_ids, compile, coarse_tools)
         try:
-            constraint.allowed(())
+            constraint.next_masks(())
         except EngineError as error:
             raise InvalidRequest("no answer can fulfil this schema", grammar.field) from error
         try:

@@ -30,7 +30,7 @@ def in_folder(folder: Path) -> Templates:
     named = _in_files(folder)
     if "default" not in named:
         named = _in_value(read_object(folder / CONFIG).get("chat_template")) | named
-    return chosen(named or _in_value(read_object(folder / OF_PROCESSOR).get("chat_template")))
+    return choose(named or _in_value(read_object(folder / OF_PROCESSOR).get("chat_template")))
 
 
 def in_metadata(metadata: Mapping[str, Any]) -> Templates:
@@ -40,10 +40,10 @@ def in_metadata(metadata: Mapping[str, Any]) -> Templates:
         for key, text in metadata.items()
         if key == IN_GGUF or key.startswith(f"{IN_GGUF}.")
     }
-    return chosen(_in_value(named))
+    return choose(_in_value(named))
 
 
-def chosen(named: Mapping[str, str]) -> Templates:
+def choose(named: Mapping[str, str]) -> Templates:
     """Of templates by name; the one that is there serves where the right one is missing."""
     plain = named.get("default") or named.get("tool_use") or next(iter(named.values()), "")
     return Templates(plain, named.get("tool_use") or plain)

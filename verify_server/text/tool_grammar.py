@@ -20,7 +20,7 @@ from typing import Any
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Guide, ThoughtTags, Tool
 from opensled.text.answer_text import CALL_TAGS
-from opensled.text.held_schema import beyond, held
+from opensled.text.held_schema import beyond, reduce
 from opensled.text.thinking import Start
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
@@ -192,14 +192,14 @@ def _arguments(tool: Tool, coarse: int) -> dict[str, Any]:
     schema = parameters(tool)
     if coarse > 1:
         return {"type": "object"}
-    return _kept_to(schema, f"the parameters of tool {tool.name!r}", "tools", tool.strict, coarse > 0)
+    return _reduce_schema(schema, f"the parameters of tool {tool.name!r}", "tools", tool.strict, coarse > 0)
 
 
-def _kept_to(
+def _reduce_schema(
     schema: dict[str, Any], what: str, field: str, strict: bool, coarse: bool = False
 ) -> dict[str, Any]:
     """What the grammar holds of a schema; raises Unsupported if that must be all of it and is not."""
-    found = held(schema, field, coarse)
+    found = reduce(schema, field, coarse)
     if strict and found.left_out:
         raise Unsupported(f"{what}: {beyond(*next(iter(found.left_out.items())))}", field)
     return found.schema
@@ -217,7 +217,7 @@ def _call_schema(tool: Tool, arguments: dict[str, Any], number: int) -> dict[str
 
 def _answer_part(guide: Guide) -> GrammarPart:
     schema = parse_object(guide.json_schema, "the schema is", "response_format") or {"type": "object"}
-    schema = _kept_to(schema, "the schema", "response_format", guide.strict)
+    schema = _reduce_schema(schema, "the schema", "response_format", guide.strict)
     return GrammarPart("the schema", "response_format", _schema_text(schema, "response_format"))
 
 

@@ -65,7 +65,7 @@ class ImageStore:
         self._coming: dict[tuple[str, bytes], asyncio.Task[SeenImage]] = {}  # by tenant and digest
         self._pool = TenantPool("image", THREADS, EACH)
 
-    async def seen(self, image: Image, tenant: str, spent: Spent | None = None) -> SeenImage:
+    async def look_up(self, image: Image, tenant: str, spent: Spent | None = None) -> SeenImage:
         """What the target sees in a picture; `spent` is told the seconds that it took.
 
         Raises MissingImage for a picture that is only named and not known, InvalidRequest for one that cannot be
@@ -106,10 +106,10 @@ class ImageStore:
         seen = await self._pool.run(tenant, partial(self._look, image), spent)
         self.seen_total += 1
         self.held += seen.size
-        finalize(seen, self._gone, seen.size).atexit = False
+        finalize(seen, self._release, seen.size).atexit = False
         return seen
 
-    def _gone(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         """Nobody needs a picture of so many bytes any more."""
         self.held -= size
 

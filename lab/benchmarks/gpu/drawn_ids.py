@@ -41,7 +41,9 @@ def same_noise(
 ) -> dict[str, Any]:
     """The integer hash bit for bit, and how far the noise made of it lies from numpy's."""
     ids, key = np.arange(vocabulary), noise.noise_key(5)
-    seeds = torch.tensor([torch_noise.signed(noise.row_seed(key, each)) for each in positions], device=device)
+    seeds = torch.tensor(
+        [torch_noise.wrap_int64(noise.row_seed(key, each)) for each in positions], device=device
+    )
     columns = torch.from_numpy(ids).to(device).expand(len(positions), -1)
     hashed = torch_noise.hash_bits(seeds, columns).cpu().numpy().view(np.uint64)
     given = torch_noise.gumbel(seeds, columns).cpu().numpy()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lab.benchmarks.gpu.stage import Stage
-from verify_server.gpu_check.step_times import copy_bandwidth, timed
+from verify_server.gpu_check.step_times import copy_bandwidth, median_seconds
 
 PACKAGES = (
     *(
@@ -84,4 +84,4 @@ def _nvidia_smi() -> str:
 def _matrix_flops(device: torch.device, side: int) -> float:
     """FLOP/s of a product of two bfloat16 matrices of random numbers."""
     left, right = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    return 2 * side**3 / timed(lambda: left @ right, device, REPEATS)
+    return 2 * side**3 / median_seconds(lambda: left @ right, device, REPEATS)

@@ -14,7 +14,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.torch.attention import backend_of
 from verify_server.engine.torch.packing import Geometry
 from verify_server.engine.torch.triton_attention import attend
-from verify_server.gpu_check.step_times import settle, timed
+from verify_server.gpu_check.step_times import median_seconds, settle
 
 DTYPE = torch.bfloat16
 REPEATS = 10
@@ -52,8 +52,8 @@ def first_calls(shape: Shape, device: torch.device) -> Iterator[dict[str, Any]]:
 def timed_attend(shape: Shape, cell: Cell, device: torch.device) -> dict[str, Any]:
     """Seconds of one layer's attention, by itself and as one of several in a CUDA graph, which is how it is served."""
     calls = _calls(shape, cell, device)
-    eager = timed(calls[0], device, REPEATS)
-    graph = timed(_captured(calls), device, REPEATS) / len(calls)
+    eager = median_seconds(calls[0], device, REPEATS)
+    graph = median_seconds(_captured(calls), device, REPEATS) / len(calls)
     read = kv_bytes(shape, cell)
     return {
         "holds": True,

@@ -18,7 +18,7 @@ from opensled.core.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.torch.tiles import untile
 from verify_server.engine.torch.torch_engine import TorchEngine
-from verify_server.gpu_check.step_times import copy_bandwidth, timed, weight_bytes
+from verify_server.gpu_check.step_times import copy_bandwidth, median_seconds, weight_bytes
 
 SAMPLED, KEY = SamplingParams(temperature=0.8), bytes(16)
 MARGIN = 6 << 30  # bytes of the card that stay free of KV: graphs, and what a step computes in
@@ -179,9 +179,9 @@ def _seconds(
 ) -> tuple[float, float]:
     """Of a step with its sampling, and of the pass alone."""
     device = engine.network.device
-    whole = timed(partial(_sampled, engine, texts, drafted, context), device, repeats)
+    whole = median_seconds(partial(_sampled, engine, texts, drafted, context), device, repeats)
     segments = _segments(engine, texts, drafted + 1, context)
-    return whole, timed(lambda: engine.forward(segments), device, repeats)
+    return whole, median_seconds(lambda: engine.forward(segments), device, repeats)
 
 
 def _sampled(engine: TorchEngine, texts: int, drafted: int, context: int) -> object:

@@ -12,7 +12,7 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
 from edge_client.round.draft_job import BlockBudget, Drafted, Result, Work
-from edge_client.round.drafting import JobDrafting, finished
+from edge_client.round.drafting import JobDrafting, run_to_end
 from hw_profiles.profiles import DraftSpeed
 from lab.testbed.emulation.draft_pace import At, DraftPace
 from lab.testbed.emulation.recorded_model import RecordedModel
@@ -102,5 +102,5 @@ class NoDrafts(JobDrafting):
 
     def _run(self, work: Work[Result]) -> Any:
         future = self._future()
-        future.set_result(finished(work))
+        future.set_result(run_to_end(work))
         return future

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 
-from edge_client.lengths.base import DraftLengthPolicy, pulled
+from edge_client.lengths.base import DraftLengthPolicy, pull_tokens
 from hw_profiles.speculation import uniform_tokens
 from lab.testbed.load.slo import SHARE
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
@@ -54,7 +54,7 @@ def of_rule(traces: TraceSet, rule: DraftLengthPolicy) -> DraftWorth:
 
     def block(proposal: Proposal, length: int) -> Sequence[int]:
         tokens = map(DraftToken, proposal.ids, proposal.confidences)
-        return [token.id for token in pulled(rule, tokens, rule.most(length), lambda: False)]
+        return [token.id for token in pull_tokens(rule, tokens, rule.most(length), lambda: False)]
 
     return _of_blocks(traces, block)
 

@@ -104,7 +104,7 @@ def _made(makers: Sequence[Maker], page_folder: Path, progress: WorkProgress) ->
     progress.expect(maker.part for maker in makers)
     for maker in makers:
         section = maker.make()
-        progress.done(maker.part)
+        progress.finish(maker.part)
         if section and maker.result:
             section = section._replace(body=origin(maker.result, page_folder) + section.body)
         if section:

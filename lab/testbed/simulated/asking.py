@@ -96,7 +96,7 @@ class Asking(ABC):
     def _advance(self) -> None:
         """Send what is drafted by now, if there is anything."""
         exchange = self._exchange
-        if exchange and not self.truth.finish_reason and (draft := exchange.drafted()):
+        if exchange and not self.truth.finish_reason and (draft := exchange.take_draft()):
             self._sends(draft)
             self.turn.draft(draft)
             self._up(self._server.submit, (self._session, draft), draft_bytes(len(draft.block.tokens)))

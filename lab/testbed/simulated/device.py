@@ -82,7 +82,7 @@ class SimulatedAnswer(Asking):
 
     def _begin(self, hint: int | None) -> None:
         device = self._device
-        self.turn.reopened(hint)
+        self.turn.reopen(hint)
         drafts: Drafting = NoDrafts(Ready)
         if device.drafts_for is self:
             drafts = device.drafts

@@ -65,9 +65,9 @@ class SimulatedDrafts(ReplayDrafts):
         self._waiting = waiting = cast(Ready, super().draft(truth, budget))
         return waiting
 
-    def heard(self, truth: Truth) -> None:
+    def hear(self, truth: Truth) -> None:
         """See `Drafting`; a block that waits for its first pass may end here."""
-        super().heard(truth)
+        super().hear(truth)
         if not self._waiting.done():
             self._pace.hurry()
 

@@ -117,7 +117,7 @@ class Uplink(Asking, Observer):
         self._relay.refused(self.reader)
 
     def _begin(self, hint: int | None) -> None:
-        self.turn.reopened(hint)
+        self.turn.reopen(hint)
         self._vetting = self._relay.opened(self.reader)
         self._vetting.session.observer = self
         hub = self._relay.hub

@@ -8,7 +8,7 @@ import time
 from contextlib import aclosing, suppress
 
 from adapt.handout.draft_store import DraftStore
-from adapt.handout.publisher import rolled_back
+from adapt.handout.publisher import roll_back
 from adapt.shelf.draft_fetch import fetch_manifest
 from adapt.shelf.signature import Signed, Signer, SigningKey
 from edge_client.link.link import Endpoint, Link
@@ -35,7 +35,7 @@ async def hand_out_drafts(target: SoakTarget, token: str) -> None:
     try:
         for number in (1, 2):
             await _arrives(target, token, key, await asyncio.to_thread(_published, store, key, number))
-        await _arrives(target, token, key, await asyncio.to_thread(rolled_back, store, key, GUEST))
+        await _arrives(target, token, key, await asyncio.to_thread(roll_back, store, key, GUEST))
     finally:
         for task in flood:
             task.cancel()
@@ -64,7 +64,7 @@ def _published(store: DraftStore, key: SigningKey, number: int) -> DraftManifest
 async def _arrives(target: SoakTarget, token: str, key: SigningKey, draft: DraftManifest) -> None:
     """Wait until a device gets this manifest; the others go on fetching for a while."""
     signer, deadline = Signer(GUEST, key.public), time.monotonic() + COUNTS_S
-    while (found := await _newest(target, token)) is None or signer.verified(found) != draft:
+    while (found := await _newest(target, token)) is None or signer.verify(found) != draft:
         if time.monotonic() > deadline:
             raise OpenSledError(f"{target.name} does not hand out serial {draft.serial}")
         await asyncio.sleep(0.1)

@@ -33,7 +33,7 @@ async def delete_kept(target: SoakTarget) -> None:
     until = time.monotonic() + HOLD_S
     while time.monotonic() < until:
         await asyncio.sleep(0.2)  # what was just being written goes at once
-        for held in KeptStore(target.kept).held():
+        for held in KeptStore(target.kept).summarize():
             if held.texts and held.oldest < began:
                 raise OpenSledError(f"a text of {held.tenant} outlived its deletion")
 
@@ -42,7 +42,7 @@ def check_kept(target: SoakTarget, course: Course, account: Account) -> None:
     """What is there in the end; a text that breaks off is the beginning of a truth."""
     truths = [(*truth.prompt_ids, *truth.ids) for truth in course.truths]
     store = KeptStore(target.kept)
-    for held in store.held():
+    for held in store.summarize():
         account.notes["texts kept in the end"] += held.texts
         account.notes["bytes of them"] += held.bytes
         if held.tenant != FLEET:

@@ -18,7 +18,7 @@ from lab.training.heads.windows import Window
 from verify_server.drafting.heads import HEADS
 from verify_server.drafting.heads.base import DraftHead, HeadShape
 from verify_server.drafting.heads.beam import CANDIDATES, WIDTH, likeliest_tree
-from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
+from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie, rank
 from verify_server.drafting.heads.ctc import BLANK_KIND
 from verify_server.drafting.heads.markov import greedy_chain
 from verify_server.drafting.heads.specformer import default_taps
@@ -64,7 +64,7 @@ class Pupil:
         found = logits.topk(min(CANDIDATES, logits.shape[-1]))
         drafts = zip(found.values.numpy(), found.indices.numpy(), previous.tolist())
         trees = (likeliest_tree(values, ids, newest, WIDTH, bias) for values, ids, newest in drafts)
-        return [ranked(tree, NODES) for tree in trees]
+        return [rank(tree, NODES) for tree in trees]
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, length, V] of a batch, without the bias between neighbours; of kind `ctc` with the blank as last id."""
@@ -73,8 +73,8 @@ class Pupil:
             context = head.read(batch.hidden, batch.positions)
             attend = WindowAttention(context, batch.sizes, batch.rows)
             inputs, positions = context.inputs[batch.starts], batch.positions[batch.starts]
-            hidden = head.draft(inputs, parts.embedded(batch.newest), positions, attend)
-            normed = parts.normed(hidden)
+            hidden = head.draft(inputs, parts.embed(batch.newest), positions, attend)
+            normed = parts.normalize(hidden)
             logits = parts.logits(normed)
             found: Tensor = head.with_blank(logits, normed) if has_blank(head) else logits
         return found.float()

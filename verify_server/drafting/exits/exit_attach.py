@@ -44,7 +44,7 @@ def early_exit(*given: Any) -> ExitDrafter:
             "--drafter exit needs the folder of an exit: --draft-model FOLDER; or exit:N to leave the target after N "
             "layers without one"
         )
-    return _beside(engine, layers, None)
+    return _make_drafter(engine, layers, None)
 
 
 def _layers(asked: list[str], engine: TorchEngine) -> int:
@@ -60,16 +60,16 @@ def _layers(asked: list[str], engine: TorchEngine) -> int:
 def _imitating(folder: str, layers: int, engine: TorchEngine, target: ServedModel) -> ExitDrafter:
     found = load(model_path(folder) if is_name(folder) else Path(folder))
     _check(found, layers, engine, target)
-    drafter = _beside(engine, found.layers, found)
-    drafter.guess = _measured(found)
+    drafter = _make_drafter(engine, found.layers, found)
+    drafter.guess = _forecast_of(found)
     return drafter
 
 
-def _beside(engine: TorchEngine, layers: int, found: ExitFile | None) -> ExitDrafter:
+def _make_drafter(engine: TorchEngine, layers: int, found: ExitFile | None) -> ExitDrafter:
     network, info = engine.network, engine.info
     imitation = imitation_of(network, found.weights()) if found else None
     twin = exit_network(network, layers, imitation)
-    model = engine.beside(twin)
+    model = engine.pack_draft_model(twin)
     if imitation is not None:
         reorder(twin)
         engine.attach(ExitStates(network, layers, imitation, model.memory))
@@ -96,7 +96,7 @@ def _check(found: ExitFile, layers: int, engine: TorchEngine, target: ServedMode
         )
 
 
-def _measured(found: ExitFile) -> Forecast:
+def _forecast_of(found: ExitFile) -> Forecast:
     """What the exit has shown along held-out answers: the share of places at which it said what the target said."""
     share = found.training.get("first_accepted")
     if not isinstance(share, float) or not 0 < share < 1:

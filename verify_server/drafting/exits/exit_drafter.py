@@ -41,7 +41,7 @@ class ExitEngine(TargetEngine):
 class ComputedKV:
     """`verify_server.drafting.model.ReadKV` where the target has computed all of a text but its newest token."""
 
-    def computed(self, ask: Ask) -> int:
+    def count_computed(self, ask: Ask) -> int:
         return ask.length - 1
 
     def write(self, ask: Ask, start: int, fed: Sequence[int]) -> None:

@@ -21,20 +21,20 @@ from verify_server.round.loaded_model import ServedModel
 
 def specformer(config: ServeConfig, target: ServedModel) -> HeadDrafter:
     """`--drafter specformer`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
-    return _loaded("specformer", PlaceDrafter, config, target)
+    return _load("specformer", PlaceDrafter, config, target)
 
 
 def ctc(config: ServeConfig, target: ServedModel) -> HeadDrafter:
     """`--drafter ctc`; see `specformer`."""
-    return _loaded("ctc", FrameDrafter, config, target)
+    return _load("ctc", FrameDrafter, config, target)
 
 
-def shipped(target: str, kind: str) -> Path:
+def shipped_folder(target: str, kind: str) -> Path:
     """The folder of the head that comes with OpenSLED for a target; it need not be there."""
     return bundled_folder() / "_heads" / f"{target}-{kind}"
 
 
-def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: ServedModel) -> HeadDrafter:
+def _load(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: ServedModel) -> HeadDrafter:
     engine = target.engine
     if not isinstance(engine, TorchEngine):
         raise UsageError(
@@ -49,11 +49,11 @@ def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: 
     parts = TargetParts(network, torch.as_tensor(found.draft_ids, dtype=torch.int64))
     engine.attach(context)
     made = drafter(head, context, parts)
-    made.guess = _measured(found)
+    made.guess = _forecast_of(found)
     return made
 
 
-def _measured(found: HeadFile) -> Forecast:
+def _forecast_of(found: HeadFile) -> Forecast:
     """What the head's chains have shown along held-out answers: of their tokens a step, as if all places were alike."""
     try:
         gained = float(found.training["rounded_tokens_per_step"]["chain"]) - 1
@@ -67,7 +67,7 @@ def _measured(found: HeadFile) -> Forecast:
 def _folder(kind: str, config: ServeConfig) -> Path:
     if config.draft_model:
         return Path(config.draft_model)
-    folder = shipped(config.model, kind)
+    folder = shipped_folder(config.model, kind)
     if is_name(config.model) and folder.is_dir():
         return folder
     raise NotFound(

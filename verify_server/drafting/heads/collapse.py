@@ -30,10 +30,10 @@ def best_trie(
     `log_probs` [frames, V + 1], of which the column `blank` is no token.
     """
     paths, scores = _likeliest_paths(log_probs, top_k, beam)
-    return ranked(_merged(paths, scores, blank), most)
+    return rank(_merge(paths, scores, blank), most)
 
 
-def ranked(trie: Trie, most: int) -> Trie:
+def rank(trie: Trie, most: int) -> Trie:
     """The `most` best of its nodes, the better ones first. A child's score is at most its parent's: they are a trie."""
     order = np.argsort(-np.array(trie.scores), kind="stable")[:most].tolist()
     places = {ROOT: ROOT, **{node: place for place, node in enumerate(order)}}
@@ -80,7 +80,7 @@ def _top(log_probs: NDArray[np.float32], count: int) -> tuple[NDArray[np.int64],
     return ids, found
 
 
-def _merged(paths: NDArray[np.int64], scores: NDArray[np.float64], blank: int) -> Trie:
+def _merge(paths: NDArray[np.int64], scores: NDArray[np.float64], blank: int) -> Trie:
     """All nodes of the collapsed paths, parents first; an empty text has none.
 
     A path that weighs nothing beside the best one has none either, nor has one of NaN.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from opensled.core.errors import UnsupportedModel
 from verify_server.drafting.heads.base import Attention, Context, DraftHead, HeadShape
-from verify_server.drafting.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
+from verify_server.drafting.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotate
 from verify_server.drafting.heads.markov import SPREAD
 
 BLANK_KIND = "ctc"
@@ -42,7 +42,7 @@ class CtcHead(DraftHead):
         """`inputs` are the tapped states themselves, of one place."""
         states = hidden[:, 0]
         keys, values = self.context(self.context_norm(states))
-        return Context(states, rotated(keys, positions, self.shape.rope_theta), values)
+        return Context(states, rotate(keys, positions, self.shape.rope_theta), values)
 
     def draft(self, inputs: Tensor, embedded: Tensor, positions: Tensor, attend: Attention) -> Tensor:
         start = self.joined(torch.cat([self.state_norm(inputs), self.token_norm(embedded)], dim=-1))
@@ -50,7 +50,7 @@ class CtcHead(DraftHead):
         places = positions[:, None] + 1 + torch.arange(self.shape.length, device=positions.device)
         normed, theta = self.frame_norm(frames), self.shape.rope_theta
         keys, values = self.own(normed)
-        seen = attend(rotated(self.queries(normed), places, theta), (rotated(keys, places, theta), values))
+        seen = attend(rotate(self.queries(normed), places, theta), (rotate(keys, places, theta), values))
         frames = frames + self.queries.back(seen)
         found: Tensor = frames + self.inner(self.inner_norm(frames))
         return found

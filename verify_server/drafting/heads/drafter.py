@@ -51,7 +51,7 @@ class HeadDrafter(ServerDrafter):
         noise = [gumbel(ask.key, ask.length + place, self._ids) for place in range(len(logits))]
         return logits / ask.params.temperature + torch.from_numpy(np.array(noise)).to(logits)
 
-    def _hidden(self, asks: Sequence[Ask]) -> Tensor:
+    def _hidden_states(self, asks: Sequence[Ask]) -> Tensor:
         """[B, length, d] as the output layer reads them."""
         device = self._parts.draft_ids.device
         # The newest token was decided by the row before it, the last one whose KV is computed.
@@ -59,11 +59,11 @@ class HeadDrafter(ServerDrafter):
         newest = torch.tensor([ask.tokens[-1] for ask in asks], device=device)
         hidden = self._head.draft(
             self._context.inputs(blocks, rows),
-            self._parts.embedded(newest),
+            self._parts.embed(newest),
             torch.tensor(rows, device=device),
             self._context.attention(blocks, rows),
         )
-        return self._parts.normed(hidden)
+        return self._parts.normalize(hidden)
 
 
 class PlaceDrafter(HeadDrafter):
@@ -79,7 +79,7 @@ class PlaceDrafter(HeadDrafter):
         self._markov = copy.deepcopy(head.markov).float().cpu() if head.markov is not None else None
 
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
-        logits = self._parts.logits(self._hidden(asks)).float()
+        logits = self._parts.logits(self._hidden_states(asks)).float()
         for place, ask in enumerate(asks):
             logits[place] = self._with_noise(ask, logits[place])
         found = logits.topk(min(CANDIDATES, logits.shape[-1]))
@@ -105,7 +105,7 @@ class FrameDrafter(HeadDrafter):
     _head: CtcHead
 
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
-        normed = self._hidden(asks)
+        normed = self._hidden_states(asks)
         logits = self._head.with_blank(self._parts.logits(normed), normed)
         frames = logits.float().log_softmax(-1).cpu().numpy()
         return [self._draft(ask, own) for ask, own in zip(asks, frames)]

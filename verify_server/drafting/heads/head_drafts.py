@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from opensled.core.messages import DraftBlock, DraftToken
 from opensled.core.noise import gumbel
 from verify_server.drafting.heads.beam import WIDTH, Bias, likeliest_tree
-from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
+from verify_server.drafting.heads.collapse import ROOT, Trie, best_chain, best_trie, rank
 
 NODES = 24  # of a tree, at most
 NEVER = 1e-300  # chance of what is never drawn: what stands behind it still has a chance of its own
@@ -36,7 +36,7 @@ def place_trie(
 
     `newest`: the last token of the text; as all ids here, one of the draft vocabulary.
     """
-    return ranked(likeliest_tree(logits, ids, newest, WIDTH if is_tree else 1, bias), NODES)
+    return rank(likeliest_tree(logits, ids, newest, WIDTH if is_tree else 1, bias), NODES)
 
 
 def frame_trie(frames: NDArray[np.float32], ids: NDArray[np.int64], drawing: Drawing) -> Trie:
@@ -45,7 +45,7 @@ def frame_trie(frames: NDArray[np.float32], ids: NDArray[np.int64], drawing: Dra
     The noise belongs to the depth in the trie, the position that a token would take, and not to a frame.
     """
     trie = best_trie(frames, len(ids), TOP_K, BEAM, NODES)
-    return ranked(_drawn(trie, ids, drawing), NODES) if drawing.temperature > 0 else trie
+    return rank(_score_draws(trie, ids, drawing), NODES) if drawing.temperature > 0 else trie
 
 
 def block_of(trie: Trie, ids: NDArray[np.int64], length: int, is_tree: bool) -> DraftBlock:
@@ -57,14 +57,14 @@ def block_of(trie: Trie, ids: NDArray[np.int64], length: int, is_tree: bool) -> 
     return DraftBlock(length, tuple(tokens), tuple(trie.parents) if is_tree else ())
 
 
-def _drawn(trie: Trie, ids: NDArray[np.int64], drawing: Drawing) -> Trie:
+def _score_draws(trie: Trie, ids: NDArray[np.int64], drawing: Drawing) -> Trie:
     """With the chance of each node to be drawn by the target. The noise makes it likely which of the children of a
     node that is; what all of them have together stays."""
     own, beyond, depth = np.array(trie.ids, int), _beyond_parents(trie), {ROOT: 0}
     scores = [0.0] * len(own)
     for parent, children in _families(trie).items():
         noise = gumbel(drawing.key, drawing.length + depth[parent], ids[own[children]])
-        drawn = np.exp(_normalized(beyond[children] / drawing.temperature + noise))
+        drawn = np.exp(_normalize(beyond[children] / drawing.temperature + noise))
         together = np.exp(beyond[children]).sum()
         for child, chance in zip(children, drawn):
             above = scores[parent] if parent != ROOT else 0.0
@@ -87,5 +87,5 @@ def _families(trie: Trie) -> dict[int, list[int]]:
     return found
 
 
-def _normalized(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values - np.logaddexp.reduce(values)

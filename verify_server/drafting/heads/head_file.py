@@ -73,7 +73,7 @@ def save(head: HeadFile, bits: int = 8) -> None:
     head.folder.mkdir(parents=True, exist_ok=True)
     tensors = {DRAFT_IDS: torch.from_numpy(head.draft_ids)}
     for name, weight in head.head.state_dict().items():
-        tensors |= _packed(name, weight.detach().float(), bits)
+        tensors |= _pack(name, weight.detach().float(), bits)
     about = {
         "format": FORMAT,
         "shape": asdict(head.head.shape),
@@ -93,12 +93,12 @@ def save(head: HeadFile, bits: int = 8) -> None:
 def load(folder: Path) -> HeadFile:
     """Raises NotFound and UnsupportedModel."""
     about = _about(folder)
-    head = _built(about, folder)
+    head = _build(about, folder)
     tensors = _tensors(folder)
     try:
         ids = _draft_ids(tensors.pop(DRAFT_IDS, None), head.shape.vocabulary)
         # Only now, from what the file really holds, do the weights take memory.
-        head.load_state_dict(_unpacked(tensors), assign=True)
+        head.load_state_dict(_unpack(tensors), assign=True)
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UnsupportedModel(
@@ -111,7 +111,7 @@ def load(folder: Path) -> HeadFile:
 _AGAIN = "copy the head's folder again, or train it anew"
 
 
-def _packed(name: str, weight: Tensor, bits: int) -> dict[str, Tensor]:
+def _pack(name: str, weight: Tensor, bits: int) -> dict[str, Tensor]:
     if weight.ndim < 2:
         return {name: weight.contiguous()}
     if bits == 4 and weight.shape[-1] % GROUP == 0:
@@ -137,8 +137,8 @@ def _steps(groups: Tensor, scales: Tensor) -> Tensor:
     return steps.round().clamp(-HALF, HALF - 1)
 
 
-def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Raises ValueError for what `_packed` does not make."""
+def _unpack(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Raises ValueError for what `_pack` does not make."""
     return {
         name: _weight(name, tensor, tensors.get(name + SCALES))
         for name, tensor in tensors.items()
@@ -199,7 +199,7 @@ def _about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _built(about: dict[str, Any], folder: Path) -> DraftHead:
+def _build(about: dict[str, Any], folder: Path) -> DraftHead:
     """The head without weights: whatever sizes a file claims, they take no memory."""
     try:
         shape = _shape(about["shape"])

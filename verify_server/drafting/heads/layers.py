@@ -77,7 +77,7 @@ def among_themselves(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return scaled_dot_product_attention(queries.transpose(1, 2), keys, values).transpose(1, 2)
 
 
-def rotated(vectors: Tensor, positions: Tensor, theta: float) -> Tensor:
+def rotate(vectors: Tensor, positions: Tensor, theta: float) -> Tensor:
     """RoPE, its halves turned against each other: `vectors` [..., heads, size] at `positions` [...]."""
     half = vectors.shape[-1] // 2
     powers = torch.arange(half, device=vectors.device, dtype=torch.float32) / half

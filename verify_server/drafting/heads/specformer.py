@@ -17,7 +17,7 @@ from verify_server.drafting.heads.layers import (
     RmsNorm,
     SwiGlu,
     among_themselves,
-    rotated,
+    rotate,
 )
 from verify_server.drafting.heads.markov import markov_of
 
@@ -48,16 +48,16 @@ class SpecFormerHead(DraftHead):
         states = [norm(state) for norm, state in zip(self.tap_norms, hidden.unbind(1))]
         inputs = self.down(torch.cat(states, dim=-1))
         keys, values = self.context(self.context_norm(inputs))
-        return Context(inputs, rotated(keys, positions, self.shape.rope_theta), values)
+        return Context(inputs, rotate(keys, positions, self.shape.rope_theta), values)
 
     def draft(self, inputs: Tensor, embedded: Tensor, positions: Tensor, attend: Attention) -> Tensor:
-        queries = rotated(self.queries(self.context_norm(inputs)), positions, self.shape.rope_theta)
+        queries = rotate(self.queries(self.context_norm(inputs)), positions, self.shape.rope_theta)
         seen = attend(queries[:, None], None)[:, 0]
         states = inputs + self.queries.back(seen) + self.token(self.token_norm(embedded))
         places = self.places(self.places_norm(states)).unflatten(-1, (self.shape.length, self.shape.size))
         return self._mixed(places)
 
-    def _mixed(self, places: Tensor) -> Tensor:
+    def _mix(self, places: Tensor) -> Tensor:
         """[B, length, d]: each place has seen all places of its draft."""
         normed = self.mixed_norm(places)
         places = places + self.mixing.back(among_themselves(self.mixing(normed), *self.mixed(normed)))

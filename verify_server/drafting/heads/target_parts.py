@@ -22,12 +22,12 @@ class TargetParts:
         # oneDNN's layers have their weights in its own order and nowhere else.
         self._rows = None if weight.is_meta else weight[self.draft_ids].detach().clone()
 
-    def embedded(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor) -> Tensor:
         """[n, d] of ids [n]."""
         found: Tensor = self._embedding(ids)
         return found
 
-    def normed(self, hidden: Tensor) -> Tensor:
+    def normalize(self, hidden: Tensor) -> Tensor:
         """Hidden states as the output layer reads them."""
         found: Tensor = self._norm(hidden)
         return found

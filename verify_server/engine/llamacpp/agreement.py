@@ -17,7 +17,7 @@ from opensled.models import remembered
 from opensled.models.gguf_file import read_head
 from opensled.models.llama import LlamaModel, build
 from opensled.models.step_threads import StepThreads
-from opensled.process.logs import announce, tell, told_long
+from opensled.process.logs import announce, tell, tell_long
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.llamacpp import widened
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
@@ -63,7 +63,7 @@ def check(model: LlamaModel, path: Path, render: Render, threads: int) -> None:
     if not widened.is_quantized(head) or size > min(MAX_BYTES, MEMORY_SHARE * available_host_bytes()):
         return
     try:
-        found = _recall(_place(path, threads)) or _found(model, path, render, threads, size)
+        found = _recall(_place(path, threads)) or _find(model, path, render, threads, size)
     except OpenSledError as error:
         tell(f"{path.name} was not compared with its weights in 16 bits: {error}")
         return
@@ -74,10 +74,10 @@ def check(model: LlamaModel, path: Path, render: Render, threads: int) -> None:
         )
 
 
-def _found(model: LlamaModel, path: Path, render: Render, threads: int, size: int) -> Agreement:
-    with told_long("still comparing with the weights in 16 bits") as spell:
+def _find(model: LlamaModel, path: Path, render: Render, threads: int, size: int) -> Agreement:
+    with tell_long("still comparing with the weights in 16 bits") as spell:
         prompts = [render(question) for question in QUESTIONS]
-        with widened.widened(path, size) as file:
+        with widened.make_f16(path, size) as file:
             answers = _answers(LlamaModel(file), prompts, threads)
         found = compare(model, prompts, answers, threads)
     remembered.keep(_place(path, threads), found._asdict())

@@ -19,7 +19,7 @@ from opensled.core.errors import EngineError
 from opensled.models import llama, step_threads
 from opensled.models.llama import LlamaModel
 from opensled.models.step_threads import StepThreads
-from opensled.process.logs import told_long
+from opensled.process.logs import tell_long
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.llamacpp import llama_probe, llama_settings
 from verify_server.engine.llamacpp.llama_batch import LlamaPiece
@@ -123,7 +123,7 @@ class LlamaCppEngine(TargetEngine):
         branches = self._branches.get(settled.sequence) if settled.sequence is not None else None
         if branches is not None and settled.sequence is not None:
             self._cache.copy(branches[settled.run - 1], settled.sequence, settled.start, settled.stop)
-            self._sequences.found(settled)
+            self._sequences.keep_path(settled)
 
     def forget(self, blocks: Sequence[int]) -> None:
         """See `verify_server.engine.base.TargetEngine`.
@@ -175,7 +175,7 @@ class LlamaCppEngine(TargetEngine):
 
     def _piece(self, sequence: int, segment: Segment) -> LlamaPiece:
         """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
-        present = self._cache.truncate(sequence, self._sequences.kept(sequence))
+        present = self._cache.truncate(sequence, self._sequences.count_kept(sequence))
         if present < segment.start and present % BLOCK == 0:
             present = self._unpark(sequence, segment, present)
         lost = self._sequences.before(sequence)[present:]
@@ -198,7 +198,7 @@ class LlamaCppEngine(TargetEngine):
         """Logits of the group's rows."""
         logits = self._cache.decode([piece.tokens for piece in group.values()])
         for sequence, piece in group.items():
-            self._sequences.computed(sequence, piece.segment)
+            self._sequences.add_computed(sequence, piece.segment)
         return logits
 
     def _num_branches(self) -> int:
@@ -232,7 +232,7 @@ def load(
     turn besides those that llama.cpp takes. Raises UsageError, UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
-    with told_long("still reading the weights") as reading:
+    with tell_long("still reading the weights") as reading:
         model = LlamaModel(path, layers)
     tell_read(model.params, reading.seconds)
     each_step = StepThreads(threads) if threads else _threads_of(model)

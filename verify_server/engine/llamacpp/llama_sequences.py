@@ -43,7 +43,7 @@ class BlockContents:
             raise EngineError(
                 f"{len(blocks)} KV blocks of {self._block_size} tokens do not cover {stop} positions"
             )
-        if (computed := self._computed(segment)) < segment.start:
+        if (computed := self._count_computed(segment)) < segment.start:
             raise EngineError(
                 f"a sequence goes on at position {segment.start}, but {computed} are computed in its KV blocks"
             )
@@ -67,7 +67,7 @@ class BlockContents:
         """Its content is lost."""
         self._contents.pop(block, None)
 
-    def _computed(self, segment: Segment) -> int:
+    def _count_computed(self, segment: Segment) -> int:
         """Positions before the segment that its blocks hold."""
         needed = -(-segment.start // self._block_size)
         for index, block in enumerate(segment.blocks[:needed]):
@@ -167,12 +167,12 @@ class Sequences:
         """The ids of a claimed sequence before its segment."""
         return self._held[number].tokens
 
-    def kept(self, number: int) -> int:
+    def count_kept(self, number: int) -> int:
         """How many of these the cache holds, if it has lost none."""
         held = self._held[number]
         return min(len(held.tokens), held.kept)
 
-    def computed(self, number: int, segment: Segment) -> None:
+    def add_computed(self, number: int, segment: Segment) -> None:
         """The step of a claimed segment is done."""
         known = len(segment.tokens) - len(segment.parents)
         ids = segment.tokens[: known + len(run_after(segment.parents, -1))]
@@ -213,9 +213,9 @@ class Sequences:
 
     def blocks_of(self, number: int) -> tuple[int, ...]:
         """The leading blocks of a sequence that the cache has whole."""
-        return self._held[number].blocks[: self.kept(number) // self._block_size]
+        return self._held[number].blocks[: self.count_kept(number) // self._block_size]
 
-    def found(self, settled: Settled) -> None:
+    def keep_path(self, settled: Settled) -> None:
         """The cache holds the whole path."""
         assert settled.sequence is not None
         self._held[settled.sequence].kept = settled.stop

@@ -17,7 +17,7 @@ from opensled.core.errors import OpenSledError
 from opensled.models import llama
 from opensled.models.download import keeping
 from opensled.models.gguf_file import Head, read_head
-from opensled.process.logs import announce, tell, told_long
+from opensled.process.logs import announce, tell, tell_long
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
 
@@ -71,7 +71,7 @@ def _is_small(head: Head) -> bool:
 
 def _make(path: Path, place: Path, size: int) -> None:
     """Raises UnsupportedModel and ModelError."""
-    with told_long("still widening the weights") as spell, widened(path, size) as file:
+    with tell_long("still widening the weights") as spell, make_f16(path, size) as file:
         FILES.keep(file, path, size)
     announce(
         f"{path.name} is served in 16 bits a weight: in fewer, rounding changes the answers of a model this small. "
@@ -81,7 +81,7 @@ def _make(path: Path, place: Path, size: int) -> None:
 
 
 @contextmanager
-def widened(path: Path, size: int) -> Iterator[Path]:
+def make_f16(path: Path, size: int) -> Iterator[Path]:
     """While inside, a file of `path`'s weights in F16, of about `size` bytes; it may be moved away.
 
     Raises UnsupportedModel and ModelError.

@@ -18,7 +18,7 @@ LENGTH, BLOCKS = 37, (7, 2, 15)  # of the sequence, and its KV blocks
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 
 
-def twinned(count: int) -> tuple[int, ...]:
+def twin_parents(count: int) -> tuple[int, ...]:
     """Parents of a tree of `count` tokens: of two twins the second one has children."""
     return tuple([(index - index % 2) - 1 for index in range(count)])
 
@@ -57,7 +57,7 @@ def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: 
     for tensor in doubled[1:]:
         tensor[1::2] *= -1  # each twin comes before its like
     count = len(doubled[0])
-    tree = Segment((0,) * count, first, BLOCKS, 0, twinned(count - 1))
+    tree = Segment((0,) * count, first, BLOCKS, 0, twin_parents(count - 1))
     return torch.cat([begun, step(tree, *doubled)[::2]])
 
 

@@ -46,7 +46,7 @@ class Capture(Protocol):
         """None: there is no memory for one more."""
 
 
-def uncaptured(compute: Compute) -> Compute:
+def skip_capture(compute: Compute) -> Compute:
     """A `Capture` for any device: computes anew each time."""
     return compute
 
@@ -76,7 +76,7 @@ class FixedSteps:
     """Runs the steps of a `PackedModel` that fit a bucket. Its backend must read KV by a table."""
 
     def __init__(
-        self, model: PackedModel, capture: Capture = uncaptured, taps: Sequence[HiddenTap] = ()
+        self, model: PackedModel, capture: Capture = skip_capture, taps: Sequence[HiddenTap] = ()
     ) -> None:
         """`taps`: whose states a step must leave behind."""
         backend = backend_of(model.backend)
@@ -100,7 +100,7 @@ class FixedSteps:
             return None
         wanted = self._write(key, plan, segments)
         if key not in self._buckets:
-            self._buckets[key] = self._made(key)
+            self._buckets[key] = self._make(key)
         bucket = self._buckets[key]
         if bucket is None:
             return None
@@ -134,7 +134,7 @@ class FixedSteps:
             self._sent.record()
         return len(wanted)
 
-    def _made(self, key: _BucketKey) -> _Bucket | None:
+    def _make(self, key: _BucketKey) -> _Bucket | None:
         batch, wide, narrow = self._batch(key)
 
         def compute() -> Tensor:
@@ -145,7 +145,7 @@ class FixedSteps:
         if replay is None:
             log.info("no memory for a graph of %d rows and %d KV blocks; such steps run without one", *key)
             return None
-        return _Bucket(batch, replay, [dict(tap.held()) for tap in self._taps])
+        return _Bucket(batch, replay, [dict(tap.latest_states()) for tap in self._taps])
 
     def _batch(self, key: _BucketKey) -> tuple[PackedBatch, Tensor, Tensor]:
         """A batch whose numbers stay where they are, those of its rows as int64, and the same as they arrive."""

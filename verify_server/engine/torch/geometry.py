@@ -65,17 +65,17 @@ def still_holds(network: PreTrainedModel, backend: str, max_rows: int, found: Ge
     """Whether what `find` found in an earlier process holds in a sample of what it tried; each call draws anew."""
     if (found.rows, found.tile) not in _choices(network.device.type == "cpu"):
         return False
-    if found.queries not in QUERIES or found != _shaped(found):
+    if found.queries not in QUERIES or found != _complete(found):
         return False
     most = found.tile or max_rows
     return (
         _only_linear(network)
         and _rows_hold(network, found.rows, most, SAMPLE)
-        and _queries_hold(network, backend, found, _drawn(CHUNKS, SAMPLE))
+        and _queries_hold(network, backend, found, _draw(CHUNKS, SAMPLE))
     )
 
 
-def _shaped(known: Geometry) -> Geometry:
+def _complete(known: Geometry) -> Geometry:
     """The geometry of those rows, queries and ways that `find` makes."""
     head_rows = min(known.tile, HEAD_ROWS) if known.tile else HEAD_ROWS
     return replace(known, span=SPAN, by_path=True, head_rows=max(known.rows, head_rows))
@@ -84,7 +84,7 @@ def _shaped(known: Geometry) -> Geometry:
 def _rows_of(network: PreTrainedModel, max_rows: int) -> Geometry | None:
     for rows, tile in _choices(network.device.type == "cpu"):
         if _rows_hold(network, rows, tile or max_rows):
-            return _shaped(Geometry(rows, queries=1, span=SPAN, tile=tile))
+            return _complete(Geometry(rows, queries=1, span=SPAN, tile=tile))
     return None
 
 
@@ -136,15 +136,15 @@ def _rows_hold(network: PreTrainedModel, multiple: int, max_rows: int, sample: i
     layers.pop(head.weight.shape, None)
     max_head = max(multiple, min(max_rows, HEAD_ROWS))
     tried = [(layer, max_rows) for layer in layers.values()] + [(head, max_head)]
-    return all(_layer_holds(layer, _tried(multiple, most, sample)) for layer, most in tried)
+    return all(_layer_holds(layer, _trial_counts(multiple, most, sample)) for layer, most in tried)
 
 
-def _tried(multiple: int, max_rows: int, sample: int) -> list[int]:
+def _trial_counts(multiple: int, max_rows: int, sample: int) -> list[int]:
     counts = list(_counts(multiple, max_rows))
-    return counts if not sample else sorted({counts[0], *_drawn(counts, sample), counts[-1]})
+    return counts if not sample else sorted({counts[0], *_draw(counts, sample), counts[-1]})
 
 
-def _drawn(items: Sequence[Any], count: int) -> Sequence[Any]:
+def _draw(items: Sequence[Any], count: int) -> Sequence[Any]:
     return random.sample(items, min(count, len(items)))
 
 

@@ -125,7 +125,7 @@ def read_config(path: Path) -> Any:
         _check_keys(head, architecture)
         _check_kinds(head)
         model_type, more = ARCHITECTURES[architecture]
-        return AutoConfig.for_model(model_type, **more(head, _stated(head, architecture)))
+        return AutoConfig.for_model(model_type, **more(head, _read_metadata(head, architecture)))
     except KeyError as error:
         raise UnsupportedModel(f"{path} lacks {error.args[0]}; download it again") from error
     except _Unread as error:
@@ -169,7 +169,7 @@ def _check_kinds(head: Head) -> None:
         raise _Unread(f"holds {strange}, which gguf {version('gguf')} cannot dequantize")
 
 
-def _stated(head: Head, architecture: str) -> Config:
+def _read_metadata(head: Head, architecture: str) -> Config:
     """What the metadata says, and nothing of transformers' defaults for ids."""
     config: Config = {}
     for key, name in (KEYS | MORE_KEYS.get(architecture, {})).items():

@@ -72,7 +72,7 @@ class ImageEncoder:
         except Exception as error:
             raise UnsupportedModel(f"the model cannot read a picture: {first_line(error)}") from error
 
-    def prepared(self, pixels: NDArray[np.uint8]) -> Tensor:
+    def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
         """What the vision tower is given: [1, 3, height, width], from the pixels [height, width, 3] of a picture."""
         values: Tensor = self._processor(images=pixels, return_tensors="pt")["pixel_values"]
         return values.to(self.whole.device, self.whole.dtype)
@@ -80,7 +80,7 @@ class ImageEncoder:
     @torch.inference_mode()
     def encode(self, pixels: NDArray[np.uint8]) -> Tensor:
         """The rows [positions, size] of a picture [height, width, 3]. Raises EngineError for NaN."""
-        features = self.whole.model.get_image_features(pixel_values=self.prepared(pixels))
+        features = self.whole.model.get_image_features(pixel_values=self.prepare(pixels))
         [rows] = getattr(features, "pooler_output", features)
         if not bool(rows.isfinite().all()):
             raise EngineError("the vision tower gave NaN or infinity for this image")

@@ -27,8 +27,8 @@ def sees_alike(model: PackedModel, eyes: ImageEncoder) -> None:
     words = [token for token in range(BEFORE + BEHIND + 1) if token != facts.token_id]
     tokens = [*words[:BEFORE], *[facts.token_id] * facts.rows, *words[:BEHIND]]
     with failing_closed():
-        given = _packed(model, tokens, ImageRows(BEFORE, rows)).double()
-        expected = _plain(eyes, tokens, eyes.prepared(pixels)).double()
+        given = _packed_logits(model, tokens, ImageRows(BEFORE, rows)).double()
+        expected = _plain(eyes, tokens, eyes.prepare(pixels)).double()
     error = ((given - expected).square().mean().sqrt() / expected.std()).item()
     if not error <= TOLERANCE[model.network.dtype]:  # NaN fails, too
         raise SelfTestFailed(
@@ -37,7 +37,7 @@ def sees_alike(model: PackedModel, eyes: ImageEncoder) -> None:
         )
 
 
-def _packed(model: PackedModel, tokens: list[int], image: ImageRows) -> Tensor:
+def _packed_logits(model: PackedModel, tokens: list[int], image: ImageRows) -> Tensor:
     """Logits of the tokens behind the picture, which lies across two chunks."""
     blocks = tuple(range(-(-len(tokens) // BLOCK_SIZE)))
     small = replace(model, memory=KVMemory(len(blocks)))

@@ -31,7 +31,7 @@ from opensled.core.errors import (
     first_line,
 )
 from opensled.core.files import REFUSALS, why_not_written
-from opensled.models.hub import pinned
+from opensled.models.hub import fetch_pinned
 from opensled.models.store import model_file
 from verify_server.engine.torch import image_encoder, model_sizes
 from verify_server.engine.torch.attention import NAME, paged_attention
@@ -124,7 +124,7 @@ def _download(model: str) -> Path:
             f"no folder {model!r}; give an existing model folder or a hub id such as Qwen/Qwen3-0.6B", "model"
         )
     try:
-        return pinned(model, partial(_snapshot, model))
+        return fetch_pinned(model, partial(_snapshot, model))
     except HFValidationError as error:
         raise NotFound(f"{model!r} is neither a folder nor a hub id: {error}", "model") from error
     except (LocalEntryNotFoundError, OSError) as error:

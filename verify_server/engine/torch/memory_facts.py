@@ -16,9 +16,9 @@ from verify_server.engine.memory_plan import (
     StoredTensor,
     Supply,
     Wish,
-    loaded,
+    list_tensors,
+    loaded_size,
     plan_memory,
-    stored_in,
 )
 from verify_server.engine.torch import loading, model_sizes
 from verify_server.engine.torch.kv_memory import BLOCK_SIZE
@@ -36,7 +36,7 @@ class MemoryNeeds(NamedTuple):
     def require(self) -> None:
         """Tells the plan. Raises UsageError where the target does not fit; it is not read yet."""
         plan = plan_memory(self.demand, supply_of(self.device), self.wish)
-        tell(plan.told())
+        tell(plan.describe())
 
     def blocks(self, bytes_per_token: int) -> int:
         """Blocks of KV, now that the target is read and one token's KV is known. Raises UsageError."""
@@ -67,11 +67,11 @@ def supply_of(device: torch.device) -> Supply:
 
 def _weights(weights: Weights, config: Any, dtype: torch.dtype) -> int:
     if weights.gguf:
-        return sum(loaded(tensor, dtype.itemsize) for tensor in _of_gguf(weights))
+        return sum(loaded_size(tensor, dtype.itemsize) for tensor in _of_gguf(weights))
     tied = getattr(config.get_text_config(decoder=True), "tie_word_embeddings", False)
     return sum(
-        loaded(tensor, dtype.itemsize)
-        for tensor in stored_in(weights.folder)
+        loaded_size(tensor, dtype.itemsize)
+        for tensor in list_tensors(weights.folder)
         if not (tied and tensor.name == "lm_head.weight")
     )
 

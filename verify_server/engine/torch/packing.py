@@ -156,10 +156,10 @@ def rows_of(segments: Sequence[Segment]) -> tuple[list[int], list[int], np.ndarr
     tokens = [token for segment in segments for token in segment.tokens]
     positions = [position for segment in segments for position in segment.positions()]
     slots = np.concatenate([_slots(segment) for segment in segments])
-    return tokens, positions, slots, _wanted(segments)
+    return tokens, positions, slots, _output_rows(segments)
 
 
-def _wanted(segments: Sequence[Segment]) -> list[int]:
+def _output_rows(segments: Sequence[Segment]) -> list[int]:
     wanted: list[int] = []
     end = 0
     for segment in segments:

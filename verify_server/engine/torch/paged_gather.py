@@ -1,7 +1,7 @@
 """Attention by the table that GPU kernels read (paged_table.py), in plain torch on any device.
 
 All of its shapes follow from the table's, so it can run where shapes are fixed (static_step.py), also without a GPU. It
-gathers all keys that a table has room for, which only tests and `--attention gather` can afford.
+gathers all keys that a table has room for, which only tests and attention `gather` can afford.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from verify_server.engine.torch.paged_table import TILE_ROWS, PagedBackend, Page
 
 
 class _GatherBackend(PagedBackend):
-    """`--attention gather`."""
+    """Attention `gather`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
         """See `AttentionBackend`."""
         table: PagedTable = batch.plan
-        keys, values = _gathered(table, *batch.memory.layer(how.layer))  # [tiles, K, KV heads, size]
+        keys, values = _gather(table, *batch.memory.layer(how.layer))  # [tiles, K, KV heads, size]
         lanes, live = _lanes(table)
         tiles, kv_heads = len(lanes), keys.shape[2]
         folded = query.shape[1] // kv_heads
@@ -29,7 +29,7 @@ class _GatherBackend(PagedBackend):
         scores = torch.einsum("tqhfd,tkhd->tqhfk", asked, keys) * how.scaling
         if how.softcap is not None:
             scores = torch.tanh(scores / how.softcap) * how.softcap
-        seen = (_seen(table, lanes, how.window) & live[:, :, None])[:, :, None, None]
+        seen = (_visible_keys(table, lanes, how.window) & live[:, :, None])[:, :, None, None]
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).masked_fill(~seen, 0)
         found = torch.einsum("tqhfk,tkhd->tqhfd", weights, values).flatten(0, 1).flatten(1, 2)
         # Lanes that are no rows all write to one row behind the last.
@@ -46,7 +46,7 @@ def _lanes(table: PagedTable) -> tuple[Tensor, Tensor]:
     return torch.where(live, first + lane, 0).long(), live
 
 
-def _gathered(table: PagedTable, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def _gather(table: PagedTable, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """[tiles, K, KV heads, size], zeros where no key is."""
     place = torch.arange(table.max_keys, device=table.blocks.device)
     text_end, end = table.contexts[:, :1], table.contexts[:, 1:]
@@ -59,7 +59,7 @@ def _gathered(table: PagedTable, keys: Tensor, values: Tensor) -> tuple[Tensor, 
     return found[0], found[1]
 
 
-def _seen(table: PagedTable, lanes: Tensor, window: int | None) -> Tensor:
+def _visible_keys(table: PagedTable, lanes: Tensor, window: int | None) -> Tensor:
     """[tiles, TILE_ROWS, K] whether a row sees a key."""
     place = torch.arange(table.max_keys, device=lanes.device)
     of_tile = table.tiles[:, 0].long()

@@ -19,7 +19,7 @@ from torch import Tensor
 from verify_server.engine.base import Segment
 from verify_server.engine.torch.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch.packing import Geometry, round_up
-from verify_server.engine.torch.tree_packing import Branches, Piece, Trees, gathered, seen
+from verify_server.engine.torch.tree_packing import Branches, Piece, Trees, branches_of, trees_of
 from verify_server.engine.trees import path_to, runs
 
 # Keys gathered at once, in tokens: bounds the scratch memory (8 kB a token for 8 heads of 128 in float32).
@@ -125,8 +125,8 @@ def _group(pieces: list[Piece], packed_rows: int, device: torch.device) -> Group
         blocks=tensor(np.concatenate([_padded_blocks(piece) for piece in pieces])),
         num_keys=num_keys,
         whole=np.array_equal(rows.ravel(), np.arange(packed_rows)),
-        branches=gathered(pieces, device) if any(piece.path for piece in pieces) else None,
-        trees=seen(pieces, places, device) if pieces[0].tree else None,
+        branches=branches_of(pieces, device) if any(piece.path for piece in pieces) else None,
+        trees=trees_of(pieces, places, device) if pieces[0].tree else None,
     )
 
 

@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 from opensled.core.errors import OpenSledError, SelfTestFailed
 from verify_server.engine.base import Segment
 from verify_server.engine.torch import attention, guards
-from verify_server.engine.torch.backend_check import TOLERANCE, check_backend, twinned
+from verify_server.engine.torch.backend_check import TOLERANCE, check_backend, twin_parents
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.packing import Attend
-from verify_server.engine.torch.short_model import enough_layers, num_layers, shortened
+from verify_server.engine.torch.short_model import enough_layers, num_layers, shorten
 
 NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
@@ -79,7 +79,7 @@ def keeps_bits(model: PackedModel, layers: int) -> bool:
     Of layers of one kind all have the kernels, and so the independence, of the first one. The output layer was tried by
     itself, in every number of rows that it is given.
     """
-    with failing_closed(), shortened(model.network, layers):
+    with failing_closed(), shorten(model.network, layers):
         return same_bits(play(model, RAGGED, layers)[0], play(model, ALONE, layers)[0])
 
 
@@ -93,7 +93,7 @@ def as_before(model: PackedModel, layers: int) -> bool:
         with failing_closed():
             check_backend(model)
             _compare(model.network, play(model, SHORTEST, count)[0])
-            with shortened(model.network, layers):
+            with shorten(model.network, layers):
                 ragged, _ = play(model, RAGGED, layers)
                 _compare(model.network, ragged)
                 return same_bits(ragged, play(model, ALONE, layers)[0])
@@ -104,7 +104,7 @@ def as_before(model: PackedModel, layers: int) -> bool:
 def _runs_short(model: PackedModel, layers: int) -> bool:
     """Whether the model works without its other layers; one that counts on them raises errors of any kind."""
     try:
-        with shortened(model.network, layers):
+        with shorten(model.network, layers):
             play(model, SHORTEST, layers)
     except Exception:
         return False
@@ -141,7 +141,7 @@ def _segment(part: TestChunk, vocabulary: int) -> Segment:
     if part.tree:
         twins = [(token + 1) % vocabulary for token in tokens]
         tokens = [tokens[0], *[each for pair in zip(twins[1:], tokens[1:]) for each in pair]]
-    parents = twinned(len(tokens) - 1) if part.tree else ()
+    parents = twin_parents(len(tokens) - 1) if part.tree else ()
     rows = 0 if part.rejected else len(tokens)
     return Segment(tuple(tokens), part.start, BLOCKS[part.sequence], rows, parents)
 

@@ -32,7 +32,7 @@ def num_layers(network: PreTrainedModel) -> int:
 
 
 @contextmanager
-def shortened(network: PreTrainedModel, count: int) -> Iterator[None]:
+def shorten(network: PreTrainedModel, count: int) -> Iterator[None]:
     """While inside, the network has its first `count` layers only, if they can be told, and gives hidden states for
     logits: the output layer, often the widest matrix of all, would take most of the time."""
     place = _layers(network, num_layers(network))
@@ -76,13 +76,15 @@ def _shapes(part: nn.Module) -> list[object]:
 def _facts(part: nn.Module) -> dict[str, object]:
     """Settings and functions that a module keeps beside its tensors."""
     kept = {name: value for name, value in vars(part).items() if name != "layer_idx" and _is_fact(value)}
-    return {name: _spelled(value) if isinstance(value, partial) else value for name, value in kept.items()}
+    return {
+        name: _identity_of(value) if isinstance(value, partial) else value for name, value in kept.items()
+    }
 
 
 def _is_fact(value: object) -> bool:
     return isinstance(value, (bool, int, float, str, tuple, list, type(None))) or callable(value)
 
 
-def _spelled(function: partial[object]) -> object:
+def _identity_of(function: partial[object]) -> object:
     """Two partial functions of the same function and arguments are not equal; these are."""
     return function.func, function.args, function.keywords

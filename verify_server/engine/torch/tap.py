@@ -50,11 +50,11 @@ class HiddenTap:
                 norm.register_forward_hook(self._leaves(tap))
         _check(network, self)
 
-    def taken(self, rows: int) -> Tensor:
+    def stack_rows(self, rows: int) -> Tensor:
         """[rows, taps, size] of the first `rows` packed rows of the latest forward pass."""
         return torch.stack([self._states[tap][0, :rows] for tap in self.taps], dim=1)
 
-    def held(self) -> dict[int, Tensor]:
+    def latest_states(self) -> dict[int, Tensor]:
         """[1, packed rows, size] of each place, as the latest forward pass left them."""
         return self._states
 
@@ -94,7 +94,7 @@ def _check(network: PreTrainedModel, tap: HiddenTap) -> None:
     with attending_by(network, "eager"):
         states = network(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
     wanted = torch.stack([states[place][0] for place in tap.taps], dim=1)
-    if not torch.equal(tap.taken(PROBED), wanted):
+    if not torch.equal(tap.stack_rows(PROBED), wanted):
         raise UnsupportedModel(
             f"the hidden states of {type(network).__name__} are not where its layers begin and end; serve it without a "
             "head"

@@ -17,7 +17,13 @@ from verify_server.engine.base import Segment
 from verify_server.engine.memory_plan import GRAPHS as GRAPH_BUDGET
 from verify_server.engine.torch import geometry, known_geometry, selftest
 from verify_server.engine.torch.attention import backend_of
-from verify_server.engine.torch.fixed_steps import Capture, FixedSteps, GraphCapture, check_fixed, uncaptured
+from verify_server.engine.torch.fixed_steps import (
+    Capture,
+    FixedSteps,
+    GraphCapture,
+    check_fixed,
+    skip_capture,
+)
 from verify_server.engine.torch.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.torch.packed_model import PackedModel
 from verify_server.engine.torch.packing import Geometry
@@ -46,22 +52,22 @@ def first_that_works(
     max_rows: int,
     weights: Path | None,
 ) -> tuple[PackedModel, str]:
-    """See `_tested`; of the last one the error is raised."""
+    """See `_self_test`; of the last one the error is raised."""
     *others, last = backends
     for name in others:
         try:
-            return _tested(network, name, numerics, max_rows, weights)
+            return _self_test(network, name, numerics, max_rows, weights)
         except OpenSledError as error:
             log.warning("attention by %s does not work here (%s); %s computes it", name, error, last)
             untile(network)
-    return _tested(network, last, numerics, max_rows, weights)
+    return _self_test(network, last, numerics, max_rows, weights)
 
 
 def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
     """How steps in fixed shapes run; None = there are none. Fails closed: a GPU without them only is slower."""
     is_paged = isinstance(backend_of(tested.backend), PagedBackend)
     if graphs == "shapes" and is_paged:
-        return uncaptured
+        return skip_capture
     if graphs != "auto" or not is_paged or tested.network.device.type != "cuda":
         return None
     if geometry.has_experts(tested.network):
@@ -76,7 +82,7 @@ def capture_of(graphs: str, tested: PackedModel, level: str) -> Capture | None:
     return capture
 
 
-def _tested(
+def _self_test(
     network: PreTrainedModel,
     attention: str,
     numerics: str,
@@ -140,7 +146,7 @@ def threads_of(network: PreTrainedModel, weights: Path | None) -> StepThreads:
         model.run([Segment(tuple(range(rows)), 0, blocks, 1)])
 
     facts = ("torch", torch.__version__, network.dtype)
-    return step_threads.find(step, weights, facts, usable_cores(), step_threads.chosen_for_all)
+    return step_threads.find(step, weights, facts, usable_cores(), step_threads.pick_for_all)
 
 
 def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from opensled.core.errors import EngineError, UsageError
 from opensled.models.step_threads import StepThreads
-from opensled.process.logs import told_long
+from opensled.process.logs import tell_long
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine, known_ends
 from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.torch import guards, loading
@@ -79,7 +79,7 @@ class TorchEngine(TargetEngine):
         """Of one token in KV."""
         return self._model.memory.bytes_per_token()
 
-    def beside(self, network: PreTrainedModel) -> PackedModel:
+    def pack_draft_model(self, network: PreTrainedModel) -> PackedModel:
         """`network` over the same KV memory, in shapes that suit drafts: their bits decide no text."""
         return dataclasses.replace(self._model, network=network, geometry=FAST[self.network.device.type])
 
@@ -104,12 +104,12 @@ class TorchEngine(TargetEngine):
         if self._reader is not None and self._tap is not None:
             rows = batch.live
             with torch.inference_mode():
-                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots[:rows])
+                self._reader.read(self._tap.stack_rows(rows), batch.positions[0, :rows], batch.slots[:rows])
         if self._kept is None:
             return TorchScores(logits)
         # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
         wanted = batch.wanted[: batch.num_wanted]
-        kept = self._kept.taken(batch.live)[:, 0].index_select(0, wanted)
+        kept = self._kept.stack_rows(batch.live)[:, 0].index_select(0, wanted)
         return TorchScores(logits, kept)
 
     def _run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
@@ -220,7 +220,7 @@ def around(
         capture = capture_of(graphs, tested, level)
         if eyes is not None:
             sees_alike(tested, eyes)
-    memory = _allocated(tested.memory, num_blocks(tested.memory.bytes_per_token()))
+    memory = _allocate(tested.memory, num_blocks(tested.memory.bytes_per_token()))
     vocab_size = network.config.get_text_config(decoder=True).vocab_size
     info = EngineInfo(
         model_id=model,
@@ -248,14 +248,14 @@ def _read(
     weights: loading.Weights, place: torch.device, width: torch.dtype
 ) -> tuple[PreTrainedModel, ImageEncoder | None]:
     """The decoder, and what looks at pictures for it."""
-    with told_long("still reading the weights") as reading:
+    with tell_long("still reading the weights") as reading:
         network = loading.load_network(weights, place, width)
         eyes = ImageEncoder(network, weights.folder) if sees(network.config) else None
     tell_read(network.num_parameters(), reading.seconds)
     return decoder_of(network) if eyes else network, eyes
 
 
-def _allocated(tested: KVMemory, num_blocks: int) -> KVMemory:
+def _allocate(tested: KVMemory, num_blocks: int) -> KVMemory:
     """KV memory of the same form as that of the self-test. Raises UsageError."""
     memory = KVMemory(num_blocks)
     try:

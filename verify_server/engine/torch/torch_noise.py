@@ -10,7 +10,7 @@ from torch import Tensor
 from opensled.core.noise import GOLDEN, MIX1, MIX2
 
 
-def signed(value: int) -> int:
+def wrap_int64(value: int) -> int:
     """The int64 with the bits of an unsigned 64-bit integer."""
     return value - (1 << 64) if value >> 63 else value
 
@@ -26,9 +26,9 @@ def _logical_shift(x: Tensor, bits: int) -> Tensor:
 
 def hash_bits(seeds: Tensor, ids: Tensor) -> Tensor:
     """The 64-bit hash of each id as int64, shape [rows, n]; `seeds`: `row_seed` of each row as int64, [rows]."""
-    x = (ids + 1) * signed(GOLDEN) + seeds[:, None]
-    x = _xorshift(x, 30) * signed(MIX1)
-    x = _xorshift(x, 27) * signed(MIX2)
+    x = (ids + 1) * wrap_int64(GOLDEN) + seeds[:, None]
+    x = _xorshift(x, 30) * wrap_int64(MIX1)
+    x = _xorshift(x, 27) * wrap_int64(MIX2)
     return _xorshift(x, 31)
 
 

@@ -17,7 +17,7 @@ from opensled.core.noise import row_seed
 from opensled.core.penalties import Emitted, deductions
 from opensled.core.sampling import NEARLY, WHOLE
 from verify_server.engine.base import SampleRequest, each_emitted, each_mask
-from verify_server.engine.torch.torch_noise import gumbel, signed
+from verify_server.engine.torch.torch_noise import gumbel, wrap_int64
 
 # Sorting a vocabulary of 150k costs 15 ms a row on a CPU; nearly every nucleus lies within this many best tokens.
 NUCLEUS_FIRST = 1024
@@ -41,7 +41,7 @@ def rows_of(request: SampleRequest) -> list[Row]:
     count = len(request.rows)
     each = zip(request.rows, each_mask(request.masks, count), each_emitted(request.emitted, count))
     return [
-        Row(row, request.params, signed(row_seed(request.key, request.position + index)), mask, emitted)
+        Row(row, request.params, wrap_int64(row_seed(request.key, request.position + index)), mask, emitted)
         for index, (row, mask, emitted) in enumerate(each)
     ]
 
@@ -120,7 +120,7 @@ def shape(
 
 def _penalize(shaped: Tensor, params: Sequence[SamplingParams], emitted: Sequence[Emitted | None]) -> None:
     """`opensled.core.penalties.penalize` for many rows at once, in place."""
-    each = [(index, *one.counted()) for index, one in enumerate(emitted) if one is not None]
+    each = [(index, *one.count_tokens()) for index, one in enumerate(emitted) if one is not None]
     lengths = [len(ids) for _, ids, _ in each]
     rows = np.repeat([index for index, _, _ in each], lengths)
     factors = np.repeat([params[index].repetition_penalty for index, _, _ in each], lengths)

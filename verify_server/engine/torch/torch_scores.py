@@ -15,7 +15,7 @@ from opensled.core.penalties import Emitted
 from verify_server.engine import row_sampling
 from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, each_emitted, each_mask
 from verify_server.engine.row_sampling import BAD_MASK, BAD_ROW
-from verify_server.engine.torch.torch_noise import gumbel, signed
+from verify_server.engine.torch.torch_noise import gumbel, wrap_int64
 from verify_server.engine.torch.torch_sampling import (
     NOTHING,
     best,
@@ -69,7 +69,7 @@ class TorchScores(Scores):
     ) -> list[float]:
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
-            probs = target_probs(self._shaped(rows, params, masks, emitted), params)
+            probs = target_probs(self._shape(rows, params, masks, emitted), params)
             wanted = torch.tensor(ids, device=probs.device)[:, None]
             return probs.gather(1, wanted)[:, 0].tolist()
 
@@ -86,10 +86,10 @@ class TorchScores(Scores):
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
             masks = None if mask is None else [mask]
-            shaped = self._shaped([row], params, masks, None if emitted is None else [emitted])
+            shaped = self._shape([row], params, masks, None if emitted is None else [emitted])
             rest = residual(target_probs(shaped, params)[0], draft_probs)
             ids = torch.arange(len(rest), device=rest.device)[None]
-            seeds = torch.tensor([signed(row_seed(key, position))], device=rest.device)
+            seeds = torch.tensor([wrap_int64(row_seed(key, position))], device=rest.device)
             return int((rest.log()[None] + gumbel(seeds, ids)).argmax())
 
     def entropy(self, rows: Sequence[int]) -> list[float]:
@@ -97,10 +97,10 @@ class TorchScores(Scores):
         with torch.inference_mode():
             return torch.special.entr(self._raw(rows).softmax(dim=-1)).sum(dim=-1).tolist()
 
-    def hidden(self, rows: Sequence[int]) -> np.ndarray:
+    def hidden_states(self, rows: Sequence[int]) -> np.ndarray:
         """See `verify_server.engine.base.Scores`."""
         if self._states is None:
-            return super().hidden(rows)
+            return super().hidden_states(rows)
         return self._states[list(rows)].float().cpu().numpy()
 
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
@@ -127,9 +127,9 @@ class TorchScores(Scores):
 
     def _raw(self, rows: Sequence[int]) -> Tensor:
         """float64 logits [rows, vocabulary]."""
-        return self._shaped(rows, SamplingParams(), None)
+        return self._shape(rows, SamplingParams(), None)
 
-    def _shaped(
+    def _shape(
         self, rows: Sequence[int], params: SamplingParams, masks: Masks, emitted: EmittedRows = None
     ) -> Tensor:
         if not self._bad_rows.isdisjoint(rows):
@@ -171,7 +171,7 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def _gumbel(key: bytes, position: int, ids: np.ndarray) -> np.ndarray:
-    seeds = torch.tensor([signed(row_seed(key, position))])
+    seeds = torch.tensor([wrap_int64(row_seed(key, position))])
     return gumbel(seeds, torch.from_numpy(ids)[None])[0].numpy()
 
 

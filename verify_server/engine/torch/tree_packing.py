@@ -52,7 +52,7 @@ def slots_at(blocks: Sequence[int], places: np.ndarray) -> np.ndarray:
     return np.asarray(blocks)[places // BLOCK_SIZE] * BLOCK_SIZE + places % BLOCK_SIZE
 
 
-def gathered(pieces: Sequence[Piece], device: torch.device) -> Branches:
+def branches_of(pieces: Sequence[Piece], device: torch.device) -> Branches:
     """Of the pieces of a group, those with a path."""
     keys, slots = [], []
     for number, piece in enumerate(pieces):
@@ -62,7 +62,7 @@ def gathered(pieces: Sequence[Piece], device: torch.device) -> Branches:
     return Branches(_tensor(np.concatenate(keys), device), _tensor(np.concatenate(slots), device))
 
 
-def seen(pieces: Sequence[Piece], places: np.ndarray, device: torch.device) -> Trees:
+def trees_of(pieces: Sequence[Piece], places: np.ndarray, device: torch.device) -> Trees:
     """Of a group whose pieces all have trees; `places` [B, Q] of their queries."""
     num_keys = pieces[0].padded_keys
     strangers = np.zeros((*places.shape, num_keys), bool)

@@ -32,7 +32,7 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 class _TritonBackend(PagedBackend):
-    """`--attention triton`."""
+    """Attention `triton`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
         """See `AttentionBackend`."""
@@ -69,10 +69,10 @@ def attend_constants(
     return {
         "FOLDED": folded,
         "SIZE": size,
-        "BLOCK_SIZE_K": _padded(size),
+        "BLOCK_SIZE_K": _pad(size),
         "VALUE_SIZE": value_size,
-        "BLOCK_SIZE_V": _padded(value_size),
-        "BLOCK_ROWS": _padded(TILE_ROWS * folded),
+        "BLOCK_SIZE_V": _pad(value_size),
+        "BLOCK_ROWS": _pad(TILE_ROWS * folded),
         "BLOCK_KEYS": max(LEAST, KEY_BYTES // dtype.itemsize),
         "PLACES": SPLIT,
         "WINDOW": how.window or 0,
@@ -88,7 +88,7 @@ def join_constants(dtype: torch.dtype, folded: int, value_size: int) -> dict[str
         "FOLDED": folded,
         "BLOCK_FOLDED": triton.next_power_of_2(folded),
         "VALUE_SIZE": value_size,
-        "BLOCK_SIZE_V": _padded(value_size),
+        "BLOCK_SIZE_V": _pad(value_size),
         "PLACES": SPLIT,
         "ARITHMETIC": _TYPES[_arithmetic(dtype)],
     }
@@ -102,7 +102,7 @@ def _arithmetic(dtype: torch.dtype) -> torch.dtype:
 _TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     padded: int = max(LEAST, triton.next_power_of_2(size))
     return padded
 
@@ -110,7 +110,7 @@ def _padded(size: int) -> int:
 def _backend() -> _TritonBackend:
     """Raises UsageError without a GPU and without the interpreter."""
     if not torch.cuda.is_available() and not INTERPRETED:
-        raise UsageError("--attention triton needs a GPU; on a processor use --attention sdpa")
+        raise UsageError("attention triton needs a GPU; on a processor set attention = 'sdpa' in [serve]")
     return _TritonBackend()
 
 

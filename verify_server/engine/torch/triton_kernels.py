@@ -55,12 +55,15 @@ def attend_split(
                 place, there, text_end, blocks + context * max_blocks, near + context * NEAR,
                 near_depths + context * NEAR,
             )  # fmt: skip
-            seen = _seen(place, key_position, text_end, row_table + row * ROW, live, WINDOW) & there[None, :]
+            seen = (
+                _visible_keys(place, key_position, text_end, row_table + row * ROW, live, WINDOW)
+                & there[None, :]
+            )
             key = _tile(keys + kv_head * key_head, slot, key_slot, there, column, SIZE)
             score = _product(asked, tl.trans(key), ARITHMETIC, WIDEN) * scaling
             if CAPPED:
                 score = softcap * _tanh(score / softcap)
-            peak, weight, kept = _weighed(tl.where(seen, score * LOG2_E, float("-inf")), peak)
+            peak, weight, kept = _weigh(tl.where(seen, score * LOG2_E, float("-inf")), peak)
             value = _tile(values + kv_head * value_head, slot, value_slot, there, value_column, VALUE_SIZE)
             mass = mass * kept + tl.sum(weight, 1)
             total = total * kept[:, None] + _product(weight.to(value.dtype), value, ARITHMETIC, WIDEN)
@@ -84,7 +87,7 @@ def _keys_at(place, there, text_end, blocks, near, near_depths):
 
 
 @triton.jit
-def _seen(place, key_position, text_end, row, live, WINDOW: tl.constexpr):
+def _visible_keys(place, key_position, text_end, row, live, WINDOW: tl.constexpr):
     """[lanes, keys] whether a lane sees a key: of the text up to its own, of a tree those on its path."""
     last_seen = tl.load(row, mask=live, other=-1)
     low_bits, high_bits = tl.load(row + 2, mask=live, other=0), tl.load(row + 3, mask=live, other=0)
@@ -107,7 +110,7 @@ def _tile(stored, slot, stride, there, column, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _weighed(score, peak):
+def _weigh(score, peak):
     """The new peak, the weight of each score under it, and what weights under the old one become."""
     higher = tl.maximum(peak, tl.max(score, 1))
     # Rows that have seen nothing yet: their differences would be NaN.

@@ -90,11 +90,11 @@ class VllmCore:
         decided. Raises EngineLost if vLLM cannot go on.
         """
         self._return_one()
-        self._scheduler.plan = {id: self._bounded(decode) for id, decode in plan.items()}
+        self._scheduler.plan = {id: self._cut_unknown(decode) for id, decode in plan.items()}
         try:
             outputs = self._run()
         except Exception as error:
-            return self._recovered(error)
+            return self._recover(error)
         self.preempted += len(self._scheduler.preempted)
         self._end_trial()
         return self._progress(outputs)
@@ -181,7 +181,7 @@ class VllmCore:
             sequence.cached,
         )
 
-    def _bounded(self, decode: Decode) -> Decode:
+    def _cut_unknown(self, decode: Decode) -> Decode:
         """Without the part of the draft that begins with an id that the model does not know: it would fail the step."""
         check = decode.check
         for place, id in enumerate(check.ids):
@@ -225,7 +225,7 @@ class VllmCore:
         )
         self._core.add_request(*self._core.preprocess_add_request(request))
 
-    def _recovered(self, error: Exception) -> dict[str, DecodeResult]:
+    def _recover(self, error: Exception) -> dict[str, DecodeResult]:
         """Take all sequences out of vLLM after a failed step; what becomes of them. Raises EngineLost."""
         log.error("a step of vLLM failed", exc_info=error)
         found = dict.fromkeys(self._sequences, DecodeResult())
@@ -272,12 +272,12 @@ def start(arguments: Mapping[str, Any]) -> VllmCore:
     from vllm.v1.executor import Executor
 
     config = EngineArgs(**arguments).create_engine_config()
-    with _hidden("llvmlite.binding.ffi"):
+    with _hide("llvmlite.binding.ffi"):
         return VllmCore(EngineCore(config, Executor.get_class(config), log_stats=False))
 
 
 @contextmanager
-def _hidden(name: str) -> Iterator[None]:
+def _hide(name: str) -> Iterator[None]:
     """Hide a loaded module for a while. At its start on a CPU, vLLM looks at every object of all modules, and fails at
     one of numba's, which answers to every name."""
     module = sys.modules.pop(name, None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def measured(core: VllmCore) -> StepCost:
+def measure(core: VllmCore) -> StepCost:
     """The cost as some steps show it; what they do not show is guessed."""
     model, began = CostModel(Roofline()), time.perf_counter()
     try:

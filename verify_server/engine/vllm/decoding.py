@@ -31,7 +31,7 @@ class Decode(NamedTuple):
         """Ids to verify."""
         return list(self.check.ids[:longest])
 
-    def fitted(self, drafted: Sequence[int]) -> DraftCheck:
+    def fit_check(self, drafted: Sequence[int]) -> DraftCheck:
         """The check with those draft ids that vLLM put into the step; -1 = padding."""
         count = sum(1 for _ in takewhile(lambda id: id >= 0, drafted))
         return self.check._replace(draft=self.check.draft[:count])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensled.core.errors import OpenSledError, SelfTestFailed, UnsupportedModel, UsageError, first_line
 from opensled.core.messages import ChatMessage
-from opensled.process.logs import told_long
+from opensled.process.logs import tell_long
 from verify_server.engine.base import EngineInfo, known_ends
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.load_progress import told_tested
@@ -60,7 +60,7 @@ def load(
     speculative = drafters.speculative_config(drafter, draft_model, longest_draft)
     versions.require()
     versions.prepare()
-    with told_long("still starting vLLM"):
+    with tell_long("still starting vLLM"):
         if numerics == "exact":
             _require_exact()
         _require_device(device)
@@ -71,9 +71,9 @@ def load(
             ours["max_model_len"] = context
         sizes = _sizes(sequences, step_tokens)
         sizes |= {"enable_prefix_caching": prefix_cache, "enforce_eager": not (graphs and _has_graphs())}
-        core = _started({**sizes, **passed, **_memory(passed, kv_tokens), **ours, **arguments.FIXED})
+        core = _start({**sizes, **passed, **_memory(passed, kv_tokens), **ours, **arguments.FIXED})
     try:
-        return core, _tested(core, model, text, numerics)
+        return core, _self_test(core, model, text, numerics)
     except BaseException:
         core.close()
         raise
@@ -127,7 +127,7 @@ def _sizes(sequences: int, step_tokens: int) -> dict[str, int]:
     return {name: value for name, value in found.items() if value}
 
 
-def _started(wanted: Mapping[str, Any]) -> VllmCore:
+def _start(wanted: Mapping[str, Any]) -> VllmCore:
     """Raises UnsupportedModel: vLLM says why."""
     from verify_server.engine.vllm import core
 
@@ -179,7 +179,7 @@ def _all_host_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _tested(core: VllmCore, model: str, text: TextCodec, numerics: str) -> EngineInfo:
+def _self_test(core: VllmCore, model: str, text: TextCodec, numerics: str) -> EngineInfo:
     from verify_server.engine.vllm import selftest
 
     info = core.info(model)

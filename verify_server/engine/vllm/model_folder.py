@@ -19,7 +19,7 @@ from opensled.models.download import keeping
 from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.hub_listing import MORE_TEMPLATES
 from opensled.models.store import is_hub_id, model_path
-from opensled.process.logs import announce, told_long
+from opensled.process.logs import announce, tell_long
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.torch import loading
@@ -47,7 +47,7 @@ def _folder_of_gguf(weights: Weights) -> Path:
     if FOLDERS.is_whole(place):
         return place
     size = _require_memory(path)
-    with told_long("still widening the weights") as spell, FOLDERS.part(path, size) as part:
+    with tell_long("still widening the weights") as spell, FOLDERS.part(path, size) as part:
         with keeping(part.parent, size):
             part.mkdir()
             _write_model(weights, part)

@@ -44,7 +44,7 @@ class FleetScheduler(Scheduler):
         step.num_spec_tokens_to_schedule = self._proposed()
         return step
 
-    def _proposed(self) -> int:
+    def _proposal_length(self) -> int:
         """Tokens that vLLM's drafter proposes after a step. What was not asked for is not verified."""
         if self._proposes_all:
             return self.num_spec_tokens
@@ -77,7 +77,7 @@ class FleetScheduler(Scheduler):
             decode = None if request.is_prefill_chunk else self._decode_of(request)
             if decode is None:
                 continue
-            check = decode.fitted(scheduler_output.scheduled_spec_decode_tokens.get(id, ()))
+            check = decode.fit_check(scheduler_output.scheduled_spec_decode_tokens.get(id, ()))
             self.checks[id], asked = check, decode.question(check)
             if isinstance(asked, Question):
                 questions[id] = asked

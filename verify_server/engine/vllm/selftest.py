@@ -19,7 +19,7 @@ from opensled.core.protocol import EndRules
 from verify_server.engine.vllm.core import VllmCore
 from verify_server.engine.vllm.decoding import Decode, DecodeResult
 from verify_server.riders.answer_logprobs import LogprobsReading
-from verify_server.rules.base import AcceptanceResult, DraftCheck, decided
+from verify_server.rules.base import AcceptanceResult, DraftCheck, decided_ids
 from verify_server.rules.decide import Question
 from verify_server.rules.match import Match
 
@@ -81,7 +81,7 @@ class _Text:
         if isinstance(outcome, EngineError):
             raise SelfTestFailed(f"vLLM cannot write a plain answer: {outcome}")
         if isinstance(outcome, AcceptanceResult) and check is not None:
-            news = decided(check, outcome)[: self.ends.last_length - len(self.tokens)]
+            news = decided_ids(check, outcome)[: self.ends.last_length - len(self.tokens)]
             self.tokens += news
             self.logprobs += outcome.read[LogprobsReading][: len(news)]
 

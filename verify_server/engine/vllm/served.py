@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from hw_profiles.step_cost import StepCost
 from opensled.core.errors import UsageError
 from opensled.process.load_thread import in_thread_that_ends
-from opensled.process.logs import tell, told_long
-from verify_server.drafting.choice import chosen
+from opensled.process.logs import tell, tell_long
+from verify_server.drafting.choice import choose
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.vllm import arguments, costs, loading, versions
 from verify_server.engine.vllm.target import VllmTarget
@@ -51,7 +51,7 @@ class VllmModel(LoadedModel):
 
     def cost(self) -> StepCost:
         """See `LoadedModel`."""
-        return costs.measured(self.core)
+        return costs.measure(self.core)
 
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> VllmTarget:
         """See `LoadedModel`; vLLM has keys of its own."""
@@ -65,11 +65,11 @@ def load(config: ServeConfig) -> VllmModel:
     versions.require()
     versions.prepare(config.threads, config.log_level)
     tell(f"loading {config.model}")  # before torch is imported, which takes seconds
-    with told_long("still starting torch and transformers"):
+    with tell_long("still starting torch and transformers"):
         from verify_server.engine.vllm.model_folder import folder_of
 
     folder = folder_of(config.model)
-    drafter = chosen(config).drafter
+    drafter = choose(config).drafter
     own = drafter.removeprefix(OWN) if drafter.startswith(OWN) else "none"
     draft = (
         str(folder_of(config.draft_model))
@@ -93,17 +93,17 @@ def load(config: ServeConfig) -> VllmModel:
         step_tokens=config.max_step_tokens,
         prefix_cache=config.shares_prefixes,
         graphs=config.graphs != "off",
-        given=given_of(config.vllm),
+        given=split_arguments(config.vllm),
     )
     return VllmModel(model_id_of(config.model), text, core, info)
 
 
 def processes_of(config: ServeConfig) -> int:
     """How many processes compute the model together. Raises UsageError."""
-    return arguments.processes(given_of(config.vllm))
+    return arguments.processes(split_arguments(config.vllm))
 
 
-def given_of(text: str) -> list[str]:
+def split_arguments(text: str) -> list[str]:
     """The arguments KEY=VALUE in a text: one in a line, or blanks between them."""
     return [one for one in re.split(r"\n|\s+(?=[\w-]+=)", text.strip()) if one]
 
@@ -113,20 +113,20 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     if config.gpu_layers >= 0:
         yield "--gpu-layers is for engine llamacpp; leave it out"
     if config.attention != "auto":
-        yield "--attention is for engine torch; add --vllm attention_backend=NAME instead"
+        yield "attention is for engine torch; add --vllm attention_backend=NAME instead"
     if config.dtype in ("stored", "float64"):
         yield f"--dtype {config.dtype}: vLLM computes in float32, bfloat16 or float16"
     if config.tenant_kv_tokens:
-        yield "--tenant-kv-tokens: vLLM keeps no KV budget of a tenant; limit --tenant-sessions, or use --engine torch"
+        yield "tenant-kv-tokens: vLLM keeps no KV budget of a tenant; set tenant-sessions, or use --engine torch"
     if config.loose_rules or config.trust_device_probabilities:
         yield "it decides by the rule match alone; leave out --loose-rules and --trust-device-probabilities"
     if config.rules not in ("", RULE):
-        yield f"it decides by the rule match alone, not {config.rules}; leave out --rules"
+        yield f"it decides by the rule match alone, not {config.rules}; leave out rules"
     yield from _drafter_problems(config)
 
 
 def _drafter_problems(config: ServeConfig) -> Iterator[str]:
-    name = chosen(config).drafter
+    name = choose(config).drafter
     if not (name in BESIDE or name.startswith(OWN)):
         yield (
             f"--drafter {name} is not served beside it; choose from {', '.join(BESIDE)}, or one of vLLM's own, such as "

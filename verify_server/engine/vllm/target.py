@@ -79,14 +79,14 @@ class VllmMemory(TargetMemory):
         free = self._core.free_blocks * self._core.block_size
         return {"free": free, "used": self.tokens - free}
 
-    def held(self, tenant: str) -> int:
+    def count_held(self, tenant: str) -> int:
         """See `TargetMemory`."""
-        return self._held([name for name, owner in list(self.tenants.items()) if owner == tenant])
+        return self._count_held([name for name, owner in list(self.tenants.items()) if owner == tenant])
 
-    def beside(self, others: Iterable[SequenceMemory]) -> int:
+    def room_beside(self, others: Iterable[SequenceMemory]) -> int:
         """See `TargetMemory`."""
         names = [other.name for other in others if isinstance(other, VllmSequence) and other.name]
-        return max(self.free, self.tokens - self._held(names))
+        return max(self.free, self.tokens - self._count_held(names))
 
     def place(self, tenant: str, budget: int, content: Mapping[int, int]) -> SequenceMemory:
         """See `TargetMemory`. Raises Unsupported for a budget."""
@@ -96,7 +96,7 @@ class VllmMemory(TargetMemory):
             )
         return VllmSequence()
 
-    def _held(self, names: Iterable[str]) -> int:
+    def _count_held(self, names: Iterable[str]) -> int:
         blocks = {block for name in names for block in self._core.blocks(name)}
         return len(blocks) * self._core.block_size
 
@@ -143,11 +143,11 @@ class VllmTarget(Target):
                 told[name] = error
         starts = {name_of(item.session.id): item.segment.start for item in work}
         before = {name: 0 if name in self._fresh else start for name, start in starts.items()}
-        found = self._computed(plan, before)
+        found = self._compute(plan, before)
         for item in work:
             name = name_of(item.session.id)
             if name in plan:
-                told[name] = self._told(name, item, found[name])
+                told[name] = self._outcome_of(name, item, found[name])
         return [told[name] for name in starts]
 
     def settle(self) -> None:
@@ -206,7 +206,7 @@ class VllmTarget(Target):
 
     # -- a step -------------------------------------------------------------------------------------------
 
-    def _computed(
+    def _compute(
         self, plan: Mapping[str, Decode], before: Mapping[str, int]
     ) -> Mapping[str, decoding.DecodeResult]:
         """What became of the sequences of a plan; `before`: tokens that vLLM had of each."""
@@ -243,7 +243,7 @@ class VllmTarget(Target):
                 self._errors[name] = progress.outcome
         return found
 
-    def _told(self, name: str, item: StepItem, progress: decoding.DecodeResult) -> Outcome | Progress:
+    def _outcome_of(self, name: str, item: StepItem, progress: decoding.DecodeResult) -> Outcome | Progress:
         """What the machine hears of an item."""
         length, outcome = item.segment.start + len(item.segment.tokens), progress.outcome
         assert item.check is not None

@@ -31,11 +31,11 @@ DEFAULTS = {
 
 def require() -> str:
     """The version of vLLM that is installed. Raises UsageError where there is none, or one of another range."""
-    found = installed()
+    found = find_installed()
     if not found:
         raise UsageError(f"engine vllm needs vLLM, in an environment of its own: {INSTALL}")
     if not LOWEST <= _numbers(found) < ABOVE:
-        wanted = f">= {_dotted(LOWEST)} and < {_dotted(ABOVE)}"
+        wanted = f">= {_format(LOWEST)} and < {_format(ABOVE)}"
         raise UsageError(f"engine vllm works with vLLM {wanted}; here is {found}: {INSTALL}")
     return found
 
@@ -57,7 +57,7 @@ def prepare(threads: int = 0, log_level: str = "warning") -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\.")
 
 
-def installed() -> str:
+def find_installed() -> str:
     """The version of the first of vLLM's distributions that is here; "" = none."""
     for name in DISTRIBUTIONS:
         try:
@@ -74,5 +74,5 @@ def _numbers(version: str) -> tuple[int, int]:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
-def _dotted(numbers: tuple[int, int]) -> str:
+def _format(numbers: tuple[int, int]) -> str:
     return ".".join(map(str, numbers))

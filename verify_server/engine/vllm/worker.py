@@ -17,7 +17,7 @@ from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.memory_plan import MEMORY_SHARE
 from verify_server.engine.torch.torch_scores import TorchScores
 from verify_server.engine.vllm.arguments import KV_CONTEXTS
-from verify_server.rules.base import AcceptanceResult, decided
+from verify_server.rules.base import AcceptanceResult, decided_ids
 from verify_server.rules.decide import Outcome, Question, decide
 
 if current_platform.is_cpu():
@@ -86,4 +86,4 @@ class FleetWorker(Worker):
             return ()
         check = self.questions[id].check
         assert check is not None, "what is decided was asked"
-        return decided(check, outcome)
+        return decided_ids(check, outcome)
