@@ -19,7 +19,8 @@ from hw_profiles.profiles import (
     Quantity,
     TargetShape,
 )
-from opensled.cli.config import config_folder, read_file
+from opensled.cli.config import config_folder
+from opensled.cli.config_file import read_file
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.suggestion import nearest
 

@@ -11,6 +11,7 @@ from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from opensled.cli.config import option
 from opensled.core.messages import MATCH
 from opensled.net.address import host_port
+from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.serve_config import ServeConfig
 
 _SERVES = {each.name: each for each in fields(ServeConfig)}
@@ -22,7 +23,7 @@ def serve_option(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class RelayConfig:
+class RelayConfig(LimitsConfig):
     """A model beside its devices, and the server above it."""
 
     upstream: str = option(
@@ -105,7 +106,6 @@ class RelayConfig:
     kv_tokens: int = serve_option("kv_tokens")
     policy: str = serve_option("policy")
     draft_wait: float = serve_option("draft_wait")
-    max_draft: int = serve_option("max_draft")
     max_sessions: int = serve_option("max_sessions")
     tls_cert: str = serve_option("tls_cert")
     tls_key: str = serve_option("tls_key")

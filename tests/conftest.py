@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -30,37 +31,47 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 COLD_START = Process._start
+WARM = (["opensled", "serve"], ["opensled", "relay"])  # they import torch
+OURS = ("OPENSLED_", "TEST_", "XDG_")  # variables that only our own code reads, none of it at its import
 
 # The files that take the longest, in this order: `make test` and `make test-lab` list the slowest tests. They start
 # first, so that no worker waits for another one at the end.
 SLOWEST = (
     "test_processes",
     "test_thinking",
-    "test_vision_processes",
-    "test_hierarchy_processes",
     "test_cluster",
-    "test_cluster_streams",
     "test_goodput_system",
-    "test_drain",
-    "test_pairing_processes",
+    "test_cluster_streams",
+    "test_gpu_bench",
+    "test_simulated_head",
+    "test_hierarchy_processes",
+    "test_vision_processes",
     "test_without_linux",
     "test_triton_attention",
     "test_loose_references",
-    "test_probes",
-    "test_head_drafters",
-    "test_conformance",
-    "test_lossless",
-    "test_rolling_restart",
-    "test_goodput_lossless",
-    "test_bad_input",
     "test_left_out",
+    "test_drain",
+    "test_lossless",
     "test_policies_starvation",
-    "test_gpu_bench",
-    "test_simulated_head",
-    "test_process_guard",
+    "test_conformance",
+    "test_head_drafters",
+    "test_rolling_restart",
+    "test_bad_input",
+    "test_goodput_lossless",
+    "test_who_drafts",
+    "test_control_tokens",
+    "test_shaped",
+    "test_engine",
+    "test_known_geometry",
     "test_plan_answers",
     "test_training",
+    "test_edge_lossless",
+    "test_hierarchy_lossless",
+    "test_policies_properties",
     "test_hierarchy_planner",
+    "test_tree_engine",
+    "test_stateful_protocol",
+    "test_stateful_session",
 )
 
 
@@ -81,6 +92,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
 
 
+def pytest_sessionstart():
+    """A shell ignores SIGINT for what it starts in the background, and so would every program that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_unconfigure(config):
     """A worker's last collection of garbage can take seconds; execnet interrupts what takes more than five."""
     if hasattr(config, "workerinput"):
@@ -96,17 +113,18 @@ def _own_folders(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_servers():
-    """Servers of tests start from a process that has imported torch already (tests/warm.py)."""
+    """Servers and relays of tests start from a process that has imported torch already (tests/warm.py)."""
     parents = []
 
     def start(self, environment):
         changed = {name for name, value in environment.items() if os.environ.get(name) != value}
-        warm = self.arguments[2:4] == ["opensled", "serve"] and "--replicas" not in self.arguments
-        if not warm or not all(name.startswith("OPENSLED_") for name in changed):
+        warm = self.arguments[2:4] in WARM and "--replicas" not in self.arguments
+        if not warm or not all(name.startswith(OURS) for name in changed):
             return COLD_START(self, environment)
         if not parents:
             parents.append(Parent())
-        return parents[0].start(self.arguments[3:], environment)
+        with self.log.open("ab") if self.log else contextlib.nullcontext(sys.__stderr__) as errors:
+            return parents[0].start(self.arguments[3:], environment, errors.fileno())
 
     Process._start = start
     yield

@@ -1,13 +1,14 @@
 """`opensled chat` against a real server: in a real terminal, and through a pipe."""
 
 import json
+import os
 import stat
 import subprocess
 import sys
 
 import pytest
 
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 from opensled.cli.colour import CODES
 from opensled.text.origins import ORIGINS
 from tests.gated_target import GATE
@@ -41,14 +42,17 @@ def server(gate):
 
 
 def chat(server, tmp_path, *arguments, **variables):
-    common = ["chat", "--server", server, "--drafter", "lookup", "--cache-dir", str(tmp_path / "cache")]
-    return Screen(*common, *arguments, XDG_STATE_HOME=str(tmp_path / "state"), **variables)
+    common = ["chat", "--server", server, "--drafter", "lookup"]
+    own = settings(cache_dir=tmp_path / "cache") | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    return Screen(*common, *arguments, **own, **variables)
 
 
 def piped(server, tmp_path, text, *arguments):
     command = [sys.executable, "-m", "opensled", "chat", "--server", server, "--drafter", "lookup"]
-    command += ["--cache-dir", str(tmp_path / "cache"), *arguments]
-    return subprocess.run(command, input=text, capture_output=True, timeout=60)
+    environment = {**os.environ, **settings(cache_dir=tmp_path / "cache")}
+    return subprocess.run(
+        [*command, *arguments], input=text, capture_output=True, timeout=60, env=environment
+    )
 
 
 def leave(screen):

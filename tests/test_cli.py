@@ -82,7 +82,7 @@ def test_the_short_help_of_every_verb_is_short(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = help_of(name, "--help", capsys, monkeypatch)
-    known = [item for item in options(cli.CONFIGS.get(name)) if not item.positional]
+    known = [item for item in options(cli.CONFIGS.get(name)) if item.flags and not item.positional]
     flags = flags_in(shown)
     assert len(flags) <= MOST and set(flags) <= {item.flag for item in known}
     assert len(flags) == len(known) or (len(flags) >= 5 and f"opensled {name} --help-all" in shown)
@@ -100,16 +100,66 @@ def test_the_short_help_of_a_device_has_what_its_owner_sets(
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_the_long_help_of_every_verb_has_every_option(
+def test_the_long_help_of_every_verb_has_every_flag(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = help_of(name, "--help-all", capsys, monkeypatch)
-    found = options(cli.CONFIGS.get(name))
+    every = options(cli.CONFIGS.get(name))
+    found = [item for item in every if not item.file_only]
     assert sorted(flags_in(shown)) == sorted(item.flag for item in found if not item.positional)
+    rest = len(every) - len(found)
+    assert (f"\n{rest} more are set in a configuration file: opensled config init\n" in shown) == (rest > 0)
     for item in found:
         assert item.metavar in shown if item.positional else item.variable in "".join(shown.split())
     assert all(f"\n{item.group}:\n" in shown for item in found if item.group)
     assert shown.count("\noptions:\n") == any(not item.group and not item.positional for item in found)
+
+
+@pytest.mark.parametrize(("name", "most"), [("serve", 45), ("edge", 35), ("chat", 35)])
+def test_a_command_line_has_no_more_flags(name: str, most: int) -> None:
+    """What is set once and rarely belongs into a file."""
+    found = options(cli.CONFIGS.get(name))
+    assert len([item for item in found if not item.file_only]) <= most
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (
+            "serve --tenant-sessions 8",
+            "[limits] tenant-sessions = 8 (or by the variable OPENSLED_TENANT_SESSIONS)",
+        ),
+        ("serve --tenant-sessions=8 --model tiny", "[limits] tenant-sessions = 8 (or"),
+        ("relay --shared-address", "[limits] shared-address = true (or"),
+        ("serve --no-shared-address", "[limits] shared-address = false (or"),
+        ("serve --rules match", '[serve] rules = "match" (or'),
+        ("serve --rules", '[serve] rules = "NAMES" (or'),
+        ("serve --max-step-tokens", "[serve] max-step-tokens = 512 (or"),
+        ("edge --no-look-ahead", "[edge] look-ahead = false (or"),
+        ("chat --repetition-penalty 1.5", "[chat] repetition-penalty = 1.5 (or"),
+        ("profile calibrate --cache-dir here", '[profile.calibrate] cache-dir = "here" (or'),
+    ],
+)
+def test_an_option_without_a_flag_is_said_to_be_in_the_file(
+    argv: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(argv.split()) == 2
+    said = capsys.readouterr().err
+    assert f" is set in the configuration file: {line}" in said and said.count("\n") == 1
+
+
+def test_that_line_of_the_file_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "opensled.toml").write_text("[limits]\ntenant-sessions = 8\n[serve]\nrules = 'match'\n")
+    assert cli.main(["serve", "--model", "nowhere.gguf"]) == 3
+    said = capsys.readouterr().err
+    assert "opensled.toml of this folder sets rules, tenant_sessions\n" in said
+    assert cli.main(["models", "list"]) == 0, "other commands have the table"
+
+
+def test_a_misspelt_flag_may_mean_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--tenant-sesions", "8"]) == 2
+    said = capsys.readouterr().err
+    assert "no option --tenant-sesions; --tenant-sessions is set in the configuration file: [limits] " in said
 
 
 @pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor", "plan", "bench serve"])
@@ -205,6 +255,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["config", "init", "x"], "'x' follows no option (see: opensled config init --help)"),
         (["serve", "--model"], "argument --model: expected one argument"),
+        (["serve", "--max-sessions", "0"], "--max-sessions: 0 is out of range: it must be at least 1"),
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
         (["relay", "--bound", "2"], "--bound: 2.0 is out of range: it must be from 0 to 1"),
         (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float64"),

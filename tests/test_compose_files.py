@@ -22,7 +22,7 @@ from hw_profiles import catalog
 from lab.testbed import netns_hub, netns_machines
 from lab.testbed.link_relay import _relay
 from lab.testbed.netns_machines import DEVICES
-from opensled.cli import config
+from opensled.cli import config, config_file
 from opensled.cli.main import CONFIGS, _parser
 from tests.serving import serving
 
@@ -154,6 +154,10 @@ def test_opensled_takes_the_command(name):
 def test_the_relay_takes_the_command(name):
     python, module, link, *arguments = SERVICES[name]["entrypoint"]
     assert (python, module, link) == ("python3", "-m", "lab.testbed.link_relay")
+    (mounted,) = SERVICES[name]["volumes"]  # its module is in no image
+    source, place, mode = mounted.split(":")
+    assert (source, f"{SERVICES[name]['environment']['PYTHONPATH']}/lab", mode) == ("./lab", place, "ro")
+    assert SERVICES[name]["image"] == SERVICES["verify"]["image"]
     relay = _relay([*arguments, *SERVICES[name]["command"]])
     assert relay.to == (BEHIND[name.removesuffix("-link")][0], 7411)
 
@@ -195,7 +199,15 @@ def test_an_image_is_public_by_default_and_runs_as_nobody_special(name):
 def test_an_image_asks_for_its_own_health(name, port):
     assert f'HEALTH="{port}"' in DOCKERFILES[name] and f"EXPOSE {port.split()[1]}\n" in DOCKERFILES[name]
     assert "healthy.py ${HEALTH}" in DOCKERFILES[name]
-    assert all(SERVICES[relay]["environment"] == {"HEALTH": "port 7411"} for relay in RELAYS)
+    assert all(SERVICES[relay]["environment"]["HEALTH"] == "port 7411" for relay in RELAYS)
+
+
+def test_a_relay_imports_nothing_that_the_servers_image_lacks():
+    """The laboratory has its own libraries in a checkout; a container has those of extra `server`."""
+    code = "import sys, lab.testbed.link_relay; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    strangers = set(done.stdout.split()) - sys.stdlib_module_names - {"__main__"}
+    assert {name for name in strangers if not name.startswith("_")} == {"lab", "hw_profiles", "opensled"}
 
 
 def test_the_verifier_is_built_with_the_release_that_is_tested():
@@ -214,7 +226,7 @@ def test_an_image_with_vllm_has_the_versions_of_its_own():
 
 def test_the_build_context_holds_what_the_wheel_holds():
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    wheel = config.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = config_file.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
     beside = {
         "LICENSE",
         "README.md",

@@ -25,6 +25,8 @@ class Sample:
     count: int = option(3, "a number", low=1)
     seed: int | None = option(None, "may be left out")
     loud: bool = option(False, "a switch")
+    rare: int = option(1, "rarely set", low=1, file_only=True)
+    most: int = option(8, "a limit", low=1, table="limits")
 
 
 NAMED = {item.name: item for item in options(Sample)}
@@ -35,6 +37,8 @@ def test_names_follow_from_the_field() -> None:
     assert (wait.flag, wait.variable, wait.kind) == ("--draft-wait", "OPENSLED_DRAFT_WAIT", float)
     assert NAMED["seed"].kind is int
     assert (wait.flags, NAMED["loud"].flags) == (("--draft-wait",), ("--loud", "--no-loud"))
+    assert NAMED["rare"].flags == NAMED["most"].flags == ()
+    assert (NAMED["rare"].variable, NAMED["most"].key) == ("OPENSLED_RARE", "most")
 
 
 def test_defaults(config_paths: tuple[Path, Path]) -> None:
@@ -50,6 +54,31 @@ def test_precedence(config_paths: tuple[Path, Path]) -> None:
     assert found == Sample(what="it", count=40, draft_wait=30.0, mode="slow", share=0.1)
     with pytest.raises(FrozenInstanceError):
         found.count = 1  # type: ignore[misc]
+
+
+def test_an_option_of_a_table_has_variable_and_key(config_paths: tuple[Path, Path]) -> None:
+    here, user = config_paths
+    user.write_text("[limits]\nmost = 10\n[sample]\nrare = 2\n")
+    assert resolve(Sample, "sample", {}, {}) == Sample(most=10, rare=2)
+    assert resolve(Sample, "other", {}, {}) == Sample(most=10), "the table is not the command's"
+    here.write_text("rare = 3\n[limits]\nmost = 20\n")
+    assert merge_layers(Sample, "sample", {}, {}).from_folder == {"most": 20, "rare": 3}
+    assert resolve(Sample, "sample", {}, {"OPENSLED_MOST": "30"}).most == 30
+
+
+def test_a_named_file_is_read_alone(
+    config_paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for path in config_paths:
+        path.write_text("[sample]\ncount = 10\nrare = 10\n")
+    named = tmp_path / "named.toml"
+    monkeypatch.setenv("OPENSLED_CONFIG", str(named))
+    monkeypatch.setenv("OPENSLED_NO_CONFIG", "1")  # as in containers, and in services of the system
+    with pytest.raises(UsageError, match=r"named\.toml cannot be read"):
+        resolve(Sample, "sample", {})
+    named.write_text("[limits]\nmost = 20\n[sample]\ncount = 20\n")
+    assert resolve(Sample, "sample", {}) == Sample(count=20, most=20)
+    assert merge_layers(Sample, "sample", {}).from_folder == {}
 
 
 def test_files_by_importance(config_paths: tuple[Path, Path]) -> None:
@@ -116,11 +145,20 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
         ("[sample]\nloud = 1", "loud in [sample]: 1 is not true or false"),
         ("[sample]\ndraft-wait = -1", "draft-wait in [sample]: -1 is out of range"),
         ("[simple]\ncount = 3", "unknown section [simple]; did you mean [sample]?"),
-        ("[zzz]\ncount = 3", "unknown section [zzz]; sections are other, sample"),
+        ("[zzz]\ncount = 3", "unknown section [zzz]; sections are limits, other, sample"),
         (
             "[count]\nname = 3",
             "unknown section [count]; write `count = VALUE` above all sections, or in that of its",
         ),
+        ("[limits]\nmots = 3", "unknown key 'mots' in [limits]; did you mean most?"),
+        ("[limits]\nzzz = 3", "unknown key 'zzz' in [limits]; see opensled config init"),
+        ("[limits]\nmost = 0", "most in [limits]: 0 is out of range: it must be at least 1"),
+        ("[limits]\nmost = true", "most in [limits]: True is not a whole number"),
+        ("[limits]\ncount = 3", "'count' belongs in [sample], not in [limits]"),
+        ("[sample]\nmost = 3", "'most' belongs in [limits]"),
+        ("most = 3", "'most' belongs in [limits]"),
+        ("limits = 3", "limits is not a section; write [limits]"),
+        ("[limts]\nmost = 3", "unknown section [limts]; did you mean [limits]?"),
         ("cuont = 3", "unknown key 'cuont'; did you mean count?"),
         ("count = '3'", "opensled.toml: count: '3' is not a whole number"),
         ("zzz = 3", "unknown key 'zzz'"),
@@ -132,7 +170,9 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
 def test_bad_files_are_named(config_paths: tuple[Path, Path], text: str, said: str) -> None:
     config_paths[0].write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
-        merge_layers(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["count", "loud"])
+        merge_layers(
+            Sample, "sample", {}, {}, sections=("sample", "other", "limits"), keys=lambda: ["count", "loud"]
+        )
     assert str(caught.value).startswith("opensled.toml")
     assert said in str(caught.value)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from opensled.cli import main as cli
-from opensled.cli.config import merge_layers, options, read_file
+from opensled.cli.config import merge_layers, options
 from opensled.cli.config_command import DEVICE_VERBS, sample
+from opensled.cli.config_file import TABLES, read_file
 
 VERBS = ("serve", *DEVICE_VERBS)
 
@@ -27,7 +28,7 @@ def test_it_is_printed_and_sets_nothing(capsys: pytest.CaptureFixture[str], tmp_
     assert "\n## drafting\n\n# what drafts." in printed
     file = tmp_path / "opensled.toml"
     file.write_text(printed)
-    assert read_file(file) == {name: {} for name in VERBS}
+    assert read_file(file) == {name: {} for name in (*VERBS, *TABLES)}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -35,6 +36,6 @@ def test_every_option_stands_there_with_its_default(verb: str, tmp_path: Path) -
     file = tmp_path / "opensled.toml"
     file.write_text(set_in(sample()))
     kind = cli.CONFIGS.get(verb)
-    values = merge_layers(kind, verb, {}, {}, [file], set(VERBS), cli._keys).values
+    values = merge_layers(kind, verb, {}, {}, [file], {*VERBS, *TABLES}, cli._keys).values
     defaults = {item.name: item.default for item in options(kind) if not item.positional}
     assert values == {name: value for name, value in defaults.items() if value not in (None, "")}

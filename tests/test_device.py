@@ -185,7 +185,7 @@ def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
 
     asyncio.run(scenario())
     beyond = f"--draft-length {length}: the server takes drafts of at most"
-    assert (beyond in caplog.text and f"--max-draft {length}" in caplog.text) == (length == 99)
+    assert (beyond in caplog.text and f"max-draft in [limits] to {length}" in caplog.text) == (length == 99)
 
 
 def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():

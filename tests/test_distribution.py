@@ -3,24 +3,57 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from opensled.cli import main as cli
-from opensled.cli.config import read_file
+from opensled.cli.config_file import read_file
+from opensled.cli.verbs import VERBS
 from opensled.core import distribution
 from opensled.core.errors import UsageError
-from tests.test_layers import EVERYTHING, _imports, _sources
+from opensled.core.registry import remedy_of
+from tests.absent import without
+from tests.layers import EVERYTHING, PLUG_INS
+from tests.test_layers import _imports, _module, _room, _sources
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = read_file(ROOT / "pyproject.toml")
 DEVICE = read_file(ROOT / "deploy/edge/pyproject.toml")
 PIP = distribution.command().partition(" install ")[0]  # of this Python
-SERVERS = ("verify_server", "scheduler", "lab.testbed", "lab.training")
+# What each package holds, as paths from the root; of the device's, the plug-ins by rooms and files.
+HOLDS = {
+    "opensled": set(WHOLE["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]),
+    "opensled-edge": {
+        name
+        for name in DEVICE["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].values()
+        if "_models/" not in name
+    },
+}
+OF_CHECKOUTS = {
+    "demo",
+    "plan",
+    "bench serve",
+    "bench report",
+    "quality",
+    "train-head",
+    "train-pivots",
+    "adapt",
+    "models eval",
+}
+OF_SERVERS = {
+    "serve",
+    "relay",
+    "run",
+    "selftest",
+    *("pair", "pair list", "pair revoke", "kept list", "kept delete"),
+    *("drafts keygen", "drafts publish", "drafts list", "drafts rollback", "drafts delete"),
+}
 
 # Where commands that install OpenSLED may stand: the helper, the page, the home's page whose check types them, and
 # files that install it themselves.
@@ -64,16 +97,83 @@ def test_both_packages_ask_for_the_same_libraries():
         assert set(asked) <= set(whole["optional-dependencies"][extra])
 
 
+def held(package: str, module: str) -> bool:
+    """Whether a package holds a module of ours."""
+    path = module.replace(".", "/")
+    return any(f"{path}/".startswith(f"{name.removesuffix('.py')}/") for name in HOLDS[package])
+
+
 def test_the_devices_package_holds_what_a_device_imports():
-    """With all that these packages import, and nothing else."""
-    needed, found = {"edge_client"}, set()
+    """All packages that its files and its commands import, of the plug-ins the rooms, and nothing else."""
+    files = {_module(file): file for file in _sources(*EVERYTHING)}
+    needed = {_place(file) for file in _sources("edge_client")}
+    needed |= {_place(files[module]) for verb in device_verbs() for module in verb.modules}
+    found = set()
     while needed - found:
         found |= needed
-        tops = {name.partition(".")[0] for file in _sources(*found) for name, _ in _imports(file)}
-        needed = tops & set(EVERYTHING)
+        inside = [file for file in files.values() if _place(file) in found]
+        named = [name for file in inside for name, _ in _imports(file)]
+        imported = {files.get(name) or files.get(name.rpartition(".")[0]) for name in named}
+        needed = {_place(file) for file in imported - {None}}
+    roots = {f"{top}/__init__.py" for top in PLUG_INS if any(name.startswith(f"{top}/") for name in found)}
+    assert HOLDS["opensled-edge"] == found | roots
     included = DEVICE["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert {name for name in included.values() if "/" not in name} == found
     assert all((ROOT / "deploy/edge" / source).exists() for source in included)
+    (checked,) = re.findall(
+        r"^EDGE := (.+)$", (ROOT / "Makefile").read_text(), re.M
+    )  # that it runs on Python 3.10
+    assert HOLDS["opensled-edge"] <= set(checked.split())
+
+
+def _place(file: str) -> str:
+    """What of the device's package a file comes with: its package, or of a plug-in its room, or itself in none."""
+    top = file.partition("/")[0]
+    if top not in PLUG_INS:
+        return top
+    return file if _room(file) == top else _room(file)
+
+
+def device_verbs():
+    return [verb for name, verb in VERBS.items() if name not in OF_CHECKOUTS | OF_SERVERS]
+
+
+def test_each_package_has_its_commands():
+    for package, absent in (("opensled", OF_CHECKOUTS), ("opensled-edge", OF_CHECKOUTS | OF_SERVERS)):
+        lacking = {
+            name for name, verb in VERBS.items() if not all(held(package, each) for each in verb.modules)
+        }
+        assert lacking == absent, package
+    assert all(verb.here for verb in VERBS.values())  # a checkout has them all
+
+
+def test_a_module_is_here_only_if_its_file_is(monkeypatch, tmp_path):
+    """A device has `home` and not `home.desk`."""
+    assert distribution.has("home.desk.config") and not distribution.has("home.desk.nothing")
+    (tmp_path / "plugged/room").mkdir(parents=True)
+    for name in ("__init__", "room/__init__", "room/config"):
+        (tmp_path / f"plugged/{name}.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert distribution.has("plugged.room.config") and distribution.has("plugged.room")
+    assert not distribution.has("plugged.desk.config") and not distribution.has("nowhere.desk.config")
+    assert "plugged" not in sys.modules
+
+
+def test_the_whole_package_holds_all_but_the_laboratory():
+    assert HOLDS["opensled"] >= set(EVERYTHING) - {"lab"} and "lab" not in HOLDS["opensled"]
+    models = {name for name in HOLDS["opensled"] if name.startswith("models/")}
+    assert all((ROOT / name).is_dir() for name in models)
+    assert {name for name in HOLDS["opensled"] if name not in models} <= set(EVERYTHING)
+
+
+def test_a_library_comes_with_the_extra_of_the_part_that_asks_for_it(tmp_path):
+    """Several bring `cryptography`."""
+    environment = {**os.environ, **without(tmp_path, "cryptography")}
+    for words, extra in (("drafts keygen --sign-key drafts.key", "adapt"), ("pair", "home")):
+        command = [sys.executable, "-m", "opensled", *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 1 and f"[{extra}]'" in done.stderr, done.stderr
+    done = ModuleNotFoundError("no module", name="cryptography.x509")
+    assert "[home]" in remedy_of(done)
 
 
 @pytest.fixture
@@ -82,9 +182,7 @@ def installed(monkeypatch, tmp_path):
 
     def install(package, direct_url):
         monkeypatch.setattr(distribution, "_HOME", tmp_path)
-        monkeypatch.setattr(
-            distribution, "has", lambda module: package == "opensled" or not on_servers(module)
-        )
+        monkeypatch.setattr(distribution, "has", partial(held, package))
         found = tmp_path / f"{package.replace('-', '_')}-0.1.0.dist-info"
         found.mkdir()
         (found / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {package}\nVersion: 0.1.0\n")
@@ -93,10 +191,6 @@ def installed(monkeypatch, tmp_path):
         monkeypatch.syspath_prepend(str(tmp_path))
 
     return install
-
-
-def on_servers(module: str) -> bool:
-    return module.partition(".")[0] in SERVERS
 
 
 WHEEL = {"url": "file:///w/opensled_edge-0.1.0-py3-none-any.whl", "archive_info": {}}
@@ -160,9 +254,7 @@ def test_both_packages_in_one_place_are_refused(installed, capsys):
     assert f"{PIP} uninstall --yes opensled opensled-edge" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", ["serve", "demo --json", "plan", "run smollm2", "bench", "bench serve", "models eval"]
-)
+@pytest.mark.parametrize("words", ["serve", "run smollm2", "pair", "pair list", "drafts keygen", "kept"])
 def test_a_device_says_how_to_get_a_command_that_it_has_not(installed, capsys, words):
     installed("opensled-edge", WHEEL)
     assert cli.main(words.split()) == UsageError.exit_code
@@ -170,6 +262,26 @@ def test_a_device_says_how_to_get_a_command_that_it_has_not(installed, capsys, w
     assert (
         "opensled-edge, the package for devices, has no opensled " in line and "'opensled[server] @ " in line
     )
+
+
+@pytest.mark.parametrize("package", ["opensled", "opensled-edge"])
+@pytest.mark.parametrize("words", ["demo --json", "plan", "quality", "bench", "bench serve", "models eval"])
+def test_a_package_says_that_a_checkout_has_the_laboratory(installed, capsys, package, words):
+    installed(package, WHEEL)
+    assert cli.main(words.split()) == UsageError.exit_code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "comes with the source tree of OpenSLED" in line and "docs/install.md" in line
+
+
+def test_the_help_of_the_whole_package_lists_what_it_has(installed, capsys):
+    installed("opensled", None)
+    assert cli.main(["--help"]) == 0
+    commands, absent = capsys.readouterr().out.split("\n\nNot in opensled (docs/install.md): ")
+    assert all(f"\n  {name} " in commands for name in ("serve", "edge", "pair", "drafts keygen"))
+    assert "opensled run tiny" in commands and "demo" not in commands
+    assert " ".join(absent.split("\n\n")[0].split()).split(", ") == [
+        name for name in VERBS if name in OF_CHECKOUTS
+    ]
 
 
 def test_the_help_of_a_device_lists_what_it_has(installed, capsys):

@@ -173,31 +173,30 @@ def test_an_idle_server_is_gone_at_once(server):
     assert server.process.wait(20) == 0
 
 
-def test_a_step_that_never_ends_does_not_hold_up_the_end(server):
-    async def scenario():
-        async with linked(server.address) as link:
-            await hanging(link)
-            await asked_to_end(server)
-            server.process.send_signal(signal.SIGTERM)
-            await until(lambda: server.process.poll() is not None, EXIT_SECONDS + 10)
-        assert server.process.returncode == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_tokenizer_that_never_ends_does_not_hold_up_the_end(tmp_path):
+def test_what_never_ends_does_not_hold_up_the_end(server, tmp_path):
+    """A step, and a tokenizer at another server; they are waited for side by side."""
     entered = tmp_path / "entered"
     arguments = ("serve", "--engine", "tests.stuck_target:load", "--listen", "127.0.0.1:0")
 
-    async def scenario(process):
+    async def ended_by_two_signals(process, what):
+        await asked_to_end(process)
+        process.process.send_signal(signal.SIGTERM)
+        await until(lambda: process.process.poll() is not None, EXIT_SECONDS + 10)
+        assert process.process.returncode == 0, what
+
+    async def step():
+        async with linked(server.address) as link:
+            await hanging(link)
+            await ended_by_two_signals(server, "a step")
+
+    async def tokenizer(process):
         async with linked(process.address) as link:
-            stream = link.connect()
-            await stream.send(Open("some text", PARAMS))
+            await link.connect().send(Open("some text", PARAMS))
             await until(entered.exists)
-            await asked_to_end(process)
-            process.process.send_signal(signal.SIGTERM)
-            await until(lambda: process.process.poll() is not None, EXIT_SECONDS + 10)
-        assert process.process.returncode == 0
+            await ended_by_two_signals(process, "a tokenizer")
+
+    async def scenario(process):
+        await asyncio.gather(step(), tokenizer(process))
 
     with Process(arguments, isolated=True, environment={ENTERED: str(entered)}) as process:
         process.wait_ready()
@@ -206,19 +205,21 @@ def test_a_tokenizer_that_never_ends_does_not_hold_up_the_end(tmp_path):
 
 @pytest.fixture
 def servers(gate):
-    """Starts servers with these flags, whose answers take 4 ms a token and never hang."""
+    """Starts a server with each of these flags, side by side; its answers take 4 ms a token and never hang."""
     gate.touch()
-    started = []
+    with contextlib.ExitStack() as stack:
 
-    def start(*flags):
-        process = Process((*SERVE, *flags), isolated=True, environment={GATE: str(gate)})
-        started.append(process)
-        process.wait_ready()
-        return process
+        def start(*each):
+            started = [
+                Process((*SERVE, *flags), isolated=True, environment={GATE: str(gate)}) for flags in each
+            ]
+            for process in started:
+                stack.enter_context(process)
+            for process in started:
+                process.wait_ready()
+            return started
 
-    yield start
-    for process in started:
-        process.stop()
+        yield start
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.3"])
@@ -226,7 +227,7 @@ def test_an_answer_that_takes_longer_goes_on_at_the_next_server(servers, seconds
     """It had broken off with the connection: after 30 s, whatever the operator wanted."""
 
     async def scenario():
-        leaving, staying = servers("--drain", seconds), servers()
+        leaving, staying = servers(("--drain", seconds), ())
         async with linked(leaving.address) as one, linked(staying.address) as other:
             stream = one.connect()
             await stream.send(Open(PROMPT, LONG))
@@ -261,7 +262,7 @@ def test_behind_a_balancer_new_sequences_of_an_old_connection_go_to_another_serv
     """The connection to a server that drains stayed open, and it refused what came over it: answers were lost."""
 
     async def scenario():
-        leaving, staying = servers(), servers()
+        leaving, staying = servers((), ())
         ready = [leaving.address]
         async with balancer(lambda: ready) as address, linked(address) as link:
             stream = link.connect()
@@ -283,7 +284,7 @@ LONG_TEXT = {"prompt": "Hi", "temperature": 0, "max_tokens": LONG.max_tokens, "s
 
 def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(servers):
     http = f"127.0.0.1:{free_port()}"
-    leaving = servers("--drain", "0.3", "--http", http)
+    (leaving,) = servers(("--drain", "0.3", "--http", http))
     with httpx.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT, timeout=60) as response:
         lines = (line[6:] for line in response.iter_lines() if line.startswith("data: {"))
         text = json.loads(next(lines))["choices"][0]["text"]
@@ -301,7 +302,7 @@ def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(s
 def test_a_connection_over_http_carries_one_more_answer_and_new_ones_are_refused(servers):
     """A request that was on its way to an idle connection was lost with it."""
     http = f"127.0.0.1:{free_port()}"
-    leaving, short = servers("--http", http), {**LONG_TEXT, "max_tokens": 5, "stream": False}
+    (leaving,), short = servers(("--http", http)), {**LONG_TEXT, "max_tokens": 5, "stream": False}
     with httpx.Client(base_url=f"http://{http}", timeout=60) as client, httpx.Client(timeout=60) as other:
         assert "connection" not in client.post("/v1/completions", json=short).headers
         with other.stream("POST", f"http://{http}/v1/completions", json=LONG_TEXT) as response:
@@ -322,7 +323,7 @@ def test_a_connection_over_http_carries_one_more_answer_and_new_ones_are_refused
 
 def test_idle_connections_do_not_hold_up_the_end(servers):
     http = f"127.0.0.1:{free_port()}"
-    leaving = servers("--http", http)
+    (leaving,) = servers(("--http", http))
     with httpx.Client(base_url=f"http://{http}", timeout=60) as client:
         assert client.get("/health").status_code == 200
         leaving.process.send_signal(signal.SIGTERM)

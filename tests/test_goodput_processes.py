@@ -63,7 +63,7 @@ def test_all_devices_at_once_read_the_targets_own_words(devices, reference) -> N
         asked = [
             (name, question, sampling)
             for name in DRAFTERS
-            for question in prompts(3)
+            for question in prompts(2)
             for sampling in SAMPLINGS
         ]
         clients = {name: client_of(devices[name]) for name in DRAFTERS}

@@ -103,7 +103,7 @@ def test_structured_output_needs_a_word_more():
 
 
 def test_a_server_whose_drafts_are_too_short_says_so():
-    with pytest.raises(Unsupported, match="--max-draft 15"):
+    with pytest.raises(Unsupported, match=r"max-draft in \[limits\] to 15"):
         require_rule(_served(), None, TenantLimits(), 14)
 
 

@@ -82,5 +82,8 @@ def test_every_server_and_device_of_compose_is_scraped_over_a_network_of_its_own
     for name, command in ours.items():
         address = command[command.index("--metrics") + 1]
         assert scraped[name] == (f"opensled-{verbs[command[0]]}", int(address.rpartition(":")[2]))
-        assert address.startswith("0.0.0.0:") and "--insecure-metrics" in command
+        assert (
+            address.startswith("0.0.0.0:")
+            and COMPOSE[name]["environment"]["OPENSLED_INSECURE_METRICS"] == "1"
+        )
         assert len(set(COMPOSE[name]["networks"]) & set(COMPOSE["prometheus"]["networks"])) == 1

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 from lab.testbed.reference import Reference
 from opensled.cli.colour import CODES
 from opensled.models.store import model_path
@@ -39,8 +39,9 @@ def serve(gate, address="127.0.0.1:0"):
 
 
 def chat(server, tmp_path, *arguments, drafter="lookup", **options):
-    common = ["chat", "--server", server, "--drafter", drafter, "--no-history", "--cache-dir", str(tmp_path)]
-    return Screen(*common, "--max-tokens", str(LENGTH), *arguments, **options)
+    common = ["chat", "--server", server, "--drafter", drafter, "--no-history"]
+    variables = settings(cache_dir=tmp_path)
+    return Screen(*common, "--max-tokens", str(LENGTH), *arguments, **variables, **options)
 
 
 def shown(screen, columns):
@@ -110,8 +111,8 @@ def test_a_server_that_is_killed_and_returns_changes_nothing_for_a_client_of_the
     with serve(gate) as first:
         address = first.wait_ready()
         edge_arguments = ["edge", "--server", address, "--drafter", "lookup", "--http", "127.0.0.1:0"]
-        edge_arguments += ["--heartbeat", "0.2", "--offline", "provisional", "--cache-dir", str(tmp_path)]
-        with Process(edge_arguments) as edge:
+        edge_arguments += ["--offline", "provisional"]
+        with Process(edge_arguments, environment=settings(heartbeat=0.2, cache_dir=tmp_path)) as edge:
             question = {"model": "fake", "messages": [{"role": "user", "content": QUESTION}]}
             client = Client(edge.wait_ready(), **question, max_tokens=LENGTH, temperature=0)
             until(reached(gate).exists)
@@ -131,8 +132,8 @@ def test_generate_waits_with_a_line_that_goes_away(tmp_path):
     with serve(gate) as first:
         address = first.wait_ready()
         arguments = ["generate", "--server", address, "--drafter", "none", QUESTION]
-        arguments += ["--max-tokens", str(LENGTH), "--cache-dir", str(tmp_path)]
-        with Screen(*arguments, columns=60) as screen:
+        arguments += ["--max-tokens", str(LENGTH)]
+        with Screen(*arguments, columns=60, **settings(cache_dir=tmp_path)) as screen:
             screen.expect("E")
             first.kill()
             screen.expect("waiting for the server, ")

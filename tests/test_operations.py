@@ -58,7 +58,14 @@ def test_every_command_parses(words):
 
 def test_every_flag_named_exists():
     known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
-    foreign = {"--no-index", "--find-links", "--platform", "--only-binary", "--no-deps"}  # pip's
+    foreign = {
+        "--no-index",
+        "--find-links",
+        "--platform",
+        "--only-binary",
+        "--no-deps",
+        "--batch",
+    }  # of others
     foreign |= {"--offline", "--now", "--version", "--kill-whom", "--user"}
     # Docker's and kubectl's
     foreign |= {

@@ -176,7 +176,7 @@ def test_a_watched_server_of_many_devices_answers_both_kinds_of_clients():
 
 
 def test_switches_without_end_are_waited_for_like_any_request():
-    """`--client-calls` holds for them, so that they take nobody's time."""
+    """`client-calls` holds for them, so that they take nobody's time."""
 
     async def scenario():
         async with (

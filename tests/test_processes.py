@@ -53,11 +53,6 @@ def generate(server, *arguments):
     return json.loads(done.stdout)
 
 
-@cache
-def generate_plain(server, *arguments):
-    return generate(server, "--drafter", "none", *arguments)
-
-
 def client_of(edge_process) -> OpenAI:
     return OpenAI(base_url=f"http://{edge_process.wait_ready()}/v1", api_key="none", timeout=120)
 
@@ -98,27 +93,41 @@ def reference():
     return Reference(model_path("tiny"))
 
 
+@pytest.fixture(scope="module")
+def story(reference):
+    """What the target alone answers to STORY, with these parameters: its ids."""
+
+    @cache
+    def ids(**params):
+        return reference.generate(reference.render_chat(STORY), **params)[0]
+
+    return ids
+
+
 def prompts(count):
     items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
     singles = [item["messages"][0]["content"] for item in items if len(item.get("messages") or ()) == 1]
     return singles[:: len(singles) // count][:count]
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "7")], ids=["greedy", "T=0.8"])
-def test_generate_gives_the_same_ids_with_every_drafter(server, drafter, sampling):
-    for prompt in prompts(2):
-        common = [prompt, "--max-tokens", "40", *sampling]
-        plain = generate_plain(server, *common)
-        drafted = generate(server, "--drafter", drafter, *common)
-        assert drafted["token_ids"] == plain["token_ids"] and drafted["text"] == plain["text"]
-        assert drafted["finish_reason"] == plain["finish_reason"]
-        assert plain["rule"] == "match"
-        assert plain["rounds"] == 0 and plain["server_decoded"] == len(plain["token_ids"])
+def test_generate_gives_the_same_ids_with_every_drafter(server, sampling):
+    """Each sampling has a prompt of its own; the commands run side by side."""
+    common = [prompts(2)[bool(sampling)], "--max-tokens", "40", *sampling]
+    with ThreadPoolExecutor() as pool:
+        answers = pool.map(
+            lambda drafter: generate(server, "--drafter", drafter, *common), ("none", *DRAFTERS)
+        )
+        plain, *drafted = answers
+    assert plain["rule"] == "match"
+    assert plain["rounds"] == 0 and plain["server_decoded"] == len(plain["token_ids"])
+    for drafter, answer in zip(DRAFTERS, drafted, strict=True):
+        for field in ("token_ids", "text", "finish_reason"):
+            assert answer[field] == plain[field], (drafter, field)
 
 
-def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference, request):
-    expected, _ = reference.generate(reference.render_chat(STORY), max_tokens=48)
+def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference, story, request):
+    expected = story(max_tokens=48)
     stream = client.chat.completions.create(
         model="tiny", messages=STORY, max_tokens=48, temperature=0, stream=True,
         stream_options={"include_usage": True},
@@ -134,18 +143,16 @@ def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference, r
     assert (details.accepted_prediction_tokens > 0) == (request.node.callspec.params["client"] == "device")
 
 
-def test_a_sampled_answer_is_the_targets_own(client, reference):
-    expected, _ = reference.generate(
-        reference.render_chat(STORY), temperature=0.9, top_p=0.95, seed=-5, max_tokens=40
-    )
+def test_a_sampled_answer_is_the_targets_own(client, reference, story):
+    expected = story(temperature=0.9, top_p=0.95, seed=-5, max_tokens=40)
     answer = client.chat.completions.create(
         model="tiny", messages=STORY, max_tokens=40, temperature=0.9, top_p=0.95, seed=-5
     )
     assert answer.choices[0].message.content == reference.decode(expected)
 
 
-def test_a_stop_string_across_tokens_ends_the_answer(client, reference):
-    whole = reference.decode(reference.generate(reference.render_chat(STORY), max_tokens=48)[0])
+def test_a_stop_string_across_tokens_ends_the_answer(client, reference, story):
+    whole = reference.decode(story(max_tokens=48))
     stop = whole[20:27]
     answer = client.chat.completions.create(
         model="tiny", messages=STORY, max_tokens=48, temperature=0, stop=stop
@@ -191,7 +198,7 @@ def test_guided_answers_are_the_same_with_and_without_a_device(device, deviceles
     assert texts[0] == texts[1] and set(json.loads(texts[0])) == {"on"}
 
 
-def test_clients_of_both_kinds_at_once_read_what_the_target_writes(device, deviceless, reference):
+def test_clients_of_both_kinds_at_once_read_what_the_target_writes(device, deviceless, reference, story):
     wanted = [{"temperature": 0.8, "seed": seed} for seed in range(3)] + [{"temperature": 0}]
 
     def answer(client, params):
@@ -201,8 +208,7 @@ def test_clients_of_both_kinds_at_once_read_what_the_target_writes(device, devic
     asked = [(client, params) for params in wanted for client in (device, deviceless)]
     with ThreadPoolExecutor(len(asked)) as pool:
         texts = list(pool.map(lambda pair: answer(*pair), asked))
-    prompt = reference.render_chat(STORY)
-    expected = [reference.decode(reference.generate(prompt, max_tokens=32, **params)[0]) for params in wanted]
+    expected = [reference.decode(story(max_tokens=32, **params)) for params in wanted]
     assert texts == [text for text in expected for _ in range(2)]
 
 
@@ -212,14 +218,12 @@ def test_an_unknown_field_is_named(client):
     assert caught.value.param == "telepathy"
 
 
-def test_sigkill_of_the_server_in_mid_answer_loses_and_changes_nothing(reference):
-    expected, _ = reference.generate(
-        reference.render_chat(STORY), temperature=0.8, seed=3, max_tokens=160, ignore_eos=True
-    )
+def test_sigkill_of_the_server_in_mid_answer_loses_and_changes_nothing(reference, story):
+    expected = story(temperature=0.8, seed=3, max_tokens=120, ignore_eos=True)
     with serve() as first, edge(address := first.wait_ready()) as device:
         client = client_of(device)
         stream = client.chat.completions.create(
-            model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=160, stream=True,
+            model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=120, stream=True,
             extra_body={"ignore_eos": True},
         )  # fmt: skip
         chunks = iter(stream)
@@ -240,7 +244,8 @@ def test_a_target_without_chat_template_or_eos_works_raw(tmp_path):
     tokenizer = json.loads((model_path("tiny") / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    expected, _ = Reference(folder).generate(Reference(folder).encode("one two"), max_tokens=12)
+    reference = Reference(folder)
+    expected, _ = reference.generate(reference.encode("one two"), max_tokens=12)
     with serve(model=folder) as process:
         address = process.wait_ready()
         drafted = generate(address, "--drafter", "lookup", "one two", "--raw", "--max-tokens", "12")

@@ -6,5 +6,5 @@ from tests.rolling_restart import nothing_lost, roll_under_load
 
 
 def test_a_pod_that_is_replaced_under_load_loses_no_answer():
-    found = asyncio.run(roll_under_load(http=2, devices=2, max_tokens=60, replicas=2, rolled=1, pre_stop=1.5))
+    found = asyncio.run(roll_under_load(http=2, devices=2, max_tokens=40, replicas=2, rolled=1, pre_stop=1.5))
     assert nothing_lost(found), found

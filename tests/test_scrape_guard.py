@@ -184,5 +184,5 @@ def test_an_open_port_is_refused_at_the_start(verb):
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env={**os.environ, "OPENSLED_NO_CONFIG": "1"}
     )
-    assert run.returncode == 2 and "--insecure-metrics" in run.stderr and "keys" in run.stderr
+    assert run.returncode == 2 and "OPENSLED_INSECURE_METRICS=1" in run.stderr and "keys" in run.stderr
     assert run.stderr.count("\n") == 1

@@ -238,7 +238,7 @@ def test_what_sessions_leave_is_forgotten(make):
 
 
 def test_a_draft_longer_than_the_memory_holds_up_nobody():
-    """`--server-draft` has no upper bound; the room for a draft has."""
+    """`server-draft` has no upper bound; the room for a draft has."""
 
     async def scenario():
         pool = FakeEngine(num_blocks=16, target=lambda context: 1 + len(context) % 7)

@@ -1,4 +1,4 @@
-"""README.md and docs/structure.md name only files, folders, classes, functions and links that exist."""
+"""README.md, CONTRIBUTING.md and docs/structure.md name only what exists: files, folders, code and links."""
 
 import ast
 import re
@@ -13,7 +13,8 @@ from opensled.cli.main import CONFIGS, VERBS
 ROOT = Path(__file__).parents[1]
 STRUCTURE = (ROOT / "docs/structure.md").read_text()
 README = (ROOT / "README.md").read_text()
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 MAX_LINES = 59
 QUESTIONS = ("late draft", "makes the hints", "rolls the KV back", "tokens reach the API")
 
@@ -48,7 +49,7 @@ def defined(path: Path) -> frozenset[str]:
 HOPS = [line for line in STRUCTURE.splitlines() if re.match(r"\| \d+ \|", line)]
 
 
-@pytest.mark.parametrize("path", [*paths(STRUCTURE), *paths(README)])
+@pytest.mark.parametrize("path", [*paths(STRUCTURE), *paths(README), *paths(CONTRIBUTING)])
 def test_every_path_exists(path):
     found = ROOT / path
     assert found.is_dir() if path.endswith("/") else found.is_file()

@@ -69,7 +69,7 @@ def test_what_all_names_of_a_kind_share_makes_no_likeness(word: str) -> None:
     ("word", "known", "meant"),
     [
         ("--servre", FLAGS, "--server"),
-        ("--no-look-ahed", FLAGS, "--no-look-ahead"),
+        ("--no-prefix-cahe", FLAGS, "--no-prefix-cache"),
         ("--draft_model", FLAGS, "--draft-model"),
         ("-model", FLAGS, "--model"),
         ("--temp", FLAGS, "--temperature"),

@@ -67,7 +67,7 @@ def test_vllm_has_versions_of_its_own() -> None:
 
 
 def test_the_lock_has_all_that_the_project_asks_for() -> None:
-    from opensled.cli.config import read_file
+    from opensled.cli.config_file import read_file
 
     project = read_file(ROOT / "pyproject.toml")["project"]
     extras = project["optional-dependencies"]

@@ -6,6 +6,7 @@ Run: pytest tests/test_thinking.py
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
@@ -193,21 +194,25 @@ KINDS = [
 
 @pytest.mark.parametrize(("kind", "prompt_opens"), KINDS)
 def test_thoughts_come_apart(kind, prompt_opens, tmp_path):
+    async def check(number, api, client, at, stream):
+        script, thoughts, text, calls, more = CASES[number]
+        told = await api(client, asked(written(kind, prompt_opens, script), **more), stream)
+        where = (number, api.__name__, at, stream, told)
+        if "max_tokens" in more:  # cut somewhere
+            assert told.thoughts and script.startswith(told.thoughts), where
+            assert (told.text, told.calls, told.reason) == ("", [], "length"), where
+            return
+        assert (told.thoughts, told.text, told.calls) == (thoughts, text, calls), where
+        assert told.reason == ("tool_calls" if calls and api is chat else "stop"), where
+        assert told.counted is None or (told.counted > 0), where
+
     async def scenario():
         async with thinking(tmp_path / "m", kind, prompt_opens) as (server, edge, _):
-            for number, (script, thoughts, text, calls, more) in enumerate(CASES):
-                body = asked(written(kind, prompt_opens, script), **more)
-                for api in APIS if kind == "added" else APIS[:1]:  # behind the reader all is the same
-                    for client, stream in ((server, False), (server, True), (edge, False), (edge, True)):
-                        told = await api(client, body, stream)
-                        where = (number, api.__name__, client is edge, stream, told)
-                        if "max_tokens" in more:  # cut somewhere
-                            assert told.thoughts and script.startswith(told.thoughts), where
-                            assert (told.text, told.calls, told.reason) == ("", [], "length"), where
-                            continue
-                        assert (told.thoughts, told.text, told.calls) == (thoughts, text, calls), where
-                        assert told.reason == ("tool_calls" if calls and api is chat else "stop"), where
-                        assert told.counted is None or (told.counted > 0), where
+            apis = APIS if kind == "added" else APIS[:1]  # behind the reader all is the same
+            clients, streams = ((server, "server"), (edge, "edge")), (False, True)
+            for number in range(len(CASES)):  # what is asked of a case is asked at once
+                kinds = itertools.product(apis, clients, streams)
+                await asyncio.gather(*(check(number, api, *client, stream) for api, client, stream in kinds))
 
     asyncio.run(scenario())
 
@@ -216,14 +221,17 @@ def test_thoughts_come_apart(kind, prompt_opens, tmp_path):
 def test_drafts_change_nothing_at_a_temperature(prompt_opens, tmp_path):
     """Also across the end of thoughts, where the grammar begins: the drafts know no grammar."""
 
+    async def answers(server, edge, script, more, seed):
+        body = asked(written("added", prompt_opens, script), 0.8, **{**more, "seed": seed})
+        undrafted = {**body, "opensled": {"drafts": False}}
+        asking = [chat(client, body, False) for client in (server, edge, edge)]
+        told = await asyncio.gather(*asking, chat(edge, undrafted, True))
+        assert told[0] == told[1] == told[2] == told[3], (script, seed)
+
     async def scenario():
         async with thinking(tmp_path / "m", "added", prompt_opens) as (server, edge, _):
             for script, _thoughts, _text, _calls, more in CASES:
-                for seed in range(4):
-                    body = asked(written("added", prompt_opens, script), 0.8, **{**more, "seed": seed})
-                    told = [await chat(client, body, False) for client in (server, edge, edge)]
-                    told.append(await chat(edge, {**body, "opensled": {"drafts": False}}, True))
-                    assert told[0] == told[1] == told[2] == told[3], (script, seed)
+                await asyncio.gather(*(answers(server, edge, script, more, seed) for seed in range(4)))
 
     asyncio.run(scenario())
 

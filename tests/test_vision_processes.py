@@ -7,6 +7,8 @@ import json
 import random
 import subprocess
 import sys
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 from openai import BadRequestError, OpenAI
@@ -14,6 +16,7 @@ from openai import BadRequestError, OpenAI
 from lab.testbed.processes import Process, free_port
 from lab.testbed.vision_reference import VisionReference
 from lab.training.vision.scenes import draw
+from opensled.cli.main import main
 from opensled.models.store import model_path
 from tests.vision_models import picture, vision_model
 
@@ -115,35 +118,60 @@ def scene(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=["none", "exit"])
-def tiny_vision(request):
-    """The address of a server whose own drafter is that."""
+@pytest.fixture(scope="module")
+def tiny_vision():
+    """The address of a server whose own drafter is the one of this name."""
     serve = ["serve", "--model", "tiny-vision", "--engine", "torch", "--dtype", "float64"]
-    with Process([*serve, "--drafter", request.param, "--listen", "127.0.0.1:0", "--json"]) as server:
-        yield server.wait_ready()
+    with ExitStack() as stack:
+
+        @cache
+        def address(own):
+            flags = ["--drafter", own, "--listen", "127.0.0.1:0", "--json"]
+            return stack.enter_context(Process([*serve, *flags])).wait_ready()
+
+        yield address
 
 
 @pytest.fixture(scope="module")
-def seer():
-    return VisionReference(model_path("tiny-vision"))
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("drafter", ["none", "lookup", "llamacpp", "auto"])
-def test_tiny_vision_writes_the_same_with_every_drafter(tiny_vision, seer, scene, drafter, temperature):
+def told(scene):
+    """What transformers alone writes about the scene at a temperature: its ids."""
+    seer = VisionReference(model_path("tiny-vision"))
     parts = [{"type": "image"}, {"type": "text", "text": TOLD}]
     prompt = seer.show([{"role": "user", "content": parts}], [scene.read_bytes()])
-    ids, _ = seer.generate(prompt, temperature=temperature, seed=5, max_tokens=24)
-    asked = ("--server", tiny_vision, "--drafter", drafter, "--max-tokens", "24", "--threads", "1")
+
+    @cache
+    def ids(temperature):
+        return seer.generate(prompt, temperature=temperature, seed=5, max_tokens=24)[0]
+
+    return ids
+
+
+# The server's drafter, the device's, and the temperature: each pair of two stands in one case; all three: `make
+# test-long`.
+DRAFTED = {
+    ("none", 0.0): ("lookup", "llamacpp"),
+    ("none", 0.8): ("none", "auto"),
+    ("exit", 0.0): ("none", "auto"),
+    ("exit", 0.8): ("lookup", "llamacpp"),
+}
+CASES = [
+    pytest.param(own, drafter, temperature, marks=() if drafter in usual else pytest.mark.long)
+    for (own, temperature), usual in DRAFTED.items()
+    for drafter in ("none", "lookup", "llamacpp", "auto")
+]
+
+
+@pytest.mark.parametrize(("own", "drafter", "temperature"), CASES)
+def test_tiny_vision_writes_the_same_with_every_drafter(tiny_vision, told, scene, own, drafter, temperature):
+    asked = ("--server", tiny_vision(own), "--drafter", drafter, "--max-tokens", "24", "--threads", "1")
     shown = ("--image", str(scene), TOLD, "--temperature", str(temperature), "--seed", "5")
     done = command("generate", *asked, *shown, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["token_ids"] == ids
+    assert json.loads(done.stdout)["token_ids"] == told(temperature)
 
 
-def test_the_demo_shows_scenes_and_answers_that_are_the_targets_own():
-    done = command("demo", "--vision", "--json")
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)["answers"]
+def test_the_demo_shows_scenes_and_answers_that_are_the_targets_own(capsys):
+    assert main(["demo", "--vision", "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)["answers"]
     assert len(answers) == 4 and all(each["same"] for each in answers)
     assert sum(each["accepted"] for each in answers) > 0, "the device drafts from the text"

@@ -28,7 +28,7 @@ from verify_server.start.load_target import load_llamacpp, load_torch
     ("options", "says"),
     [
         ({"gpu_layers": 0}, "--gpu-layers is for engine llamacpp"),
-        ({"attention": "sdpa"}, "--attention is for engine torch"),
+        ({"attention": "sdpa"}, "attention is for engine torch"),
         ({"dtype": "float64"}, "float32, bfloat16 or float16"),
         ({"dtype": "stored"}, "float32, bfloat16 or float16"),
         ({"tenant_kv_tokens": 100}, "no KV budget of a tenant"),

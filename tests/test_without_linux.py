@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from hw_profiles import detect
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 
 ROOT = Path(__file__).parents[1]
 PLACES = (str(ROOT / "tests/without_linux"), str(ROOT), os.environ.get("PYTHONPATH", ""))
@@ -26,11 +26,11 @@ JSON = {
 }
 
 
-def run(*arguments: str, code: int = 0) -> str:
+def run(*arguments: str, code: int = 0, **variables: str) -> str:
     command = [sys.executable, "-m", "opensled", *arguments]
     done = subprocess.run(
         command,
-        env={**os.environ, **BARE},
+        env={**os.environ, **BARE, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -53,14 +53,15 @@ def test_a_server_and_a_device_answer(engine: str, tmp_path: Path) -> None:
     serve = ["serve", "--model", "tiny", "--engine", engine, "--threads", "1", "--listen", "127.0.0.1:0"]
     with Process(serve, environment=BARE) as server:
         address = server.wait_ready()
-        edge = ["edge", "--server", address, "--http", "127.0.0.1:0", "--cache-dir", str(tmp_path)]
-        with Process(edge, environment=BARE) as device:
+        edge = ["edge", "--server", address, "--http", "127.0.0.1:0"]
+        own = settings(cache_dir=tmp_path)
+        with Process(edge, environment=BARE | own) as device:
             answer = httpx.post(
                 f"http://{device.wait_ready()}/v1/chat/completions", json=JSON, timeout=60
             ).json()
             assert "light.switch" in json.loads(answer["choices"][0]["message"]["content"])["tool"]
             assert device.stop() == 0
-        shown = run("doctor", "--server", address, "--cache-dir", str(tmp_path))
+        shown = run("doctor", "--server", address, **own)
         assert ", 0 failures" in shown
         assert server.stop() == 0
 

@@ -27,11 +27,13 @@ from tests.fakes import FakeEngine
 from tests.guiding import TINY
 from tests.http_serving import asking, http_serving
 from tests.serving import linked
+from verify_server.admission.session_manager import SessionLimits
 from verify_server.engine.base import EngineInfo
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.text.hf_text import HFText
 
 EOS, WIDTH = 0, 2100
+LIMITS = SessionLimits(max_sessions=64, linger=0.2)
 # What stands around thoughts, and whether these are special tokens, other added tokens, or spelled in several.
 TAGS = {
     "special": ("[THINK]", "[/THINK]"),
@@ -188,7 +190,11 @@ async def thinking(at: Path, kind: str = "added", prompt_opens: bool = True, **o
     text = HFText(folder(at, kind, template(TAGS[kind], prompt_opens, **options)))
     script = Script(text, TAGS[kind], prompt_opens)
     async with (
-        http_serving(engine=ScriptEngine(script=script), text=text) as (manager, address, http),
+        http_serving(engine=ScriptEngine(script=script), text=text, limits=LIMITS) as (
+            manager,
+            address,
+            http,
+        ),
         asking(http) as server,
         linked(address) as link,
     ):

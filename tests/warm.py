@@ -1,4 +1,4 @@
-"""Servers that start without importing torch anew, which takes five seconds of each: forked from a process that has.
+"""Servers and relays that start without importing torch anew, five seconds each: forked from a process that has.
 
 They are processes of their own all the same, and run what `python -m opensled` runs. `python -m tests.warm FD` is the
 process they are forked from; it has one thread, has computed nothing yet, and ends with the test process.
@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-# What a server imports, none of which starts a thread or reads one of our variables.
+# What servers and relays import, none of which starts a thread or reads one of our variables.
 HEAVY = (
     "verify_server.engine.torch.torch_engine",
+    "verify_server.engine.llamacpp.llama_engine",
     "verify_server.start.command",
     "verify_server.text.hf_text",
 )
@@ -72,12 +73,12 @@ class Parent:
             self._process = subprocess.Popen(command, pass_fds=[fd], stdin=subprocess.DEVNULL)
         atexit.register(self._end)
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> WarmProcess:
-        """`python -m opensled ARGUMENTS`, with its standard output in a pipe."""
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], errors: int) -> WarmProcess:
+        """`python -m opensled ARGUMENTS`, with its standard output in a pipe and standard error at `errors`, a file."""
         read, write = os.pipe()
         try:
             request = ("start", (list(arguments), dict(environment), str(Path.cwd())))
-            pid = self.ask(request, [write, sys.__stderr__.fileno()])
+            pid = self.ask(request, [write, errors])
         finally:
             os.close(write)
         return WarmProcess(self, pid, os.fdopen(read, "r", encoding="utf-8"))

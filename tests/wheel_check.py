@@ -1,4 +1,7 @@
-"""`make wheel-test`: build both wheels, install each in clean environments, and use it from another folder."""
+"""`make wheel-test`: build both wheels, install each in clean environments, and use it from another folder.
+
+Sizes by folder are printed. The laboratory is in no wheel: each says where it is.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import opensled
 from lab.testbed.processes import Process
-from opensled.cli.child_server import READY
+from opensled.process.logs import READY
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -24,10 +30,10 @@ PACKAGES = {
     "relay",
     "scheduler",
     "hw_profiles",
-    "lab.training",
-    "lab.testbed",
+    "home",
+    "adapt",
 }
-SERVERS = {"verify_server", "relay", "scheduler", "lab.training", "lab.testbed"}
+SERVERS = ("verify_server/", "relay/", "scheduler/", "home/desk/", "adapt/kept/", "adapt/handout/")
 MODELS = {
     "tiny/model.safetensors",
     "tiny/tiny-f16.gguf",
@@ -40,7 +46,6 @@ MODELS = {
     "tiny-vision-draft/tiny-vision-draft-q8_0.gguf",
     "tiny-draft/tokenizer.json",
     "tiny-draft/tiny-draft.table",
-    "heldout.jsonl",
     "_heads/smollm2-ctc/head.safetensors",
     "_pivots/tiny/pivots.npz",
 }
@@ -56,8 +61,7 @@ UNITS = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("home/service/u
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="opensled-wheel-") as name:
         folder = Path(name)
-        subprocess.run(["make", "wheel"], cwd=ROOT, check=True)
-        whole, device = built("opensled"), built("opensled_edge")
+        whole, device = built(".", "opensled", folder), built("deploy/edge", "opensled_edge", folder)
         check_contents(whole)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
@@ -66,11 +70,26 @@ def main() -> None:
         check_use(install(f"opensled[server,llamacpp,onnx] @ {whole.as_uri()}", folder / "venv"), elsewhere)
         for wheel in (whole, device):
             print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, installed and used")
+            print(contents(wheel))
 
 
-def built(package: str) -> Path:
-    """The wheel of this version that `make wheel` has just built."""
-    return ROOT / f"dist/{package}-{opensled.__version__}-py3-none-any.whl"
+def built(source: str, package: str, folder: Path) -> Path:
+    """A new wheel of a folder of this checkout, made as `make wheel` does: both in one folder."""
+    run([sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", source], ROOT)
+    return folder / f"dist/{package}-{opensled.__version__}-py3-none-any.whl"
+
+
+def contents(wheel: Path) -> str:
+    """Files and megabytes of a wheel, by folder: one line each."""
+    files, sizes = Counter[str](), Counter[str]()
+    for entry in zipfile.ZipFile(wheel).infolist():
+        top, below = entry.filename.split("/")[:2]
+        place = f"{top}/{below}" if below == "_models" else top
+        files[place] += 1
+        sizes[place] += entry.file_size
+    return "\n".join(
+        f"  {place:32} {files[place]:4} files {sizes[place] / 1e6:7.2f} MB" for place in sorted(files)
+    )
 
 
 def check_contents(wheel: Path) -> None:
@@ -91,14 +110,21 @@ def check_contents(wheel: Path) -> None:
 def check_without_torch(whole: Path, folder: Path) -> None:
     """A clean environment with extra `llamacpp` serves `tiny`, of the GGUF file in the wheel."""
     opensled = install(f"opensled[llamacpp] @ {whole.as_uri()}", folder / "without-torch")
-    serve = [str(opensled), "serve", "--model", "tiny", "--engine", "llamacpp", *ALONE]
+    with serving(opensled, folder, "--engine", "llamacpp") as address:
+        print(ask(opensled, address, folder, "llamacpp"))
+
+
+@contextmanager
+def serving(opensled: Path, folder: Path, *flags: str) -> Iterator[str]:
+    """The address of a server of this installation that serves `tiny`."""
+    command = [str(opensled), "serve", "--model", "tiny", *flags, *ALONE]
     with subprocess.Popen(
-        serve, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True
+        command, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True
     ) as server:
         try:
             assert server.stdout is not None
             ready = next(line for line in server.stdout if line.startswith(READY))
-            print(ask(opensled, ready.removeprefix(READY).strip(), folder, "llamacpp"))
+            yield ready.removeprefix(READY).strip()
         finally:
             server.terminate()
 
@@ -111,7 +137,9 @@ def check_device(wheel: Path, whole: Path, folder: Path) -> None:
     assert set(files) >= UNITS, "the device's wheel lacks parts of units"
     assert PAGE in files, "the device's wheel lacks the page"
     packages = {name.split("/")[0] for name in files if ".dist-info/" not in name}
-    assert not packages & SERVERS and packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
+    assert packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
+    strays = [name for name in files if name.startswith(SERVERS)]
+    assert not strays, f"the device's wheel carries {strays}"
     with Process(["serve", "--model", "tiny", *ALONE], isolated=True) as server:
         address = server.wait_ready()
         for number, python in enumerate(pythons()):
@@ -121,7 +149,7 @@ def check_device(wheel: Path, whole: Path, folder: Path) -> None:
             install(f"opensled-edge[llamacpp,onnx] @ {wheel.as_uri()}", venv, python)
             texts |= {ask(command, address, folder, drafter) for drafter in ("llamacpp", "onnx")}
             assert len(texts) == 1, texts
-            check_device_alone(command, venv, whole, folder)
+            check_device_alone(command, venv, wheel, whole, folder)
 
 
 def pythons() -> list[str]:
@@ -140,20 +168,38 @@ def ask(opensled: Path, address: str, folder: Path, drafter: str) -> str:
     return answer["text"]
 
 
-def check_device_alone(opensled: Path, venv: Path, whole: Path, folder: Path) -> None:
+def check_device_alone(opensled: Path, venv: Path, edge: Path, whole: Path, folder: Path) -> None:
     """What it says about what it has not, and that it refuses to run over the other package."""
     assert "(opensled-edge)" in run([opensled, "--version"], folder)
     assert "--draft-model" in run([opensled, "edge", "--help"], folder)
-    assert f"opensled[server] @ {whole.as_uri()}" in complaint([opensled, "serve"], folder)
+    for words in (["serve"], ["pair"], ["drafts", "keygen"]):
+        assert f"opensled[server] @ {whole.as_uri()}" in complaint([opensled, *words], folder)
+    check_without_laboratory(opensled, folder)
+    assert run([opensled, "service", "status", "--json"], folder)
+    asked = [opensled, "drafts", "pull", "--server", "127.0.0.1:1", "--signer", f"kitchen:{'0' * 64}"]
+    assert f"opensled-edge[adapt] @ {edge.as_uri()}" in complaint(asked, folder, 1)
+    pairing = [opensled, "edge", "--pair", "4821-0937", "127.0.0.1"]
+    assert f"opensled-edge[home] @ {edge.as_uri()}" in complaint(pairing, folder, 1)
     run([*pip(venv), "--no-deps", whole])
     assert "uninstall --yes opensled opensled-edge" in complaint([opensled, "--version"], folder)
 
 
-def complaint(command: list, folder: Path) -> str:
-    """Standard error of a command that must be refused as wrong usage."""
+def check_without_laboratory(opensled: Path, folder: Path) -> None:
+    """The help leaves its commands out, and each says that a checkout has it."""
+    shown = run([opensled, "--help"], folder)
+    print(shown)
+    for words in (["demo"], ["plan"], ["bench", "serve"], ["quality"], ["models", "eval"]):
+        assert f"\n  {' '.join(words)} " not in shown
+        said = complaint([opensled, *words], folder)
+        assert "comes with the source tree" in said, said
+    print(complaint([opensled, "demo"], folder))
+
+
+def complaint(command: list, folder: Path, code: int = 2) -> str:
+    """Standard error of a command that must be refused, as wrong usage if no other exit code is given."""
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=clean_environment(), capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stderr
 
 
@@ -179,8 +225,13 @@ def check_use(opensled: Path, folder: Path) -> None:
     profiles = json.loads(run([opensled, "profile", "list", "--json"], folder))
     empty = [kind for kind, found in profiles.items() if not found]
     assert not empty, f"the wheel lacks profiles of {empty}"
-    demo = json.loads(run([opensled, "demo", "--model", "tiny", "--json"], folder))
-    print(json.dumps(demo, indent=2))
+    check_without_laboratory(opensled, folder)
+    key = json.loads(run([opensled, "drafts", "keygen", "--sign-key", "drafts.key", "--json"], folder))
+    assert Path(folder / key["key"]).is_file() and len(key["public"]) == 64
+    with serving(opensled, folder) as address:
+        texts = {ask(opensled, address, folder, name) for name in ("none", "cacheback", "llamacpp", "onnx")}
+    assert len(texts) == 1, texts
+    print(*texts)
 
 
 def run(command: list, folder: Path = ROOT) -> str:

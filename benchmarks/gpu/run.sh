@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that is to be measured on a GPU, in at most nine minutes: see README.md beside this file.
+# All that is to be measured on a GPU, in at most nine minutes: see lab/benchmarks/gpu/README.md.
 # A bare checkout is enough: no .venv, no installation, no network. Nothing is written but OUT_FOLDER.
 set -u
 if [ $# -lt 1 ]; then

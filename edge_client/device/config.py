@@ -72,6 +72,7 @@ class DeviceConfig(LinkConfig):
         "text stays the same; 0 = as many as it reads in 1.5 s, as measured (llamacpp, onnx)",
         low=0,
         metavar="N",
+        file_only=True,
     )
     draft_length: int = option(
         0,
@@ -84,7 +85,7 @@ class DeviceConfig(LinkConfig):
         "hint",
         "when a draft block ends. hint: where the server says, which knows what drafts cost and gain all its users; at "
         f"{UNADVISED} tokens while it says nothing; fixed: at --draft-length, or at a shorter hint; confidence: also "
-        "before the first token below --confidence; or your own module:Class",
+        "before the first token below `confidence`; or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
     )
@@ -94,12 +95,14 @@ class DeviceConfig(LinkConfig):
         low=0,
         high=1,
         metavar="P",
+        file_only=True,
     )
     draft_tree: int = option(
         LengthOptions.tree,
         "most tokens of a draft tree, where the drafter has trees; 0 = chains only (docs/draft-length.md)",
         low=0,
         metavar="N",
+        file_only=True,
     )
     battery_floor: float = option(
         20.0,
@@ -107,8 +110,11 @@ class DeviceConfig(LinkConfig):
         low=0,
         high=100,
         metavar="PERCENT",
+        file_only=True,
     )
-    look_ahead: bool = option(True, "draft on while a verdict travels; off = rest then, and save power")
+    look_ahead: bool = option(
+        True, "draft on while a verdict travels; off = rest then, and save power", file_only=True
+    )
     threads: int = option(
         0, "threads of the draft model; 0 = calibrated, else physical cores less one", low=0, metavar="N"
     )
@@ -154,7 +160,11 @@ class DeviceConfig(LinkConfig):
         metavar="SECONDS",
     )
     cache_dir: str = option(
-        "~/.cache/opensled", "folder for the tokenizers of servers", metavar="FOLDER", group="files and logs"
+        "~/.cache/opensled",
+        "folder for the tokenizers of servers",
+        metavar="FOLDER",
+        group="files and logs",
+        file_only=True,
     )
     log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
     log_json: bool = option(False, "log one JSON object per line")
@@ -216,6 +226,7 @@ class EdgeConfig(DeviceConfig):
         "seconds between the comments that keep a stream open while the server is away or reads the prompt; 0 = none",
         low=0,
         metavar="SECONDS",
+        file_only=True,
     )
     metrics: str = option(
         "",
@@ -226,7 +237,9 @@ class EdgeConfig(DeviceConfig):
         group="metrics",
     )
     insecure_metrics: bool = option(
-        False, "serve the metrics beyond this machine without TLS, to every client that reaches them"
+        False,
+        "serve the metrics beyond this machine without TLS, to every client that reaches them",
+        file_only=True,
     )
 
 

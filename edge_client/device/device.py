@@ -316,8 +316,8 @@ def _tell_limit(wanted: int, most: int) -> None:
     """A draft is cut to what the server takes; that is no error, but its owner should know."""
     if wanted > most:
         log.warning(
-            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, start "
-            "it with --max-draft %d",
+            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, set "
+            "its max-draft in [limits] to %d",
             wanted,
             most,
             wanted,

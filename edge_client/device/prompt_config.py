@@ -49,6 +49,7 @@ class SamplingConfig(DeviceConfig):
         low=-MAX_PENALTY,
         high=MAX_PENALTY,
         metavar="X",
+        file_only=True,
     )
     frequency_penalty: float = option(
         0.0,
@@ -56,6 +57,7 @@ class SamplingConfig(DeviceConfig):
         low=-MAX_PENALTY,
         high=MAX_PENALTY,
         metavar="X",
+        file_only=True,
     )
     repetition_penalty: float = option(
         1.0,
@@ -64,6 +66,7 @@ class SamplingConfig(DeviceConfig):
         low=MIN_REPETITION,
         high=MAX_PENALTY,
         metavar="X",
+        file_only=True,
     )
 
     def params(self) -> SamplingParams:
@@ -118,7 +121,8 @@ class ChatConfig(SamplingConfig):
         False, "colour every token by its origin: this device or the server", often=True
     )
     show_vetted: bool = option(
-        False, "behind a relay: show what it has vetted, marked, before the target has confirmed it"
+        False,
+        "behind a relay: show what it has vetted, marked, before the target has confirmed it",
     )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     history: bool = option(True, "keep typed lines for the arrow keys of the next conversation", often=True)

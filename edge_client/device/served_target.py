@@ -46,7 +46,7 @@ def is_another(error: Exception) -> bool:
 def _require_rule(rule: str, info: ModelInfo) -> None:
     if not info.serves(rule):
         raise Unsupported(
-            f"this server does not serve rule {rule!r}, only {', '.join(info.rule_names)}; see its --rules, "
+            f"this server does not serve rule {rule!r}, only {', '.join(info.rule_names)}; see its rules, "
             "--loose-rules and --trust-device-probabilities",
             "rule",
         )

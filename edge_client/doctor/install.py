@@ -20,6 +20,7 @@ from opensled.core.registry import remedy
 OLDEST_PYTHON = (3, 10)
 # extra -> (a module of it, its purpose). `find_spec` does not import torch.
 EXTRAS = {
+    "adapt": ("cryptography", "drafts that a server hands out"),
     "home": ("spake2", "pairing, and servers that announce themselves"),
     "llamacpp": ("llama_cpp", "drafting with GGUF models"),
     "onnx": ("onnxruntime", "drafting with ONNX models"),

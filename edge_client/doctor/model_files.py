@@ -14,6 +14,7 @@ from edge_client.device.config import DeviceConfig, DoctorConfig, EdgeConfig
 from edge_client.doctor.finding import Finding, fail, ok, report_error, warn
 from opensled.cli import config as layers
 from opensled.cli import paired
+from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import read_authorities, read_identity, read_secret_text
@@ -23,7 +24,7 @@ from opensled.net.address import host_port, join_host_port
 Config = TypeVar("Config", bound=DeviceConfig)
 
 SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
-SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables without an option
+SWITCHES = {"OPENSLED_CONFIG", "OPENSLED_NO_CONFIG"}  # environment variables without an option
 
 
 def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
@@ -60,12 +61,11 @@ def with_edge_section(config: Config, section: str) -> Config:
 def check_config_files() -> list[Finding]:
     """Which files exist and which options they set, without values: some are secrets."""
     try:
-        found = [(path, layers.read_file(path)) for path in layers.config_files()]
+        found = [(path, read_file(path)) for path in layers.config_files()]
         layers.resolve(EdgeConfig, "edge", {})
     except UsageError as error:
-        return [
-            report_error("configuration", error, "correct the file, or leave it out: OPENSLED_NO_CONFIG=1")
-        ]
+        remedy = "correct the file, or leave it out: OPENSLED_NO_CONFIG=1, without OPENSLED_CONFIG"
+        return [report_error("configuration", error, remedy)]
     if not found:
         return [
             ok("configuration", "no file; ./opensled.toml or ~/.config/opensled/config.toml would be read")

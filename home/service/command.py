@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from home.service import manager as systemd
@@ -27,7 +28,7 @@ def install(config: InstallConfig) -> int:
     known_service(config.service)
     manager, flags = _manager(config), check_flags(config.service, config.flags)
     plan = installation(manager, config.service, flags)
-    _warn_of_variables()
+    _warn_of_variables(manager.command("edit", manager.unit(config.service).name))
     if config.dry_run:
         for each in plan.hindrances:
             announce(f"it would not be installed: {each}")
@@ -62,11 +63,14 @@ def _manager(config: InstallConfig) -> Manager:
     return Manager(system=True)
 
 
-def _warn_of_variables() -> None:
-    """systemd starts a service without the variables of this shell."""
+def _warn_of_variables(edit: Sequence[str]) -> None:
+    """systemd starts a service without the variables of this shell; `edit` is its command that adds some."""
     found = sorted(name for name in os.environ if name.startswith("OPENSLED_") and os.environ[name])
     if found:
-        announce(f"{', '.join(found)} of this shell will not reach the service; give flags instead")
+        names = ", ".join(found)
+        announce(
+            f"{names} of this shell will not reach the service; give flags, or set them by: {shlex.join(edit)}"
+        )
 
 
 def _tell_files(changed: list[Path], plan: ServicePlan) -> None:

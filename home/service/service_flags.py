@@ -48,7 +48,7 @@ class Given:
 def check_flags(service: str, words: Iterable[str]) -> list[Given]:
     """The flags of a service, in their order. Raises UsageError or NotFound for what it would refuse itself."""
     words = list(words)
-    distribution.require(service, VERBS[service].here)
+    distribution.require(service, VERBS[service].modules)
     _require_plain(words)
     values = parse_flags(service, words)
     if service == "edge" and {"pair", "host"} & values.keys():

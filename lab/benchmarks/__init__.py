@@ -11,4 +11,4 @@ NAMES = (
     *("rounds", "edge_loop", "ragged", "memory", "link_overhead", "emulation", "simulation", "planner"),
     *("llamacpp_flips", "overload", "garbage", "peer", "failover", "cacheback", "steps", "penalties"),
 )
-FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})
+FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})

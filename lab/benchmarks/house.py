@@ -148,7 +148,7 @@ def core_files(tree: SourceTree) -> dict[str, list[str]]:
 
 
 def option_count(tree: SourceTree, config: Definition | None) -> Count:
-    """Options of a configuration class and of its parents."""
+    """Flags of a configuration class and of its parents; what only a file sets (`file_only`, `limit`) is none."""
     return None if config is None else len(_options(tree, config))
 
 
@@ -159,6 +159,7 @@ def _options(tree: SourceTree, config: Definition) -> set[str]:
         for statement in config.node.body
         for name, value in assignments(statement)
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "option"
+        if not any(word.arg == "file_only" for word in value.keywords)
     }
     for base in config.node.bases:
         for parent in tree.named_by(config.file, base):

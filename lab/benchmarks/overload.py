@@ -35,7 +35,7 @@ AFTER = 0.5  # offered when the overload is over
 SHED_S, RECOVERY_S = 0.005, 5.0  # what is required
 PARAMS = SamplingParams(temperature=0.8, max_tokens=TOKENS, ignore_eos=True)
 COMPARED = (
-    f"`opensled serve --min-pace` over the emulated accelerator of regime {REGIME} (dilation {D:g}), so that it "
+    f"`opensled serve` with `min-pace` over the emulated accelerator of regime {REGIME} (dilation {D:g}), so that it "
     f"promises each request {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
     "random moments, the first one ten times as often as each of the others; who is sent away does not come "
     "back. Goodput: tokens per emulated second of answers that kept the pace. Peak: the best of all loads. "
@@ -168,8 +168,8 @@ def jain(values: Sequence[float]) -> float:
 
 
 def _run(seconds: float, seed: int) -> Run:
-    flags = ("--min-pace", str(PACE / D), "--metrics", "127.0.0.1:0")
-    with served(REGIMES[REGIME], D, list(TENANTS), *flags) as process:
+    flags = ("--metrics", "127.0.0.1:0")
+    with served(REGIMES[REGIME], D, list(TENANTS), *flags, min_pace=PACE / D) as process:
         metrics = next(line.removeprefix(METRICS) for line in process.lines if line.startswith(METRICS))
         run = asyncio.run(_ramp(process.address, metrics, seconds, random.Random(seed)))
     return replace(run, late_share=late_share(process))

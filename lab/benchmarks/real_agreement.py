@@ -5,7 +5,7 @@
 Adds `agreement` to the units of real_prompts.json. Each text of the target is given to the drafter token by token
 (teacher forcing). At every place the drafter proposes one token, with the noise that the target's token was drawn with;
 they agree if it is the same. A place without a proposal does not agree. The draft model reads the whole text, whatever
---draft-window a device would have.
+draft-window a device would have.
 """
 
 from __future__ import annotations

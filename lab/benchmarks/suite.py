@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("components and peer", "benchmarks"),
+    Part("components and peer", "lab.benchmarks"),
     Part("the doctor's prediction", "lab.benchmarks.doctor_prediction", ("--keep",)),
     Part("attacks on availability", "lab.benchmarks.attacks"),
     Part("six cells, emulated", "lab.benchmarks.regimes"),

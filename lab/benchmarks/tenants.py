@@ -15,14 +15,17 @@ from edge_client.link.link import Endpoint, GrpcStream, Link
 from lab.testbed.emulation.emulated_accelerator import environment
 from lab.testbed.fleet import Server
 from lab.testbed.load.server_process import EMULATED, emulation_of
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Prefill, Verdict
 
 
 @contextmanager
-def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str) -> Iterator[Process]:
-    """`opensled serve` with policy goodput, that listens; each tenant's token is its name."""
+def served(
+    server: Server, dilation: float, tenants: Sequence[str], *flags: str, **unflagged: object
+) -> Iterator[Process]:
+    """`opensled serve` with policy goodput, that listens; each tenant's token is its name. `unflagged`: options that
+    have no flag."""
     with TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
         tokens.touch(0o600)
@@ -42,7 +45,8 @@ def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str)
                 str(tokens),
             ),
         )
-        with Process((*command, *flags), isolated=True, environment=environment(server, dilation)) as process:
+        variables = {**environment(server, dilation), **settings(**unflagged)}
+        with Process((*command, *flags), isolated=True, environment=variables) as process:
             process.wait_ready()
             yield process
 

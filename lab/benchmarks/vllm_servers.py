@@ -20,7 +20,7 @@ import psutil
 
 from lab.testbed.load.server_process import ready
 from lab.testbed.process_guard import below, guard, kill
-from lab.testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port, settings
 from opensled.core.errors import NotFound, OpenSledError
 from opensled.metrics.registry import PREFIX
 from verify_server.engine.vllm.drafters import NGRAM
@@ -188,10 +188,10 @@ def ours(plan: Plan, drafter: str = "none") -> Iterator[Server]:
     words = ["serve", "--engine", "vllm", "--model", str(plan.model), "--dtype", plan.dtype]
     words += ["--context", str(plan.context), "--max-sessions", str(plan.sequences)]
     words += ["--kv-tokens", str(plan.kv_tokens), "--vllm", f"block_size={BLOCK}", "--no-prefix-cache"]
-    words += ["--max-draft", str(plan.draft), "--drafter", drafter, "--threads", str(plan.threads)]
-    words += ["--graphs", "auto" if plan.compiled else "off", "--shared-address", "--log-level", "error"]
+    words += ["--drafter", drafter, "--threads", str(plan.threads), "--log-level", "error"]
     words += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
-    environment = {**_environment(plan), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    unflagged = settings(max_draft=plan.draft, shared_address=True, graphs="auto" if plan.compiled else "off")
+    environment = {**_environment(plan), **unflagged, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     with Process(words, isolated=True, environment=environment) as process:
         process.wait_ready(START_S)
         running = ready(process, 1.0)

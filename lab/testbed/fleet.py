@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from hw_profiles import catalog
 from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
 from hw_profiles.step_cost import DraftCost, TargetCost
-from opensled.cli.config import read_file
+from opensled.cli.config_file import read_file
 from opensled.core.errors import UsageError
 
 STOPS = ("fixed", "hint", "dual-trigger")

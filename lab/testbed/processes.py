@@ -25,6 +25,11 @@ END_S = 20.0  # for a program that a signal ends, with all that it has started; 
 QUIET = ("--log-level", "error")  # flags of a command under a display of its own
 
 
+def settings(**options: object) -> dict[str, str]:
+    """Variables that set options by name: those of a server that have no flag."""
+    return {f"OPENSLED_{name.upper()}": str(value) for name, value in options.items()}
+
+
 class Process:
     """One `opensled` command that prints a ready line; use it in a `with`."""
 

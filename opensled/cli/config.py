@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -12,14 +11,9 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from opensled.cli import paired
+from opensled.cli.config_file import ConfigFile, dashed
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import UsageError
-from opensled.core.suggestion import did_you_mean, nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Config = TypeVar("Config")
 
@@ -46,6 +40,8 @@ def option(
     often: bool = False,
     apart: bool = False,
     several: bool = False,
+    file_only: bool = False,
+    table: str = "",
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
@@ -57,7 +53,9 @@ def option(
     verbs mean another thing by this name, so a key above all tables of a file does not count for it. `optional`: a
     positional argument that may be left out. `typed`: configuration files cannot set it. `paired`: where nothing else
     sets it, the server counts that this device was paired with (opensled/cli/paired.py). `several`: a
-    text whose flag may be given several times, each time one more line of it.
+    text whose flag may be given several times, each time one more line of it. `file_only`: it is
+    rarely set, and has no flag, only a key and a variable. `table`: one of TABLES, in which its key stands instead of
+    in the table of its verb; it is `file_only`, too.
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
     facts = {
@@ -69,6 +67,7 @@ def option(
     }
     facts |= {"group": group, "often": often, "apart": apart}
     facts |= {"optional": optional, "typed": typed, "paired": paired, "several": several}
+    facts |= {"file_only": file_only or bool(table), "table": table}
     return field(default=default, metadata=facts | rules)
 
 
@@ -86,12 +85,28 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + _file_key(self.name)
+        return "--" + dashed(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags of this option; a switch has two."""
+        """The flags of this option: a switch has two, one that only a file sets has none."""
+        if self.file_only:
+            return ()
         return (self.flag, "--no-" + self.flag[2:]) if self.kind is bool else (self.flag,)
+
+    @property
+    def key(self) -> str:
+        """As a file spells it."""
+        return dashed(self.name)
+
+    @property
+    def file_only(self) -> bool:
+        return bool(self.metadata["file_only"])
+
+    @property
+    def table(self) -> str:
+        """Of the files, "" = that of the verb."""
+        return str(self.metadata["table"])
 
     @property
     def variable(self) -> str:
@@ -197,7 +212,10 @@ def _kind(hint: Any) -> type:
 
 
 def config_files() -> list[Path]:
-    """The existing configuration files, highest precedence first; none with OPENSLED_NO_CONFIG set."""
+    """The configuration files, highest precedence first: the one that OPENSLED_CONFIG names, or else those that exist;
+    none of these with OPENSLED_NO_CONFIG set."""
+    if named := os.environ.get("OPENSLED_CONFIG"):
+        return [Path(named)]
     folder = config_folder()
     candidates = [FOLDER_FILE, folder / "config.toml"] if folder else []
     return [path for path in candidates if path.is_file()]
@@ -254,7 +272,7 @@ def merge_layers(
     known = {item.name: item for item in options(config) if not item.positional}
     paths = list(config_files() if files is None else files)
     written = {name: item for name, item in known.items() if not item.metadata["typed"]}
-    read = {path: _from_file(path, section, written, set(sections), keys) for path in paths}
+    read = {path: ConfigFile(path, section, written, set(sections), keys).values() for path in paths}
     above = _from_environment(known, os.environ if environ is None else environ) | dict(flags)
     folder = read.get(FOLDER_FILE, {})
     below = [values for path, values in reversed(read.items()) if path != FOLDER_FILE]
@@ -270,67 +288,3 @@ def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> d
     """An empty variable counts as not set."""
     named = {name: item for name, item in known.items() if environ.get(item.variable)}
     return {name: item.parse(environ[item.variable], item.variable) for name, item in named.items()}
-
-
-def _from_file(
-    path: Path,
-    section: str,
-    known: dict[str, Option],
-    sections: set[str],
-    keys: Callable[[], Collection[str]] | None,
-) -> dict[str, Any]:
-    document = read_file(path)
-    values = {}
-    for key, value in document.items():
-        name = key.replace("-", "_")
-        if isinstance(value, dict):
-            if sections and key not in sections:
-                raise UsageError(
-                    f"{path}: unknown section [{key}]; {_instead_of(key, sections, keys() if keys else ())}"
-                )
-        elif name in known:
-            if not known[name].metadata["apart"]:
-                values[name] = known[name].check_value(value, f"{path}: {key}")
-        elif keys is not None and key not in sections and name not in keys():
-            hint = did_you_mean(key, map(_file_key, keys())) or "; see opensled config init"
-            raise UsageError(f"{path}: unknown key {key!r}{hint}")
-    for key, value in _table(document, section, path).items():
-        name = key.replace("-", "_")
-        if name not in known:
-            hint = (
-                did_you_mean(key, map(_file_key, known))
-                or f"; see opensled {section.replace('.', ' ')} --help-all"
-            )
-            raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
-        values[name] = known[name].check_value(value, f"{path}: {key} in [{section}]")
-    return values
-
-
-def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) -> str:
-    """What to write instead of a section that there is not."""
-    if section.replace("-", "_") in keys:
-        return f"write `{section} = VALUE` above all sections, or in that of its command (see opensled config init)"
-    near = nearest(section, sections)
-    return f"did you mean [{near}]?" if near else f"sections are {', '.join(sorted(sections))}"
-
-
-def _file_key(name: str) -> str:
-    """A key as it is written in a file."""
-    return name.replace("_", "-")
-
-
-def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
-    table: Any = document
-    for name in section.split("."):
-        table = table.get(name, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"{path}: {name} is not a section; write [{section}]")
-    return table
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """The tables of a configuration file; raises UsageError naming it."""
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None

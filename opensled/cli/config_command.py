@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from opensled.cli.config import Option, options
 from opensled.cli.main import CONFIGS, VERBS
@@ -34,15 +35,14 @@ def init(config: InitConfig) -> int:
 
 
 def sample() -> str:
-    """The file: options that all verbs of a device share on top, the others in the sections of their verbs."""
+    """The file: options that all verbs of a device share on top, the others in their own tables or their verbs'."""
     verbs = {name: list(filter(_is_settable, options(CONFIGS.get(name)))) for name in _verbs()}
     shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
     parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
     for name, found in verbs.items():
-        parts += [
-            f"\n[{name}]\n",
-            *_lines(item for item in found if item.metadata["apart"] or item.name not in shared),
-        ]
+        own = [item for item in found if item.metadata["apart"] or item.name not in shared]
+        for table in dict.fromkeys(item.table or name for item in own):
+            parts += [f"\n[{table}]\n", *_lines(item for item in own if (item.table or name) == table)]
     return "".join(parts)
 
 
@@ -63,11 +63,22 @@ def _lines(found: Iterable[Option]) -> Iterator[str]:
             yield f"## {group}\n\n"
         comment = textwrap.wrap(item.help, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
         yield "".join(f"# {line}\n" for line in comment)
-        yield f"# {item.name.replace('_', '-')} = {_value(item)}\n\n"
+        yield f"# {line_of(item)}\n\n"
+
+
+def line_of(item: Option, value: Any = None) -> str:
+    """The line that sets an option: to `value`, or else to its default; to what it takes, if it has none."""
+    if value is not None:
+        return f"{item.key} = {_spelled(value)}"
+    return f"{item.key} = {_value(item)}"
 
 
 def _value(item: Option) -> str:
-    """The default as TOML spells it; an option without one shows what it takes."""
     if item.default in (None, ""):
-        return json.dumps(item.metavar) if item.kind is str else item.metavar
-    return json.dumps(item.default, ensure_ascii=False)  # TOML spells texts, numbers and switches like JSON
+        return _spelled(item.metavar) if item.kind is str else item.metavar
+    return _spelled(item.default)
+
+
+def _spelled(value: Any) -> str:
+    """TOML spells texts, numbers and switches like JSON."""
+    return json.dumps(value, ensure_ascii=False)

@@ -16,8 +16,9 @@ LEFT = 26  # columns of flags; longer ones stand on a line of their own
 def help_page(
     name: str, summary: str, example: str, options: Sequence[Option], everything: bool = False
 ) -> str:
-    """The help of a command; `everything`: with all options and their environment variables."""
-    shown = options if everything or len(options) <= MOST else [item for item in options if item.often]
+    """The help of a command; `everything`: with all flags and their environment variables."""
+    flagged = [item for item in options if not item.file_only]
+    shown = flagged if everything or len(flagged) <= MOST else [item for item in flagged if item.often]
     width = min(WIDEST, shutil.get_terminal_size().columns)
     positional = [item for item in options if item.positional and not item.rest]
     arguments = [f"[{item.metavar}]" if item.optional else item.metavar for item in positional]
@@ -26,8 +27,11 @@ def help_page(
     for title in _titles(shown):
         entries = [_entry(item, width, everything) for item in shown if _title(item) == title]
         parts.append("\n".join([f"{title}:", *entries]))
-    if len(shown) < len(options):
-        parts.append(f"These are {len(shown)} of {len(options)} options; all: opensled {name} --help-all")
+    if len(shown) < len(flagged):
+        parts.append(f"These are {len(shown)} of {len(flagged)} options; all: opensled {name} --help-all")
+    elif len(flagged) < len(options):
+        rare = len(options) - len(flagged)
+        parts.append(f"{rare} more are set in a configuration file: opensled config init")
     return "\n\n".join([*parts, f"example:\n  {example}"])
 
 

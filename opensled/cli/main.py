@@ -11,7 +11,7 @@ import opensled
 from opensled.cli.verbs import VERBS
 from opensled.core import distribution
 from opensled.core.errors import INTERRUPTED, OpenSledError, UsageError
-from opensled.core.registry import Registry, remedy
+from opensled.core.registry import Registry, remedy_of
 from opensled.core.suggestion import did_you_mean, nearest
 
 CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
@@ -26,8 +26,8 @@ the text stays exact.
 
 START = """\
 Start with `opensled run tiny` or `opensled run smollm2` (98 MB, fetched once):
-a model of your own and a conversation. `opensled demo` shows four devices.
-"""
+a model of your own and a conversation."""
+DEMO = " `opensled demo` shows four devices."
 
 FOOTER = """\
 opensled COMMAND --help shows the options used most, --help-all every one. An
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
-        _complain(f"{error}{remedy(error.name)}")
+        _complain(f"{error}{remedy_of(error)}")
         return 1
     except BrokenPipeError:
         # The reader of our output is gone (`opensled ... | head`): print nothing more, not even at exit.
@@ -87,7 +87,7 @@ def run(argv: list[str]) -> int:
     for words in (2, 1):
         name = " ".join(argv[:words])
         if name in VERBS:
-            distribution.require(name, VERBS[name].here)
+            distribution.require(name, VERBS[name].modules)
             return _run_verb(name, argv[words:])
     return _group(first, argv[1:])
 
@@ -97,7 +97,9 @@ def _group(name: str, rest: list[str]) -> int:
     choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
     if not choices:
         raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
-    distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
+    verbs = [VERBS[f"{name} {choice}"] for choice in choices]
+    if not any(verb.here for verb in verbs):
+        distribution.require(name, verbs[0].modules)
     if not rest or rest[0] in ("-h", "--help", "--help-all"):
         print(overview(f"{name} "))
         return 0
@@ -116,7 +118,7 @@ def overview(prefix: str) -> str:
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
     absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
-    start = [START] if {"run", "demo"} <= shown.keys() and not absent else []
+    start = [f"{START}{DEMO if 'demo' in shown else ''}\n"] if "run" in shown else []
     return "\n".join(
         [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
     )
@@ -124,10 +126,11 @@ def overview(prefix: str) -> str:
 
 def _run_verb(name: str, argv: list[str]) -> int:
     from opensled.cli import config
+    from opensled.cli.config_file import TABLES
     from opensled.process import logs
 
     kind, flags = CONFIGS.get(name), parse_flags(name, argv)
-    sections = {verb.split()[0] for verb in VERBS}
+    sections = {verb.split()[0] for verb in VERBS} | set(TABLES)
     found = config.merge_layers(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
@@ -185,6 +188,9 @@ class _Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             return f"{word!r} follows no option{self._such_as()}"
         flag = word.partition("=")[0]
+        near = self._option_string_actions.get(nearest(flag, self._option_string_actions) or "")
+        if isinstance(near, _InFile):
+            return f"no option {flag}; {near.remedy()}"
         rest = "; flags of the service follow `--`" if self.rest else ""
         return f"no option {flag}{did_you_mean(flag, self._option_string_actions) or rest}"
 
@@ -232,9 +238,37 @@ class _OneMoreLine(argparse.Action):
         setattr(namespace, self.dest, f"{before}\n{values}".strip())
 
 
+class _InFile(argparse.Action):
+    """Raises UsageError for an option that has no flag; `table` of the file has its key."""
+
+    item: Any
+    table: str
+
+    def __call__(self, _parser: object, _namespace: object, value: Any, flag: str | None = None) -> NoReturn:
+        if self.item.kind is bool and value is None:
+            value = "false" if str(flag).startswith("--no-") else "true"
+        raise UsageError(self.remedy(value))
+
+    def remedy(self, value: str | None = None) -> str:
+        """Where the option is set, to `value`."""
+        from opensled.cli.config_command import line_of
+
+        line = line_of(self.item, None if value is None else self.item.parse(value, self.item.flag))
+        return (
+            f"{self.item.flag} is set in the configuration file: [{self.table}] {line} "
+            f"(or by the variable {self.item.variable})"
+        )
+
+
 def _add(parser: _Parser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
-    if item.rest:
+    if item.file_only:
+        words = (item.flag, f"--no-{item.flag[2:]}") if item.kind is bool else (item.flag,)
+        table = item.table or parser.prog.removeprefix("opensled ").replace(" ", ".")
+        action = parser.add_argument(*words, action=_InFile, nargs="?")
+        assert isinstance(action, _InFile)
+        action.item, action.table = item, table
+    elif item.rest:
         parser.rest = item.name
     elif item.positional:
         nargs = "?" if item.optional else None
@@ -242,7 +276,7 @@ def _add(parser: _Parser, item: Any) -> None:
     elif item.kind is bool:
         parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
     else:
-        action = _OneMoreLine if item.several else "store"
+        kind = _OneMoreLine if item.several else "store"
         parser.add_argument(
-            item.flag, action=action, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
+            item.flag, action=kind, type=lambda text: item.parse(text, item.flag), metavar=item.metavar
         )

@@ -19,9 +19,15 @@ class Verb:
     starts: str = ""
 
     @property
+    def modules(self) -> tuple[str, ...]:
+        """What the command needs of OpenSLED."""
+        named = (self.config, self.run, self.starts)
+        return tuple(dict.fromkeys(each.partition(":")[0] for each in named if each))
+
+    @property
     def here(self) -> bool:
-        """Whether this copy of OpenSLED has the command: a device's package has fewer."""
-        return all(map(distribution.has, filter(None, (self.config, self.run, self.starts))))
+        """Whether this copy of OpenSLED has the command: packages have fewer than a checkout, a device's the fewest."""
+        return all(map(distribution.has, self.modules))
 
 
 VERBS = {

@@ -1,13 +1,15 @@
 """Which package this copy of OpenSLED came in, and the commands that add to it: docs/install.md and this file alone
 spell them.
 
-Two packages hold OpenSLED: `opensled` all of it, `opensled-edge` what a device needs. Neither is on an index yet, so an
-extra comes from where its package came from: a checkout, a wheel or a repository, as pip notes it (PEP 610).
+Two packages hold OpenSLED: `opensled` all of it but the laboratory, `opensled-edge` what a device needs. Neither is on
+an index yet, so an extra comes from where its package came from: a checkout, a wheel or a repository, as pip notes it
+(PEP 610). The laboratory (lab/: demo, planner, benchmarks, training) is in a checkout only.
 """
 
 import shlex
 import sys
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,8 @@ from typing import Any
 import opensled
 from opensled.core.errors import UsageError
 
-WHOLE, DEVICE = "opensled", "opensled-edge"
-DEVICE_EXTRAS = ("", "home", "llamacpp", "onnx")  # of opensled-edge; "" = none
+WHOLE, DEVICE, LAB = "opensled", "opensled-edge", "lab"
+DEVICE_EXTRAS = ("", "adapt", "home", "llamacpp", "onnx")  # of opensled-edge; "" = none
 GUIDE = "docs/install.md"
 UPDATE_SERVER = f"update OpenSLED on the server ({GUIDE})"
 _HOME = Path(opensled.__file__).resolve().parents[1]  # a checkout, or the folder that pip installs into
@@ -24,8 +26,13 @@ _HOME = Path(opensled.__file__).resolve().parents[1]  # a checkout, or the folde
 
 @cache
 def has(module: str) -> bool:
-    """Whether this copy has the package in which `module` lies; imports nothing."""
-    return find_spec(module.partition(".")[0]) is not None
+    """Whether this copy has `module`, such as home.desk.config; imports nothing."""
+    top, *below = module.split(".")
+    found, path = find_spec(top), top
+    for name in below:
+        path = f"{path}.{name}"
+        found = found and PathFinder.find_spec(path, found.submodule_search_locations)
+    return found is not None
 
 
 def name() -> str:
@@ -47,9 +54,15 @@ def require_one() -> None:
         )
 
 
-def require(asked: str, here: bool) -> None:
-    """Refuse the command `asked` of the command line, or a group of them, if it is not `here`; say how to get it."""
-    if not here:
+def require(asked: str, modules: tuple[str, ...]) -> None:
+    """Refuse the command `asked` of the command line if this copy lacks one of its `modules`; say how to get it."""
+    missing = [module for module in modules if not has(module)]
+    if any(module.partition(".")[0] == LAB for module in missing):
+        raise UsageError(
+            f"opensled {asked} comes with the source tree of OpenSLED and is in no package; run it in a checkout, "
+            f"where `make install` brings all that it needs ({GUIDE})"
+        )
+    if missing:
         raise UsageError(
             f"{DEVICE}, the package for devices, has no opensled {asked}; the whole of OpenSLED has: "
             f"{command('server')}"

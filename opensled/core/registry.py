@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from traceback import walk_tb
 from typing import Any
 
 from opensled.core import distribution
@@ -38,7 +39,7 @@ class Registry:
         try:
             return getattr(importlib.import_module(module), attribute)
         except ImportError as error:
-            raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{remedy(error.name)}") from error
+            raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{remedy_of(error)}") from error
         except AttributeError as error:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
 
@@ -67,15 +68,25 @@ _EXTRAS = {
     **dict.fromkeys(("cryptography", "spake2", "zeroconf", "ifaddr"), "home"),
     "matplotlib": "bench",
 }
+# Of a library that several extras bring: the package that imports it -> that package's own extra.
+_OWN = {"cryptography": {"adapt": "adapt", "home": "home", "verify_server": "mtls"}}
 # Modules that every server needs, for any engine.
 _SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
 _NEWER_PYTHON = ("server", "serving", "vllm", "train", "cluster", "mtls", "bench")
 
 
-def remedy(module: str | None) -> str:
-    """The command that installs a missing `module`; "" if no extra has it."""
+def remedy_of(error: ImportError) -> str:
+    """As `remedy`, of a failed import: of several extras, the one of the package that asked for the library."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    packages = [name.partition(".")[0] for name in names]
+    own = _OWN.get((error.name or "").partition(".")[0], {})
+    return remedy(error.name, next((own[package] for package in reversed(packages) if package in own), ""))
+
+
+def remedy(module: str | None, wanted: str = "") -> str:
+    """The command that installs a missing `module`, by the `wanted` extra if there is one; "" if no extra has it."""
     name = (module or "").partition(".")[0]
-    extra = "server" if name in _SERVING else _EXTRAS.get(name)
+    extra = wanted or ("server" if name in _SERVING else _EXTRAS.get(name))
     if extra is None:
         return ""
     if extra == "server" and find_spec("vllm"):  # it has a torch of its own, which that extra would replace

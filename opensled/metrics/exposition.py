@@ -163,6 +163,7 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingWSGIServer):
     """One thread for each connection."""
 
+    request_queue_size = 2 * MAX_CONNECTIONS  # with 5, a connection in a burst is tried again after a second
     certificate: Watched[ssl.SSLContext] | None = None  # without it connections are not encrypted
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:

@@ -36,7 +36,7 @@ def scrape_guard(
         return ScrapeGuard()
     if not (cert and key and admit):
         raise UsageError(
-            f"--metrics {address} is reachable by other machines: add {flags}, or listen on 127.0.0.1, or add "
-            "--insecure-metrics if the network itself is trusted"
+            f"--metrics {address} is reachable by other machines: add {flags}, or listen on 127.0.0.1, or set "
+            "insecure-metrics (OPENSLED_INSECURE_METRICS=1) if the network itself is trusted"
         )
     return ScrapeGuard(cert, key, admit)

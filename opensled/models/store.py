@@ -267,11 +267,12 @@ def _here() -> str:
 
 
 def heldout_path() -> Path:
-    """The bundled held-out tasks, one JSON object per line."""
+    """The held-out tasks, one JSON object per line; a checkout has them, no package."""
     path = bundled_folder() / "heldout.jsonl"
     if not path.is_file():
         raise NotFound(
-            f"{path} is missing; install OpenSLED again, or run from a complete checkout", "heldout"
+            f"{path} is missing; it comes with a checkout of OpenSLED: get it again (git checkout -- models)",
+            "heldout",
         )
     return path
 

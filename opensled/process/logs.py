@@ -32,8 +32,9 @@ OURS = (
     "scheduler",
     "relay",
     "hw_profiles",
-    "lab.testbed",
-    "lab.training",
+    "home",
+    "adapt",
+    "lab",
     "uvicorn",  # logs its start and end
 )
 # Every log record has these; others come from `extra=`.

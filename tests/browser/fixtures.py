@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from lab.testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port, settings
 from tests.gated_target import GATE
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -106,8 +106,9 @@ def opened(chromium):
 
 
 def edge(server, *options, http="127.0.0.1:0", folder=None, **kept):
-    more = ["--cache-dir", str(folder)] if folder else []
-    return Process(["edge", "--server", server, "--http", http, *more, *options], isolated=True, **kept)
+    variables = settings(cache_dir=folder) if folder else {}
+    words = ["edge", "--server", server, "--http", http, *options]
+    return Process(words, isolated=True, environment=variables, **kept)
 
 
 def served(*options, http="127.0.0.1:0", listen="127.0.0.1:0", model="tiny", **kept):

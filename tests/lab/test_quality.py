@@ -28,7 +28,7 @@ from lab.testbed.quality.figures import (
 from lab.testbed.quality.items import fresh_items, in_turn, tasks_for
 from lab.testbed.quality.page import page
 from lab.testbed.quality.samples import MOST, samples
-from lab.testbed.quality.site import serve_words
+from lab.testbed.quality.site import limits, serve_words
 from lab.testbed.quality.table import table
 from lab.training.item import Item
 from opensled.cli import main as cli
@@ -189,9 +189,11 @@ def test_rules_of_the_command_line():
         print(QualityConfig(rule="match").rules)
     with pytest.raises(UsageError, match="unknown rule 'flie'"):
         serve_words(QualityConfig(rule="flie"))
-    words = serve_words(QualityConfig(rule="fly:theta=0.1 pad", draft_length=20, pivots="p"))
+    config = QualityConfig(rule="fly:theta=0.1 pad", draft_length=20, pivots="p")
+    words = serve_words(config)
     told = dict(zip(words[1::2], words[2::2]))
-    assert (told["--loose-rules"], told["--max-draft"], told["--pivots"]) == ("fly,pad", "20", "p")
+    assert (told["--loose-rules"], told["--pivots"]) == ("fly,pad", "p")
+    assert limits(config) == {"OPENSLED_MAX_DRAFT": "20"}
 
 
 def test_prompts_of_raw_text_stay_raw():

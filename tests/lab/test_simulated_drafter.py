@@ -20,7 +20,7 @@ from lab.testbed.emulation.step_law import StepLaw
 from lab.testbed.fleet import Fleet, Group, Server, Wish
 from lab.testbed.load.load import Load
 from lab.testbed.load.run import run_fleet
-from lab.testbed.load.server_process import RECORDED, command, serving
+from lab.testbed.load.server_process import RECORDED, command, serving, unflagged
 from lab.testbed.recordings import BUNDLED
 from lab.testbed.simulated.compare import compare, throughput
 from lab.testbed.simulated.events import Events
@@ -250,7 +250,8 @@ def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all() -> None:
 def test_a_server_process_is_told_of_its_drafter() -> None:
     words = command(fleet("server-sd", 3).server, 1.0)
     at = words.index("--drafter")
-    assert words[at : at + 4] == ["--drafter", RECORDED, "--server-draft", "3"]
+    assert words[at : at + 2] == ["--drafter", RECORDED]
+    assert unflagged(fleet("server-sd", 3).server)["OPENSLED_SERVER_DRAFT"] == "3"
     real = command(replace(HUB, accelerator="", draft="0.5b"), 1.0)
     assert real[real.index("--drafter") + 1] == "model"
     none = command(fleet("centralized").server, 1.0)

@@ -66,7 +66,7 @@ LONG = {"temperature": 0.3, "max_tokens": 160, "seed": 7, "extra_body": {"ignore
 
 
 def serve(engine: str, *more: str, listen: str = "127.0.0.1:0") -> Process:
-    target = ["serve", "--engine", engine, "--model", "tiny", "--dtype", "float32", "--graphs", "off"]
+    target = ["serve", "--engine", engine, "--model", "tiny", "--dtype", "float32"]
     return Process(
         [*target, "--listen", listen, "--threads", "1", "--max-sessions", "32", *more], isolated=True
     )

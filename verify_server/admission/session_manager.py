@@ -382,7 +382,10 @@ def _needs_tokenizer(message: Open) -> bool:
 def _sequence_limits(info: EngineInfo, memory: int, limits: SessionLimits) -> Limits:
     """A sequence that fills the KV memory, so many tokens, alone must still have room for its draft."""
     max_draft = limits.max_draft
-    budgets = [("--tenant-kv-tokens (or kv_tokens)", budget) for budget in limits.tenants.kv_budgets]
+    budgets = [
+        ("tenant-kv-tokens in [limits] (or kv_tokens in the token file)", budget)
+        for budget in limits.tenants.kv_budgets
+    ]
     for flag, tokens in [("--kv-tokens", memory), *budgets]:
         if tokens < max_draft + 2:
             raise UsageError(f"KV memory for {tokens} tokens holds no draft of {max_draft}; raise {flag}")

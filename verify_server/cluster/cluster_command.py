@@ -121,14 +121,14 @@ def _gpus(config: ServeConfig) -> float:
         return 0.0
     if config.replica_gpus not in (1, each):
         raise UsageError(
-            f"--replica-gpus {config.replica_gpus:g}: each of the {together} processes of a replica takes one GPU; "
+            f"replica-gpus {config.replica_gpus:g}: each of the {together} processes of a replica takes one GPU; "
             "leave it out"
         )
     fitting = int(there) * int(1 / each) if each <= 1 else int(there / each)
     if config.replicas > fitting and not config.ray_address:
         raise UsageError(
             f"{config.replicas} replicas with {each:g} GPUs each do not fit on the {there:g} there are: at most "
-            f"{fitting} do; lower --replicas or --replica-gpus"
+            f"{fitting} do; lower --replicas or replica-gpus"
         )
     return each
 

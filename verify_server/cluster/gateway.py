@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 NO_REPLICA = "no replica serves at the moment; try again"
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
-MAX_STREAMS = 4096  # of one tenant at the same time, without --tenant-sessions; chosen: of many replicas
+MAX_STREAMS = 4096  # of one tenant at the same time, without tenant-sessions; chosen: of many replicas
 MakeHandOut = Callable[[Counter[str]], HandOut]
 
 LINGER = 60.0  # seconds for which a reader may be silent, as at a replica

@@ -19,10 +19,10 @@ class AdaptConfig:
         group="text that is kept",
     )
     keep_text_mb: int = option(
-        256, "most of a tenant's kept text; the oldest goes first", low=1, metavar="MB"
+        256, "most of a tenant's kept text; the oldest goes first", low=1, metavar="MB", file_only=True
     )
     keep_text_days: float = option(
-        30.0, "days after which kept text is deleted", low=0.0001, high=3650, metavar="DAYS"
+        30.0, "days after which kept text is deleted", low=0.0001, high=3650, metavar="DAYS", file_only=True
     )
     drafts: str = option(
         "",

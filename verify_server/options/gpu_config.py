@@ -18,7 +18,11 @@ class GpuConfig:
         "faster one that passes its test at load",
         choices=ATTENTION,
         group="a target on GPUs",
+        file_only=True,
     )
     graphs: str = option(
-        "auto", "small steps as CUDA graphs; auto: where a GPU and --attention triton are", choices=GRAPHS
+        "auto",
+        "small steps as CUDA graphs; auto: where a GPU and attention triton are",
+        choices=GRAPHS,
+        file_only=True,
     )

@@ -8,11 +8,10 @@ from opensled.net.address import host_port, web_address, web_origins
 from opensled.process.logs import LEVELS
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
-from verify_server.access.client_limits import CALLS, IDLE_MESSAGES
-from verify_server.engine.base import MAX_TREE
 from verify_server.options.access_config import AccessConfig
 from verify_server.options.adapt_config import AdaptConfig
 from verify_server.options.gpu_config import GpuConfig
+from verify_server.options.limits_config import LimitsConfig
 from verify_server.options.registries import ENGINES, SERVER_DRAFTERS
 
 MAX_NAME = 128  # characters of a further name; chosen
@@ -32,7 +31,7 @@ def model_names(listed: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
+class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     """One verification server."""
 
     model: str = option(
@@ -137,7 +136,11 @@ class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
         metavar="S",
     )
     batch: int = option(
-        0, "drafts that policy static waits for; 0 = one from every session", low=0, metavar="N"
+        0,
+        "drafts that policy static waits for; 0 = one from every session",
+        low=0,
+        metavar="N",
+        file_only=True,
     )
     drafter: str = option(
         AUTO_DRAFTER,
@@ -159,16 +162,11 @@ class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
         "tokens of the server's own drafts under policy fcfs; goodput chooses, static has none",
         low=1,
         metavar="N",
+        file_only=True,
     )
-    max_draft: int = option(16, "longest draft chain, in tokens", low=1, metavar="N")
-    max_tree: int = option(
-        MAX_TREE,
-        "largest draft tree, in tokens, if the engine computes trees; 0 = chains only",
-        low=0,
-        high=MAX_TREE,
-        metavar="N",
+    max_step_tokens: int = option(
+        512, "most tokens that one forward pass computes", low=1, metavar="N", file_only=True
     )
-    max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
     kv_tokens: int = option(
         0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N", group="memory and places"
     )
@@ -183,60 +181,16 @@ class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
         "sequences that ask for a pace get a promise",
         low=0,
         metavar="N",
+        file_only=True,
     )
     max_pace: float = option(
         0.0,
-        "highest pace that the server promises, in tokens/s; 0 = --min-pace, or without it half of what one sequence "
+        "highest pace that the server promises, in tokens/s; 0 = min-pace, or without it half of what one sequence "
         "alone would get",
         low=0,
         metavar="N",
+        file_only=True,
     )
-    tenant_sessions: int = option(
-        0,
-        "most sequences of one tenant at the same time; 0 = no limit",
-        low=0,
-        metavar="N",
-        group="limits of tenants and clients",
-    )
-    tenant_prompt: int = option(0, "most tokens of a tenant's prompt; 0 = no limit", low=0, metavar="N")
-    tenant_kv_tokens: int = option(
-        0,
-        "most KV cache of all of a tenant's sequences, in tokens; 0 = no limit",
-        low=0,
-        metavar="N",
-    )
-    tenant_positions: int = option(
-        0,
-        "most draft tokens per second that the target verifies for a tenant, accepted or not; 0 = no limit",
-        low=0,
-        metavar="N",
-    )
-    tenant_max_pace: int = option(
-        0,
-        "highest pace that is promised to one sequence of a tenant, in tokens/s; 0 = --max-pace",
-        low=0,
-        metavar="N",
-    )
-    client_streams: int = option(
-        0,
-        "most streams on one connection at the same time; 0 = as many as --max-sessions, and 128 that wait",
-        low=0,
-        metavar="N",
-    )
-    client_calls: int = option(
-        int(CALLS.per_second),
-        "calls per second that a tenant, a connection or an address may make on average; others wait",
-        low=1,
-        metavar="N",
-    )
-    client_messages: int = option(
-        int(IDLE_MESSAGES.per_second),
-        "messages per second that gain nothing (late, empty and repeated drafts) that a tenant, a connection or an "
-        "address may send on average; others wait",
-        low=1,
-        metavar="N",
-    )
-    shared_address: bool = option(False, "clients come through a proxy: do not count them by their address")
     trust_device_probabilities: bool = option(
         False,
         "serve rules such as ratio, under which a device that lies decides what its user reads",
@@ -247,6 +201,7 @@ class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
         "acceptance rules to serve, comma-separated: registered names, or your own module:Class; "
         "empty = all registered rules",
         metavar="NAMES",
+        file_only=True,
     )
     loose_rules: str = option(
         "",
@@ -273,7 +228,9 @@ class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
         often=True,
     )
     insecure_metrics: bool = option(
-        False, "serve the metrics beyond this machine without TLS, to every client that reaches them"
+        False,
+        "serve the metrics beyond this machine without TLS, to every client that reaches them",
+        file_only=True,
     )
     replicas: int = option(
         0,
@@ -289,6 +246,7 @@ class ServeConfig(GpuConfig, AdaptConfig, AccessConfig):
         "Ray has none",
         low=0,
         metavar="X",
+        file_only=True,
     )
     ray_address: str = option(
         "",

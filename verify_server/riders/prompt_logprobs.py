@@ -18,7 +18,7 @@ from verify_server.round.rider import Message, Rider
 from verify_server.rules.base import Reading, StepRows
 from verify_server.rules.decide import StepResult
 
-# Logits of one chunk at most: 128 MiB in float32. A step never has more rows than --max-step-tokens.
+# Logits of one chunk at most: 128 MiB in float32. A step never has more rows than max-step-tokens.
 CHUNK_LOGITS = 1 << 25
 # Logits that are turned into log-probabilities at once, in float64: 8 MiB, and a few times that on the way. Chosen.
 PART_LOGITS = 1 << 20

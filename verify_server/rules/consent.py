@@ -27,7 +27,7 @@ def require_rule(served: ServedRule, guide: Guide | None, tenant: TenantLimits, 
     if rule.min_draft > max_draft:
         raise Unsupported(
             f"rule {label} needs drafts of {rule.min_draft} tokens, and this server takes {max_draft}; ask "
-            f"for a smaller window, or start the server with --max-draft {rule.min_draft}",
+            f"for a smaller window, or set the server's max-draft in [limits] to {rule.min_draft}",
             "rule",
         )
     if not rule.lossless:

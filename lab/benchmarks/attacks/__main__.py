@@ -23,7 +23,6 @@ from lab.testbed.provenance import provenance
 from opensled.core.errors import UsageError
 
 HERE = Path(__file__).resolve().parents[3]
-BEHIND_FRONT = "--shared-address"  # docs/operations.md
 QUICK = ("empty turns", "wrong token")
 
 
@@ -45,8 +44,9 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--server-flags",
+        default="",
         metavar="FLAGS",
-        help=f"more flags of the server, in one word: '--a 1 --b'; default with --front: '{BEHIND_FRONT}'",
+        help="more flags of the server, in one word: '--a 1 --b'",
     )
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="before and during an attack; default %(default)g"
@@ -68,7 +68,7 @@ def _measure_all(arguments: Namespace, words: Sequence[str]) -> int:
     windows = Windows(2.0, 2.0, 2.0) if arguments.quick else Windows(arguments.seconds, arguments.seconds)
     origin = provenance(f"python -m lab.benchmarks.attacks {shlex.join(words)}".rstrip())
     text, front = reference(arguments.server_path), arguments.front_core if arguments.front else None
-    flags = tuple(shlex.split(_flags(arguments)))
+    flags = tuple(shlex.split(arguments.server_flags))
     outcomes: list[Outcome] = []
     for name in [name for name in names for _ in range(arguments.repeats)]:
         outcomes.append(measure(name, arguments.server_path, windows, text, front, flags))
@@ -81,12 +81,6 @@ def _measure_all(arguments: Namespace, words: Sequence[str]) -> int:
             document(name, outcomes, windows, arguments.server_path, front, origin),
         )
     return 0
-
-
-def _flags(arguments: Namespace) -> str:
-    if arguments.server_flags is not None:
-        return str(arguments.server_flags)
-    return BEHIND_FRONT if arguments.front else ""
 
 
 def _names(arguments: Namespace) -> Sequence[str]:

@@ -106,8 +106,10 @@ def measure(
     with ExitStack() as stack:
         attack = ATTACKS[name]
         kept = Path(stack.enter_context(TemporaryDirectory())) / "kept" if attack.quota else None
-        keeping = ("--keep-text", str(kept), "--keep-text-mb", str(attack.quota)) if kept else ()
-        server = stack.enter_context(served(checkout, SERVER_CORE, attack.limits, *flags, *keeping))
+        unflagged: dict[str, object] = {"shared_address": front is not None}  # docs/operations.md
+        if kept:
+            flags, unflagged["keep_text_mb"] = (*flags, "--keep-text", str(kept)), attack.quota
+        server = stack.enter_context(served(checkout, SERVER_CORE, attack.limits, *flags, **unflagged))
         honest = Peer(server.address, VICTIM)
         beside: list[int] = []
         if front is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 
 VICTIM, ATTACKER = "victim-of-the-attack", "the-attacker"  # tokens; the tenants have the same names
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -18,8 +18,9 @@ SAMPLE_S = 0.1
 
 
 @contextmanager
-def served(checkout: Path, core: int, limits: str, *flags: str) -> Iterator[Process]:
-    """`opensled serve` of the sources in `checkout`, on one core; the attacker's tenant has these limits."""
+def served(checkout: Path, core: int, limits: str, *flags: str, **unflagged: object) -> Iterator[Process]:
+    """`opensled serve` of the sources in `checkout`, on one core; the attacker's tenant has these limits. `unflagged`:
+    options that have no flag."""
     with TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
         tokens.touch(0o600)
@@ -29,7 +30,7 @@ def served(checkout: Path, core: int, limits: str, *flags: str) -> Iterator[Proc
             *("--log-level", "error", "--tokens", str(tokens), *flags),
         )
         # Without the safe path, Python would import from the working directory first.
-        sources = {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
+        sources = {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1", **settings(**unflagged)}
         with Process(command, isolated=True, environment=sources) as process:
             os.sched_setaffinity(process.process.pid, {core})
             process.wait_ready()

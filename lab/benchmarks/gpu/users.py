@@ -28,7 +28,7 @@ from lab.benchmarks.gpu.stage import Stage
 from lab.benchmarks.gpu.streams import Cell, Heard, play
 from lab.testbed.load.records import ServerTotals, between
 from lab.testbed.load.server_process import Running, ready
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 
 ALONE, DRAFTING = "without a drafter", "with a drafter"  # the two servers
 MARGIN = 5 << 30  # bytes of the card for each server beside weights and KV
@@ -138,12 +138,12 @@ def _servers(
         *("serve", "--engine", "lab.benchmarks.gpu.random_target:load", "--model", str(model)),
         *("--device", stage.device, "--threads", "1", "--numerics", "fast", "--kv-tokens", str(kv_tokens)),
         *("--context", str(max(scale.contexts) + 2 * scale.tokens)),
-        *("--max-sessions", "300", "--shared-address", "--client-calls", "100000"),
-        *("--client-messages", "1000000", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
+        *("--max-sessions", "300", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
     ]
     told = {
         replay.TEXTS: str(folder / "texts.json"),
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        **settings(shared_address=True, client_calls=100_000, client_messages=1_000_000),
     }
     more = {ALONE: ["--drafter", "none"], DRAFTING: ["--drafter", "lab.benchmarks.gpu.replay:load"]}
     started = {

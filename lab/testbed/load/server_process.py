@@ -16,7 +16,7 @@ import httpx
 from lab.testbed.emulation.emulated_accelerator import TOTALS, environment
 from lab.testbed.fleet import Server
 from lab.testbed.load.records import ServerTotals
-from lab.testbed.processes import Process
+from lab.testbed.processes import Process, settings
 from lab.testbed.traces import TraceSet, write_traces
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.metrics.registry import PREFIX
@@ -73,6 +73,7 @@ async def serving(
         )
     with TemporaryDirectory() as folder:
         told = _told(server, dilation, traces, Path(folder)) if server.accelerator else {}
+        told |= unflagged(server)
         told["OPENSLED_CACHE_DIR"] = str(cache_folder())  # fetched models are found; all else is isolated
         process = Process(command(server, dilation), isolated=True, environment=told)
         try:
@@ -117,19 +118,23 @@ def command(server: Server, dilation: float) -> list[str]:
     """The words after `opensled`. What the product waits for is stretched like everything else."""
     return [
         *("serve", "--model", server.model, "--engine", EMULATED if server.accelerator else server.engine),
-        *("--policy", server.policy, "--batch", str(server.batch)),
-        *("--draft-wait", str(dilation * server.draft_wait), "--max-sessions", str(sessions(server))),
+        *("--policy", server.policy, "--draft-wait", str(dilation * server.draft_wait)),
+        *("--max-sessions", str(sessions(server))),
         *_drafter(server),
         *("--threads", "1", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--log-level", "error"),
     ]
+
+
+def unflagged(server: Server) -> dict[str, str]:
+    """The variables that set what has no flag."""
+    return settings(batch=server.batch, server_draft=server.draft_length)
 
 
 def _drafter(server: Server) -> tuple[str, ...]:
     if not server.draft:
         return "--drafter", "none"
     real = server.draft if server.has_head else "model"
-    drafter = RECORDED if server.accelerator else real
-    return "--drafter", drafter, "--server-draft", str(server.draft_length)
+    return "--drafter", RECORDED if server.accelerator else real
 
 
 def sessions(server: Server) -> int:

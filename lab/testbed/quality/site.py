@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from edge_client.device.config import DeviceConfig
 from edge_client.device.device import Device, connect
-from lab.testbed.processes import QUIET, Process
+from lab.testbed.processes import QUIET, Process, settings
 from lab.testbed.quality.config import QualityConfig
 from verify_server.options.serve_config import ServeConfig
 from verify_server.rules import RULES
@@ -27,12 +27,16 @@ def serve_words(config: QualityConfig) -> list[str]:
         "listen": "127.0.0.1:0",
         "policy": "fcfs",
         "draft-wait": "inf",
-        "max-draft": max(ServeConfig.max_draft, config.draft_length),
         "loose-rules": ",".join(_loose(config.rules)),
     }
     if config.pivots:
         options["pivots"] = config.pivots
     return ["serve", *(word for name, value in options.items() for word in (f"--{name}", str(value))), *QUIET]
+
+
+def limits(config: QualityConfig) -> dict[str, str]:
+    """The variables of the server."""
+    return settings(max_draft=max(ServeConfig.max_draft, config.draft_length))
 
 
 def _loose(rules: Sequence[str]) -> list[str]:
@@ -44,7 +48,8 @@ def _loose(rules: Sequence[str]) -> list[str]:
 async def site(config: QualityConfig) -> AsyncIterator[dict[str, Device]]:
     """The devices by rule, while the server runs. Raises OpenSledError if it or a device does not start."""
     async with AsyncExitStack() as stack:
-        address = stack.enter_context(Process(serve_words(config), isolated=True)).wait_ready()
+        server = Process(serve_words(config), isolated=True, environment=limits(config))
+        address = stack.enter_context(server).wait_ready()
         devices = {}
         for rule in config.rules:
             devices[rule] = await connect(_device(config, address, rule), config.users)

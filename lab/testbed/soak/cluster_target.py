@@ -33,7 +33,7 @@ class ClusterTarget(SoakTarget):
             self.kind.replicas,
             proxy=self.kind.proxy,
             flags=("--tokens", str(self.place.tokens), "--log-level", "info", *self.flags),
-            environment=self.place.clock.environment,
+            environment=self.environment,
             log=self.place.folder / "gateway.log",
         ).__enter__()
 

@@ -49,7 +49,7 @@ KINDS = (
     TargetKind(
         "vllm",
         "vllm",
-        ("--policy", "goodput", "--graphs", "off", *_TIGHT),
+        ("--policy", "goodput", *_TIGHT),
         drafters=("none", "vllm:ngram"),
         http=True,
     ),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapt.handout.draft_store import DraftStore
-from lab.testbed.processes import Process, free_port
+from lab.testbed.processes import Process, free_port, settings
 from lab.testbed.replica_cluster import READY_S
 from lab.testbed.soak.clocks import StepClock
 from lab.testbed.soak.kinds import TargetKind
@@ -96,8 +96,13 @@ class SoakTarget(ABC):
             *self.kind.flags,
             *("--drafts", str(self.handout)),
             *(served if self.kind.http else ()),
-            *(("--keep-text", str(self.kept), "--keep-text-mb", str(KEPT_MB)) if self.kind.keeps else ()),
+            *(("--keep-text", str(self.kept)) if self.kind.keeps else ()),
         )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its processes: its clock, and what has no flag."""
+        return {**self.place.clock.environment, **settings(keep_text_mb=KEPT_MB)}
 
     @property
     def kept(self) -> Path:
@@ -138,10 +143,9 @@ class SoakTarget(ABC):
         def start(listen: str) -> Process:
             flags = [
                 *("--server", server, "--token-file", str(token), "--http", listen, "--threads", "1"),
-                *("--personal-table", str(folder / "personal.table"), "--cache-dir", str(folder / "cache")),
-                *("--log-level", "info"),
+                *("--personal-table", str(folder / "personal.table"), "--log-level", "info"),
             ]
-            return self._listening(["edge", *flags], EDGE)
+            return self._listening(["edge", *flags], EDGE, cache_dir=folder / "cache")
 
         part = self.parts[EDGE] = Part(start)
         with self._at_work():
@@ -149,11 +153,20 @@ class SoakTarget(ABC):
         return part
 
     def _listening(
-        self, arguments: Sequence[str], name: str, module: str = "opensled", python: str = sys.executable
+        self,
+        arguments: Sequence[str],
+        name: str,
+        module: str = "opensled",
+        python: str = sys.executable,
+        **unflagged: object,
     ) -> Process:
-        environment, log = self.place.clock.environment, self.place.folder / f"{name}.log"
         process = Process(
-            arguments, isolated=True, environment=environment, module=module, log=log, python=python
+            arguments,
+            isolated=True,
+            environment={**self.environment, **settings(**unflagged)},
+            module=module,
+            log=self.place.folder / f"{name}.log",
+            python=python,
         )
         try:
             process.wait_ready(READY_S)

@@ -1,7 +1,7 @@
 """Attention by the table that GPU kernels read (paged_table.py), in plain torch on any device.
 
 All of its shapes follow from the table's, so it can run where shapes are fixed (static_step.py), also without a GPU. It
-gathers all keys that a table has room for, which only tests and `--attention gather` can afford.
+gathers all keys that a table has room for, which only tests and attention `gather` can afford.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from verify_server.engine.torch.paged_table import TILE_ROWS, PagedBackend, Page
 
 
 class _GatherBackend(PagedBackend):
-    """`--attention gather`."""
+    """Attention `gather`."""
 
     def attend(self, query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
         """See `AttentionBackend`."""

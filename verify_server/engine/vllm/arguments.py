@@ -28,7 +28,7 @@ OURS: Mapping[str, str] = {
     "speculative_config": "--drafter and --draft-model",
     "enable_prefix_caching": "--no-prefix-cache",
     "max_num_seqs": "--max-sessions",
-    "max_num_scheduled_tokens": "--max-step-tokens",
+    "max_num_scheduled_tokens": "max-step-tokens of [serve]",
     "num_gpu_blocks_override": "--kv-tokens",
 }
 NOT_SERVED: Mapping[str, str] = {

@@ -39,7 +39,7 @@ def speculative_config(name: str, model: str, longest: int) -> dict[str, Any]:
     `longest`: draft tokens, of a device as well. Raises UsageError."""
     if not 1 <= longest <= LONGEST:
         raise UsageError(
-            f"engine vllm verifies drafts of 1 to {LONGEST} tokens, not {longest}; set --max-draft"
+            f"engine vllm verifies drafts of 1 to {LONGEST} tokens, not {longest}; set max-draft in [limits]"
         )
     found: dict[str, Any] = {"num_speculative_tokens": longest}
     if name == "none":

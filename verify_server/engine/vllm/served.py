@@ -113,15 +113,15 @@ def _problems(config: ServeConfig) -> Iterator[str]:
     if config.gpu_layers >= 0:
         yield "--gpu-layers is for engine llamacpp; leave it out"
     if config.attention != "auto":
-        yield "--attention is for engine torch; add --vllm attention_backend=NAME instead"
+        yield "attention is for engine torch; add --vllm attention_backend=NAME instead"
     if config.dtype in ("stored", "float64"):
         yield f"--dtype {config.dtype}: vLLM computes in float32, bfloat16 or float16"
     if config.tenant_kv_tokens:
-        yield "--tenant-kv-tokens: vLLM keeps no KV budget of a tenant; limit --tenant-sessions, or use --engine torch"
+        yield "tenant-kv-tokens: vLLM keeps no KV budget of a tenant; set tenant-sessions, or use --engine torch"
     if config.loose_rules or config.trust_device_probabilities:
         yield "it decides by the rule match alone; leave out --loose-rules and --trust-device-probabilities"
     if config.rules not in ("", RULE):
-        yield f"it decides by the rule match alone, not {config.rules}; leave out --rules"
+        yield f"it decides by the rule match alone, not {config.rules}; leave out rules"
     yield from _drafter_problems(config)
 
 
