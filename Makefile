@@ -19,10 +19,10 @@ EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py hom
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-lab test-long test-real vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-lab test-long test-real check-all vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 27
 
 install: $(STAMP) ## .venv with everything needed to run and test
 
@@ -66,6 +66,9 @@ test-long: $(STAMP) ## the tests that the two before leave out: overload, failov
 
 test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)
 	@$(BIN)/python -m pytest -m real -rs tests tests/lab
+
+check-all: $(STAMP) ## the checks that are rarely run: browser, conformance, wheels, service, home, soak, fuzz; the time of each (root, Chromium; an hour)
+	@$(BIN)/python -m tests.check_all
 
 vllm-install: $(VLLM_STAMP) ## .venv-vllm: OpenSLED with vLLM for CPUs, in versions of its own (Linux; 3.5 GB)
 
