@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from opensled.cli.config import option
 
-FOLDER_HELP = "folder of a home's authority, certificate and tokens; default: ~/.config/opensled/home"
+FOLDER_HELP = "folder with the certificate authority, certificate and tokens of a home; default: ~/.config/opensled/home"
 
 
 @dataclass(frozen=True)
@@ -13,32 +13,34 @@ class AccessConfig:
 
     tls_cert: str = option(
         "",
-        "certificate chain (PEM); with --tls-key turns TLS on",
+        "certificate chain (PEM); turns TLS on, together with --tls-key",
         metavar="FILE",
-        group="who may connect",
+        group="access",
         often=True,
     )
     tls_key: str = option("", "private key of the certificate (PEM), file mode 600", metavar="FILE")
     tls_client_ca: str = option(
         "",
-        "admit only clients with a certificate of this authority (PEM); without --tokens its common name is the "
-        "tenant",
+        "certificates (PEM) of an authority; only clients with a certificate that it signed may connect; without "
+        "--tokens the common name in that certificate is the tenant",
         metavar="FILE",
     )
     tokens: str = option(
         "",
-        "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
-        "[positions_per_s=N] [kv_tokens=N] [max_pace=N] [strict=1] [keep=1]; file mode 600",
+        "file with the bearer tokens that clients must present, one per line: TOKEN TENANT [max_sessions=N] "
+        "[max_prompt=N] [positions_per_s=N] [kv_tokens=N] [max_pace=N] [strict=1] [keep=1]; file mode 600",
         metavar="FILE",
         often=True,
     )
     paired: bool = option(
         False,
-        "serve the devices that opensled pair paired, with the certificate and the tokens of --folder",
+        "serve the devices paired by `opensled pair`, with the certificate and the tokens in --folder",
         often=True,
     )
     folder: str = option("", FOLDER_HELP, metavar="FOLDER")
     announce: bool = option(
-        False, "announce this server by multicast DNS, for devices with --server mdns; it proves nothing"
+        False,
+        "announce this server by multicast DNS, so that devices find it with --server mdns; they still check its "
+        "certificate",
     )
-    insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
+    insecure: bool = option(False, "allow other machines to connect without TLS or without tokens")

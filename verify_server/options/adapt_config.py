@@ -13,21 +13,25 @@ class AdaptConfig:
 
     keep_text: str = option(
         "",
-        "keep texts of tenants with keep=1 in the token file here: ids and the 32 likeliest tokens at each; for "
-        "opensled adapt; default: keep nothing",
+        "folder for the texts of tenants with keep=1 in the token file: token ids, and the 32 likeliest tokens at each "
+        "position; `opensled adapt` trains on them; default: keep nothing",
         metavar="FOLDER",
-        group="text that is kept",
+        group="text kept for training",
     )
     keep_text_mb: int = option(
-        256, "most of a tenant's kept text; the oldest goes first", low=1, metavar="MB", file_only=True
+        256,
+        "maximum size of one tenant's kept text; the oldest text is deleted first",
+        low=1,
+        metavar="MB",
+        file_only=True,
     )
     keep_text_days: float = option(
         30.0, "days after which kept text is deleted", low=0.0001, high=3650, metavar="DAYS", file_only=True
     )
     drafts: str = option(
         "",
-        "hand out the drafts in this folder, to devices of the tenant that each was published for (opensled drafts "
-        "publish); default: none",
+        "folder of adapted draft models (opensled drafts publish); each is handed out to the devices of its tenant; "
+        "default: none",
         metavar="FOLDER",
-        group="drafts that are handed out",
+        group="adapted draft models",
     )

@@ -14,15 +14,15 @@ class GpuConfig:
 
     attention: str = option(
         "auto",
-        "how engine torch computes attention: sdpa (torch's own), triton (reads KV where it lies; for GPUs); auto: the "
-        "faster one that passes its test at load",
+        "attention kernel of engine torch: sdpa (torch's own) or triton (for GPUs; reads the paged KV cache in place); "
+        "auto: the faster one that passes its test at load",
         choices=ATTENTION,
-        group="a target on GPUs",
+        group="GPU kernels",
         file_only=True,
     )
     graphs: str = option(
         "auto",
-        "small steps as CUDA graphs; auto: where a GPU and attention triton are",
+        "run small steps as CUDA graphs; auto: on a GPU with attention triton",
         choices=GRAPHS,
         file_only=True,
     )

@@ -1,6 +1,6 @@
-"""What one tenant, one client or one draft may take of a server: table [limits] of the configuration files.
+"""Limits of each tenant, client and draft: table [limits] of the configuration files.
 
-A tenant's line of the token file may say otherwise for that tenant (docs/security.md).
+A tenant's line in the token file overrides them for that tenant (docs/security.md).
 """
 
 from __future__ import annotations
@@ -21,48 +21,50 @@ class LimitsConfig:
 
     tenant_sessions: int = limit(
         0,
-        "most sequences of one tenant at the same time; 0 = no limit",
+        "maximum number of concurrent sequences of one tenant; 0 = no limit",
         low=0,
-        group="each tenant, where the token file says nothing else",
+        group="limits of each tenant; its line in the token file overrides them",
     )
-    tenant_prompt: int = limit(0, "most tokens of a tenant's prompt; 0 = no limit", low=0)
+    tenant_prompt: int = limit(0, "maximum length of a tenant's prompts, in tokens; 0 = no limit", low=0)
     tenant_kv_tokens: int = limit(
-        0, "most KV cache of all of a tenant's sequences, in tokens; 0 = no limit", low=0
+        0, "maximum KV cache of all sequences of one tenant, in tokens; 0 = no limit", low=0
     )
     tenant_positions: int = limit(
         0,
-        "most draft tokens per second that the target verifies for a tenant, accepted or not; 0 = no limit",
+        "maximum draft tokens per second that the target verifies for one tenant, accepted or not; 0 = no limit",
         low=0,
     )
     tenant_max_pace: int = limit(
         0,
-        "highest pace that is promised to one sequence of a tenant, in tokens/s; 0 = max-pace of [serve]",
+        "maximum pace guaranteed to one sequence of a tenant, in tokens/s; 0 = max-pace of [serve]",
         low=0,
     )
     client_streams: int = limit(
         0,
-        "most streams on one connection at the same time; 0 = as many as --max-sessions, and 128 that wait",
+        "maximum number of concurrent streams on one connection; 0 = --max-sessions, plus 128 that wait",
         low=0,
-        group="each client",
+        group="limits of each client",
     )
     client_calls: int = limit(
         int(CALLS.per_second),
-        "calls per second that a tenant, a connection or an address may make on average; others wait",
+        "average calls per second allowed to a tenant, a connection or an address; further calls wait",
         low=1,
     )
     client_messages: int = limit(
         int(IDLE_MESSAGES.per_second),
-        "messages per second that gain nothing (late, empty and repeated drafts) that a tenant, a connection or an "
-        "address may send on average; others wait",
+        "average useless messages per second (late, empty and repeated drafts) allowed to a tenant, a connection or an "
+        "address; further ones wait",
         low=1,
     )
     shared_address: bool = limit(
-        False, "clients come through a proxy: do not count them by their address", metavar=None
+        False, "do not limit clients by address, since they all connect through a proxy", metavar=None
     )
-    max_draft: int = limit(16, "longest draft chain, in tokens", low=1, group="each draft")
+    max_draft: int = limit(
+        16, "maximum length of a draft chain, in tokens", low=1, group="limits of each draft"
+    )
     max_tree: int = limit(
         MAX_TREE,
-        "largest draft tree, in tokens, if the engine computes trees; 0 = chains only",
+        "maximum size of a draft tree, in tokens, if the engine supports trees; 0 = chains only",
         low=0,
         high=MAX_TREE,
     )
