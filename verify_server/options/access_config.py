@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from opensled.cli.config import option
 
-FOLDER_HELP = "folder with the certificate authority, certificate and tokens of a home; default: ~/.config/opensled/home"
+FOLDER_HELP = (
+    "folder with a home's certificate authority, certificate and tokens; default: ~/.config/opensled/home"
+)
 
 
 @dataclass(frozen=True)

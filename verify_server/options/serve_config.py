@@ -49,8 +49,8 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     http: str = option(
         "",
-        "address for the HTTP API (OpenAI, Anthropic and Ollama formats), for clients without a device; without a host: "
-        "127.0.0.1; default: no HTTP API",
+        "address for the HTTP API (OpenAI, Anthropic and Ollama formats), for clients without a device; without a "
+        "host: 127.0.0.1; default: no HTTP API",
         metavar="[HOST:]PORT",
         check=web_address,
         often=True,
@@ -92,8 +92,8 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     device: str = option("auto", "processor of the target: auto, cpu, cuda or cuda:1", often=True)
     dtype: str = option(
         "auto",
-        "precision of the target; with engine llamacpp: stored keeps a quantized file as it is, float16 widens it, auto "
-        "widens models of up to 300 million parameters",
+        "precision of the target; with engine llamacpp: stored keeps a quantized file as it is, float16 widens it, "
+        "auto widens models of up to 300 million parameters",
         choices=("auto", "float64", "float32", "bfloat16", "float16", "stored"),
     )
     numerics: str = option(
@@ -147,9 +147,9 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     )
     drafter: str = option(
         AUTO_DRAFTER,
-        f"drafter on the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your own "
-        "module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). auto: "
-        "model with --draft-model, vllm:ngram with engine vllm, else lookup; none if the policy is not goodput",
+        f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
+        "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
+        "auto: model with --draft-model, vllm:ngram with engine vllm, else lookup; none if the policy is not goodput",
         often=True,
         apart=True,
     )
