@@ -28,69 +28,72 @@ class RelayConfig(LimitsConfig):
 
     upstream: str = option(
         "127.0.0.1:7411",
-        "address of the server above, whose target has the last word: opensled serve, or one more relay",
+        "address of the upstream server, whose target decides the text: opensled serve, or another relay",
         metavar="HOST:PORT",
         check=host_port,
-        group="the server above",
+        group="upstream server",
         often=True,
     )
     upstream_token_file: str = option(
         "",
-        "file with the bearer token for it, mode 600",
+        "file with this relay's bearer token for the upstream server, file mode 600",
         metavar="FILE",
         sent_to=("upstream", "upstream_tls", "upstream_tls_ca", "upstream_tls_cert"),
         often=True,
     )
-    upstream_tls: bool = option(False, "connect to it with TLS")
+    upstream_tls: bool = option(False, "connect to the upstream server with TLS")
     upstream_tls_ca: str = option(
-        "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
+        "", "certificate authorities (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
     )
     upstream_tls_cert: str = option(
-        "", "this relay's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
+        "", "this relay's certificate (PEM), for servers that require one; turns TLS on", metavar="FILE"
     )
     upstream_tls_key: str = option(
         "", "private key of --upstream-tls-cert (PEM), file mode 600", metavar="FILE"
     )
     offline: str = option(
         STALL,
-        "while it is away: stall waits for it; provisional vets on, and has that verified later; local-only lets this "
-        "relay's model answer devices that take unverified words (their own --offline local-only)",
+        "while the upstream server is unreachable: stall = wait for it; provisional = go on vetting, and have the "
+        "tokens verified later; local-only = let this relay's model answer devices that accept unverified text (with "
+        "--offline local-only)",
         choices=OFFLINE_MODES,
     )
     give_up: float = option(
         0.0,
-        "seconds to retry a lost server above before an answer ends with an error, or with this relay's own words; "
+        "seconds to retry before an answer ends with an error, or before this relay's model answers (local-only); "
         f"0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_GIVE_UP:g}",
         low=0,
         metavar="SECONDS",
     )
     name: str = option(
-        "", "this relay's name there; the server remembers under it what becomes of drafts", check=device_name
+        "",
+        "name of this relay on the upstream server, which keeps its draft statistics under this name",
+        check=device_name,
     )
     block: int = option(
         8,
-        "vetted tokens that leave as one block, if the server above takes so many",
+        "number of vetted tokens to send as one block, if the upstream server allows so many",
         low=1,
         high=64,
         metavar="T",
     )
     bound: float = option(
         0.4,
-        "chance that all tokens of a block stand, below which it leaves before it is full",
+        "minimum chance that the target accepts the whole block; below it the block is sent before it is full",
         low=0,
         high=1,
         metavar="P",
     )
     model: str = option(
         "tiny-hub",
-        "this relay's own model: smaller than the target, with its vocabulary; a name of `opensled models list`, a "
-        "folder or a GGUF file",
-        group="this relay's model, and where it serves devices",
+        "model of this relay, smaller than the target and with the same vocabulary: a name listed by `opensled models "
+        "list`, a folder or a GGUF file",
+        group="model and address of this relay",
         often=True,
     )
     listen: str = option(
         "127.0.0.1:7412",
-        "address that devices connect to; port 0 takes a free one",
+        "address that devices connect to; port 0 = any free port",
         metavar="HOST:PORT",
         check=host_port,
         often=True,
@@ -111,11 +114,11 @@ class RelayConfig(LimitsConfig):
     tls_key: str = serve_option("tls_key")
     tls_client_ca: str = serve_option("tls_client_ca")
     tokens: str = serve_option("tokens")
-    drafts: str = serve_option("drafts")
     insecure: bool = serve_option("insecure")
+    drafts: str = serve_option("drafts")
     metrics: str = serve_option("metrics")
     operator_keys: str = option(
-        "", "file with the keys, one a line, that may read --metrics from other machines", metavar="FILE"
+        "", "file with operator keys, one per line; a key lets other machines read --metrics", metavar="FILE"
     )
     insecure_metrics: bool = serve_option("insecure_metrics")
     log_level: str = serve_option("log_level")

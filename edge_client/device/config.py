@@ -1,4 +1,4 @@
-"""Options of the verbs of a device (`edge`, `doctor`, `profile calibrate`; prompt_config.py) and their defaults."""
+"""Options of the device commands (`edge`, `doctor`, `profile calibrate`; prompt_config.py) and their defaults."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,15 +18,15 @@ from opensled.process.logs import LEVELS
 
 AUTO = "auto"
 COLOR_CHOICES = ("auto", "always", "never")
-COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
+COLOR_HELP = "use colours; auto: on a terminal, unless NO_COLOR is set"
 
 
 def device_name(name: str) -> None:
     """Raises UsageError for a name that `Open.device` cannot hold."""
     if len(name.encode("utf-8", "surrogateescape")) > MAX_DEVICE:
-        raise UsageError(f"a device's name has at most {MAX_DEVICE} bytes")
+        raise UsageError(f"the name of the device is too long; the maximum is {MAX_DEVICE} bytes in UTF-8")
     if not name.isprintable():
-        raise UsageError("a device's name is text without control characters")
+        raise UsageError("the name of the device has characters that cannot be printed; use printable ones")
 
 
 @dataclass(frozen=True)
@@ -35,63 +35,62 @@ class DeviceConfig(LinkConfig):
 
     rule: str = option(
         MATCH,
-        "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "
-        "own probabilities, fly and pad change what you read (docs/loose-rules.md); options follow a colon",
+        "acceptance rule for draft tokens; the server must serve it. match: always exact; ratio: exact if the device "
+        "sends its true probabilities; fly, pad: may change the text (docs/loose-rules.md); options follow a colon",
         metavar="NAME",
-        group="the server",
+        group="server",
     )
     drafter: str = option(
         AUTO,
-        "what drafts. auto: a draft model with lookup and tables (chain:lookup,cacheback,llamacpp) if one fits the "
-        f"target, else lookup; or {', '.join(plain_names())}, chain:A,B (the first one that is sure drafts), "
-        "accelerated:A (tables speed model A up), or your own module:Class",
+        f"drafter: auto, {', '.join(plain_names())}, chain:A,B (each block comes from the first drafter that is sure), "
+        "accelerated:A (tables speed up draft model A), or your own module:Class. auto: "
+        "chain:lookup,cacheback,llamacpp if a draft model fits the target, else lookup",
         metavar="NAME",
         group="drafting",
         often=True,
     )
     draft_model: str = option(
         "",
-        "draft model: a name of `opensled models list`, a GGUF file or an ONNX folder; default: the one on this "
-        "machine that belongs to the target",
+        "draft model: a name listed by `opensled models list`, a GGUF file or an ONNX folder; default: the model on "
+        "this machine that belongs to the target",
         metavar="MODEL",
         often=True,
     )
     draft_table: str = option(
         "",
-        "frozen table for drafters with tables; default: the one beside the draft model; off = none",
+        "frozen table for drafters that use tables; default: the table next to the draft model; off = none",
         metavar="FILE",
     )
     personal_table: str = option(
         OFF,
-        "file that keeps what these drafters learn from your texts between runs; off = forget it",
+        "file in which these drafters store what they learn from your texts; off = forget it at the end",
         metavar="FILE",
     )
     draft_window: int = option(
         0,
-        "most tokens of a text that the draft model reads, of its beginning and its end; drafts begin the sooner, the "
-        "text stays the same; 0 = as many as it reads in 1.5 s, as measured (llamacpp, onnx)",
+        "maximum number of prompt tokens that the draft model reads, from the beginning and the end of the text; fewer "
+        "make drafts start sooner and do not change the answer; 0 = as many as it reads in 1.5 s (llamacpp, onnx)",
         low=0,
         metavar="N",
         file_only=True,
     )
     draft_length: int = option(
         0,
-        f"most tokens of a draft block; 0 = what the server's hint says (--stop hint), {UNADVISED} (--stop fixed, "
-        "confidence)",
+        f"maximum draft length, in tokens; 0 = the server's hint (--stop hint), {UNADVISED} (--stop fixed, confidence)",
         low=0,
         metavar="K",
     )
     stop: str = option(
         "hint",
-        "when a draft block ends. hint: where the server says, which knows what drafts cost and gain all its users; at "
-        f"{UNADVISED} tokens while it says nothing; fixed: at --draft-length, or at a shorter hint; confidence: also "
-        "before the first token below `confidence`; or your own module:Class",
+        "policy that sets the draft length. hint: the server sets it, from costs and gains of all its users; "
+        f"{UNADVISED} tokens until its first hint; fixed: --draft-length, or a shorter hint; confidence: as fixed, and "
+        "a block ends before the first token below `confidence`; or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
     )
     confidence: float = option(
         LengthOptions.confidence,
-        "threshold of --stop confidence (c_th)",
+        "minimum confidence of a draft token under --stop confidence (c_th)",
         low=0,
         high=1,
         metavar="P",
@@ -99,75 +98,83 @@ class DeviceConfig(LinkConfig):
     )
     draft_tree: int = option(
         LengthOptions.tree,
-        "most tokens of a draft tree, where the drafter has trees; 0 = chains only (docs/draft-length.md)",
+        "maximum size of a draft tree, in tokens, if the drafter has trees; 0 = chains only (docs/draft-length.md)",
         low=0,
         metavar="N",
         file_only=True,
     )
     battery_floor: float = option(
         20.0,
-        "charge in percent below which a device on its battery drafts nothing; 0 = it drafts at any charge",
+        "minimum battery charge for drafting, in percent, while the device is unplugged; 0 = no minimum",
         low=0,
         high=100,
         metavar="PERCENT",
         file_only=True,
     )
     look_ahead: bool = option(
-        True, "draft on while a verdict travels; off = rest then, and save power", file_only=True
+        True,
+        "draft the next block while the server verifies the last one; off = wait, which saves power",
+        file_only=True,
     )
     threads: int = option(
-        0, "threads of the draft model; 0 = calibrated, else physical cores less one", low=0, metavar="N"
+        0,
+        "CPU threads of the draft model; 0 = as calibrated, else the number of physical cores minus one",
+        low=0,
+        metavar="N",
     )
     pace: float = option(
         0.0,
-        "tokens/s that answers need; the server promises this pace or refuses; 0 = no promise",
-        group="what the device asks of the server",
+        "minimum tokens/s of each answer; the server guarantees it or refuses the request; 0 = no guarantee",
+        group="requests to the server",
         low=0,
         high=MAX_PACE,
         metavar="RATE",
     )
-    background: bool = option(False, "no reader waits for the answers: under load they give way to others")
+    background: bool = option(
+        False, "give answers of this device a low priority, since no reader waits for them"
+    )
     device_name: str = option(
         "",
-        "name of this device on the server's page, under which the server also remembers how it drafts; default: the "
-        "name that it is paired under, else a new one for each run",
+        "name of this device on the server's page; the server also keeps its draft statistics under this name; "
+        "default: the name given at pairing, else a new name for each run",
         metavar="NAME",
         check=device_name,
     )
     pad_frames: bool = option(
         False,
-        "give frames fixed sizes, which do not tell an observer how many tokens they hold",
-        group="privacy on the network",
+        "send frames of fixed sizes, which do not reveal to an observer how many tokens they hold",
+        group="privacy",
     )
     fallback: str = option(
         "",
-        "server to ask while --server cannot be reached, with the same credentials: the one above a relay",
+        "address of another server, for the time when --server is unreachable; the same credentials must hold there; "
+        "usually the server above a relay",
         metavar="HOST:PORT",
         check=host_port,
-        group="when the server is away",
+        group="while the server is unreachable",
     )
     offline: str = option(
         STALL,
-        "while the server is away: stall waits for it; provisional drafts on and verifies later; local-only lets the "
-        "draft model answer alone",
+        "while the server is unreachable: stall = wait for it; provisional = show drafts and verify them later; "
+        "local-only = let the draft model answer alone",
         choices=OFFLINE_MODES,
     )
     give_up: float = option(
         0.0,
-        "seconds to retry a lost server before an answer ends with an error, or with the draft model's "
-        f"words; 0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_GIVE_UP:g}",
+        "seconds to retry before an answer ends with an error, or before the draft model answers (local-only); "
+        f"0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_GIVE_UP:g}",
         low=0,
         metavar="SECONDS",
     )
     cache_dir: str = option(
         "~/.cache/opensled",
-        "folder for the tokenizers of servers",
+        "folder for tokenizers received from servers",
         metavar="FOLDER",
         group="files and logs",
         file_only=True,
     )
-    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
-    log_json: bool = option(False, "log one JSON object per line")
+    log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)
+    log_json: bool = option(False, "write log messages as JSON, one object per line")
 
 
 @dataclass(frozen=True)
@@ -178,7 +185,7 @@ class EdgeConfig(DeviceConfig):
 
     host: str = option(
         "",
-        "with --pair: the server as this device calls it, HOST or HOST:PORT; default: the one that announces itself",
+        "with --pair: address of the server, HOST or HOST:PORT; default: the server that announces itself",
         positional=True,
         optional=True,
         metavar="HOST",
@@ -186,59 +193,60 @@ class EdgeConfig(DeviceConfig):
     )
     pair: str = option(
         "",
-        "pair this device first, with the code that opensled pair shows on the server; the server, its authority and "
-        "a token are then remembered for all commands of this device",
+        "pair this device with the server first, using the code shown by `opensled pair`; all commands of this device "
+        "then use this server, its certificate authority and a token of its own",
         metavar="CODE",
         often=True,
         typed=True,
     )
     http: str = option(
         "127.0.0.1:8411",
-        "address of the API; port 0 takes a free one",
+        "address of the HTTP API; port 0 = any free port",
         metavar="HOST:PORT",
         check=host_port,
-        group="the API of this device",
+        group="HTTP API of this device",
         often=True,
     )
     parallel: int = option(
-        4, "sequences that draft at the same time; the server decodes the others", low=1, metavar="N"
+        4,
+        "maximum number of sequences that draft at the same time; the server decodes further ones without drafts",
+        low=1,
+        metavar="N",
     )
     http_keys: str = option(
         "",
-        "file with the API keys, one per line, mode 600; every request must carry one",
+        "file with API keys, one per line, file mode 600; each request must carry one of them",
         metavar="FILE",
         often=True,
     )
-    http_tls_cert: str = option("", "certificate chain (PEM) of the API; turns HTTPS on", metavar="FILE")
+    http_tls_cert: str = option("", "certificate chain (PEM) of the HTTP API; turns HTTPS on", metavar="FILE")
     http_tls_key: str = option("", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE")
     cors_origin: str = option(
         "",
-        "origins of web pages that may use the API, such as https://chat.example; comma-separated",
+        "web origins allowed to use the HTTP API, for example https://chat.example; comma-separated",
         metavar="ORIGIN",
         check=web_origins,
     )
-    lenient: bool = option(
-        False, "leave out fields of requests that nothing reads, instead of refusing the request"
-    )
-    insecure: bool = option(False, "serve the API beyond this machine without TLS, or without keys")
+    lenient: bool = option(False, "ignore unknown fields of HTTP requests instead of refusing the request")
+    insecure: bool = option(False, "allow other machines to use the HTTP API without TLS or without keys")
     heartbeat: float = option(
         HEARTBEAT,
-        "seconds between the comments that keep a stream open while the server is away or reads the prompt; 0 = none",
+        "seconds between comments that keep an HTTP stream open while no tokens arrive; 0 = no comments",
         low=0,
         metavar="SECONDS",
         file_only=True,
     )
     metrics: str = option(
         "",
-        "address for Prometheus metrics and for probes, such as 127.0.0.1:9411; beyond this machine with --http-keys "
-        "and --http-tls-cert",
+        "address for Prometheus metrics and health probes, for example 127.0.0.1:9411; other machines can read them "
+        "with --http-keys and --http-tls-cert",
         metavar="HOST:PORT",
         check=host_port,
         group="metrics",
     )
     insecure_metrics: bool = option(
         False,
-        "serve the metrics beyond this machine without TLS, to every client that reaches them",
+        "let other machines read the metrics without TLS and without a key",
         file_only=True,
     )
 
@@ -249,9 +257,9 @@ class CalibrateConfig(DeviceConfig):
 
     out: str = option(
         "",
-        "file for the profile; default: where the other verbs find it",
+        "file for the profile; default: the file in which the other commands look for it",
         metavar="FILE",
-        group="the profile",
+        group="profile",
         often=True,
     )
     json: bool = option(False, "print the profile as JSON", often=True)
@@ -259,19 +267,21 @@ class CalibrateConfig(DeviceConfig):
 
 @dataclass(frozen=True)
 class DoctorConfig(DeviceConfig):
-    """What to examine: this device as configured."""
+    """The device to examine: this one, as configured."""
 
     http: str = option(
         "127.0.0.1:8411",
-        "address that `opensled edge` would serve on",
+        "address on which `opensled edge` would serve its HTTP API",
         metavar="HOST:PORT",
         check=host_port,
-        group="what to examine, and how to show it",
+        group="examination and output",
         often=True,
     )
     root: str = option(
-        "/", "examine a board from a copy of its /proc, /sys and /etc below this folder", metavar="FOLDER"
+        "/", "folder with a copy of /proc, /sys and /etc of the board to examine", metavar="FOLDER"
     )
-    link: str = option("wifi-good", "link to assume without a server: a name of `opensled profile list`")
+    link: str = option(
+        "wifi-good", "link to assume if no server answers: a name listed by `opensled profile list`"
+    )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     json: bool = option(False, "print the findings as JSON", often=True)

@@ -1,4 +1,4 @@
-"""Options of the verbs that answer prompts (`generate`, `chat`), and their defaults."""
+"""Options of the commands that answer prompts (`generate`, `chat`), and their defaults."""
 
 from dataclasses import dataclass
 
@@ -13,39 +13,47 @@ class SamplingConfig(DeviceConfig):
 
     max_tokens: int = option(
         256,
-        "most tokens of an answer",
+        "maximum length of the answer, in tokens",
         low=1,
         high=2**31 - 1,
         metavar="N",
-        group="how the target writes",
+        group="sampling",
         often=True,
     )
     temperature: float = option(
         0.0,
-        "how freely the target chooses its tokens; 0 = always the likeliest one",
+        "sampling temperature; higher = more varied; 0 = always the likeliest token",
         low=0,
         high=100,
         metavar="T",
         often=True,
     )
-    top_k: int = option(0, "keep only the K likeliest tokens; 0 = off", low=0, high=2**31 - 1, metavar="K")
+    top_k: int = option(0, "sample among the K likeliest tokens; 0 = off", low=0, high=2**31 - 1, metavar="K")
     top_p: float = option(
-        1.0, "keep the likeliest tokens that together reach P; 1 = off", low=1e-9, high=1, metavar="P"
+        1.0,
+        "sample among the likeliest tokens whose probabilities add up to P; 1 = off",
+        low=1e-9,
+        high=1,
+        metavar="P",
     )
     seed: int | None = option(
         None,
-        "the same seed gives the same answer; default: the server draws one",
+        "seed of sampling; the same seed gives the same answer; default: a random one",
         low=-(2**63),
         high=2**63 - 1,
         metavar="N",
         often=True,
     )
     min_p: float = option(
-        0.0, "keep tokens at least P times as probable as the likeliest; 0 = off", low=0, high=1, metavar="P"
+        0.0,
+        "sample among tokens whose probability is P times that of the likeliest, or more; 0 = off",
+        low=0,
+        high=1,
+        metavar="P",
     )
     presence_penalty: float = option(
         0.0,
-        "subtracted from the logit of tokens that the answer has; 0 = off",
+        "number subtracted from the logit of each token that the answer already contains; 0 = off",
         low=-MAX_PENALTY,
         high=MAX_PENALTY,
         metavar="X",
@@ -53,7 +61,7 @@ class SamplingConfig(DeviceConfig):
     )
     frequency_penalty: float = option(
         0.0,
-        "subtracted for each time that the answer has the token; 0 = off",
+        "number subtracted from the logit of a token for each time that the answer contains it; 0 = off",
         low=-MAX_PENALTY,
         high=MAX_PENALTY,
         metavar="X",
@@ -61,8 +69,8 @@ class SamplingConfig(DeviceConfig):
     )
     repetition_penalty: float = option(
         1.0,
-        "divides a positive logit of tokens that the answer has, multiplies a negative one; the prompt does not count; "
-        "1 = off",
+        "divisor of positive logits, and factor of negative ones, of tokens that the answer already contains; tokens "
+        "of the prompt do not count; 1 = off",
         low=MIN_REPETITION,
         high=MAX_PENALTY,
         metavar="X",
@@ -89,20 +97,20 @@ class GenerateConfig(SamplingConfig):
 
     prompt: str = option(
         "",
-        "what to answer, in quotes; a text on standard input comes before it, as in: "
-        'cat letter.txt | opensled generate "Sum this up."; - or nothing: standard input alone',
+        "the prompt, in quotes; text on standard input is put before it, for example: "
+        'cat letter.txt | opensled generate "Sum this up."; without it, or with -: standard input alone',
         positional=True,
         optional=True,
         metavar="TEXT",
-        group="the prompt and its answer",
+        group="prompt and answer",
     )
     image: str = option(
         "",
-        "pictures that the prompt is about, separated by commas: PNG, JPEG or WebP; for a target that sees",
+        "pictures (PNG, JPEG or WebP) for the prompt, comma-separated; the target must be a vision model",
         metavar="FILE[,FILE]",
         often=True,
     )
-    raw: bool = option(False, "continue the prompt as it is, without the chat template", often=True)
+    raw: bool = option(False, "continue the prompt as plain text, without the chat template", often=True)
     json: bool = option(False, "print the answer and its statistics as JSON", often=True)
 
 
@@ -112,17 +120,17 @@ class ChatConfig(SamplingConfig):
 
     system: str = option(
         "",
-        "system message: how the target should behave",
+        "system message, which tells the model how to behave",
         metavar="TEXT",
-        group="the conversation",
+        group="conversation",
         often=True,
     )
     show_drafts: bool = option(
-        False, "colour every token by its origin: this device or the server", often=True
+        False, "colour each token by its origin: this device or the server", often=True
     )
     show_vetted: bool = option(
         False,
-        "behind a relay: show what it has vetted, marked, before the target has confirmed it",
+        "behind a relay: show tokens that the relay has vetted, marked, before the target confirms them",
     )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
-    history: bool = option(True, "keep typed lines for the arrow keys of the next conversation", often=True)
+    history: bool = option(True, "save typed lines, for the arrow keys in the next conversation", often=True)

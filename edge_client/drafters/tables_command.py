@@ -80,24 +80,34 @@ SHAPE = TableShape()
 class BuildConfig:
     """The texts of a table, its vocabulary and its size."""
 
-    corpus: str = option(
-        "", "text files (UTF-8), or folders of them; several with commas between", metavar="FILE"
-    )
+    corpus: str = option("", "text files (UTF-8) or folders with text files, comma-separated", metavar="FILE")
     model: str = option(
-        "tiny", "model of its vocabulary: a bundled name, a folder or a tokenizer.json", metavar="MODEL"
+        "tiny", "model with the vocabulary: a bundled name, a folder or a tokenizer.json", metavar="MODEL"
     )
-    out: str = option("", "where to write the table", metavar="FILE")
+    out: str = option("", "file for the table", metavar="FILE")
     leader_length: int = option(
-        SHAPE.leader, "tokens that are looked up", low=1, high=LONGEST_LEADER, metavar="N"
+        SHAPE.leader,
+        "length of a leader (the tokens that are looked up)",
+        low=1,
+        high=LONGEST_LEADER,
+        metavar="N",
     )
     follower_length: int = option(
-        SHAPE.follower, "tokens that follow them", low=1, high=LONGEST_FOLLOWER, metavar="N"
+        SHAPE.follower,
+        "length of a follower (the tokens that come after a leader)",
+        low=1,
+        high=LONGEST_FOLLOWER,
+        metavar="N",
     )
     followers: int = option(
-        SHAPE.followers, "most followers of one leader", low=1, high=MAX_FOLLOWERS, metavar="N"
+        SHAPE.followers, "maximum number of followers of one leader", low=1, high=MAX_FOLLOWERS, metavar="N"
     )
     leaders: int = option(
-        SHAPE.leaders, "most leaders; the most frequent ones stay", low=1, high=10_000_000, metavar="N"
+        SHAPE.leaders,
+        "maximum number of leaders; the most frequent ones are kept",
+        low=1,
+        high=10_000_000,
+        metavar="N",
     )
     json: bool = option(False, "print JSON")
 

@@ -1,4 +1,4 @@
-"""Options of every verb of a device that speaks with a server: where it is, and this device's credentials."""
+"""Options of all device commands that connect to a server: its address, and this device's credentials."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from opensled.net.address import MDNS, host_port
 
 
 def server_place(server: str) -> None:
-    """Raises UsageError for what is neither HOST:PORT nor the word for discovery."""
+    """Raises UsageError unless `server` is HOST:PORT or the word for discovery."""
     if server != MDNS:
         host_port(server)
 
@@ -18,16 +18,16 @@ class LinkConfig:
 
     server: str = option(
         "127.0.0.1:7411",
-        "address of the verification server, see opensled serve; mdns = the one that announces itself on this network",
+        "address of the server (opensled serve); mdns = find the server that announces itself on this network",
         metavar="HOST:PORT",
         check=server_place,
         paired=True,
-        group="the server",
+        group="server",
         often=True,
     )
     token_file: str = option(
         "",
-        "file with the bearer token for the server, mode 600",
+        "file with this device's bearer token for the server, file mode 600",
         metavar="FILE",
         often=True,
         sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert", "tls_name"),
@@ -35,20 +35,22 @@ class LinkConfig:
     )
     tls: bool = option(
         False,
-        "connect with TLS; for certificates of an authority of your own: --tls-ca",
+        "connect with TLS, and trust the certificate authorities of this system; for your own authority: --tls-ca",
         often=True,
         paired=True,
     )
     tls_ca: str = option(
-        "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE", paired=True
+        "",
+        "certificate authorities (PEM) to trust instead of the system's; turns TLS on",
+        metavar="FILE",
+        paired=True,
     )
     tls_name: str = option(
         "",
-        "host that the server's certificate must name, where --server gives another address of it; default: that of "
-        "--server",
+        "host name that the server's certificate must have; default: the host of --server",
         metavar="HOST",
     )
     tls_cert: str = option(
-        "", "this device's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
+        "", "this device's certificate (PEM), for servers that require one; turns TLS on", metavar="FILE"
     )
     tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")

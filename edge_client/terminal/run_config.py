@@ -1,4 +1,4 @@
-"""Options of `opensled run` and their defaults. It reads nothing of `chat` and `serve`: it is for a first try."""
+"""Options of `opensled run` and their defaults. It is for a first try and shares no settings with `chat` and `serve`."""
 
 from dataclasses import dataclass
 
@@ -13,32 +13,40 @@ class RunConfig:
 
     name: str = option(
         "",
-        "a name of `opensled models list`, ORG/REPO[:QUANT] of Hugging Face, a GGUF file or a folder",
+        "model: a name listed by `opensled models list`, ORG/REPO[:QUANT] on Hugging Face, a GGUF file or a folder",
         positional=True,
         metavar="NAME",
     )
-    system: str = option("", "system message: how the target should behave", metavar="TEXT", often=True)
-    show_drafts: bool = option(
-        False, "colour every token by its origin: the draft model or the target", often=True
+    system: str = option(
+        "", "system message, which tells the model how to behave", metavar="TEXT", often=True
     )
-    max_tokens: int = option(256, "most tokens of an answer", low=1, high=2**31 - 1, metavar="N", often=True)
+    show_drafts: bool = option(
+        False, "colour each token by its origin: the draft model or the target", often=True
+    )
+    max_tokens: int = option(
+        256, "maximum length of an answer, in tokens", low=1, high=2**31 - 1, metavar="N", often=True
+    )
     temperature: float = option(
-        0.0, "how freely the target chooses its tokens; 0 = always the likeliest one", low=0, high=100, metavar="T",
+        0.0, "sampling temperature; higher = more varied; 0 = always the likeliest token", low=0, high=100, metavar="T",
         often=True,
     )  # fmt: skip
     engine: str = option(
-        "auto", "engine of the target: torch, llamacpp; auto: what suits the files", often=True
+        "auto", "engine of the target: torch or llamacpp; auto: the one for the kind of file", often=True
     )
-    device: str = option("auto", "what computes the target: auto, cpu, cuda or cuda:1", often=True)
+    device: str = option("auto", "processor of the target: auto, cpu, cuda or cuda:1", often=True)
     context: int = option(
-        0, "most tokens of a conversation; 0 = all that the model has", low=0, metavar="N", often=True
+        0,
+        "maximum length of the conversation, in tokens; 0 = the context length of the model",
+        low=0,
+        metavar="N",
+        often=True,
     )
     draft_model: str = option(
         "",
-        "draft model: a name, a file or a folder; default: the one that belongs to the target",
+        "draft model: a name, a file or a folder; default: the model that belongs to the target",
         metavar="MODEL",
     )
-    drafter: str = option(AUTO, "see opensled chat --help", metavar="NAME")
+    drafter: str = option(AUTO, "drafter, see opensled chat --help", metavar="NAME")
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
-    history: bool = option(True, "keep typed lines for the arrow keys of the next conversation")
-    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
+    history: bool = option(True, "save typed lines, for the arrow keys in the next conversation")
+    log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)

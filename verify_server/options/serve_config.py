@@ -149,7 +149,7 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
         AUTO_DRAFTER,
         f"drafter of the server, in addition to those of the devices: {', '.join(SERVER_DRAFTERS.names())}, or your "
         "own module:callable; vllm:NAME selects a drafter of vLLM (ngram, suffix, mtp, eagle3, dflash, draft_model). "
-        "auto: model with --draft-model, vllm:ngram with engine vllm, else lookup; none if the policy is not goodput",
+        "auto: vllm:ngram with engine vllm, else model with --draft-model, else lookup (policy goodput) or none",
         often=True,
         apart=True,
     )
