@@ -22,7 +22,7 @@ WIDEST = 110  # columns; longer lines are hard to read
 
 @dataclass(frozen=True)
 class ProfileListConfig:
-    kind: str = option("", "show only one kind", choices=KINDS)
+    kind: str = option("", "show only profiles of this kind", choices=KINDS)
     json: bool = option(False, "print JSON")
 
 
@@ -36,7 +36,7 @@ class ShowConfig:
 @dataclass(frozen=True)
 class DetectConfig:
     root: str = option(
-        "/", "read a copy of a board's /proc, /sys and /etc below this folder", metavar="FOLDER"
+        "/", "folder with a copy of /proc, /sys and /etc of the board to examine", metavar="FOLDER"
     )
     json: bool = option(False, "print JSON")
 

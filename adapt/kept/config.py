@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from opensled.cli.config import option
 
-FOLDER_HELP = "folder of the texts that serve --keep-text keeps"
+FOLDER_HELP = "folder given to `opensled serve --keep-text`"
 
 
 @dataclass(frozen=True)
 class KeptListConfig:
-    """Whose texts to list."""
+    """The folder whose texts to list."""
 
     keep_text: str = option("", FOLDER_HELP, metavar="FOLDER", often=True)
-    json: bool = option(False, "print them as JSON")
+    json: bool = option(False, "print the list as JSON")
 
 
 @dataclass(frozen=True)
 class KeptDeleteConfig:
-    """Whose texts to delete."""
+    """The tenant whose texts to delete."""
 
-    tenant: str = option("", "the tenant, as opensled kept list shows it", positional=True, metavar="TENANT")
+    tenant: str = option("", "tenant, as `opensled kept list` shows it", positional=True, metavar="TENANT")
     keep_text: str = option("", FOLDER_HELP, metavar="FOLDER", often=True)
-    json: bool = option(False, "print what was deleted as JSON")
+    json: bool = option(False, "print the result as JSON")

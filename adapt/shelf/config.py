@@ -11,20 +11,22 @@ from opensled.process.logs import LEVELS
 
 @dataclass(frozen=True)
 class DraftPullConfig(LinkConfig):
-    """Whose draft to fetch, and who has to have signed it."""
+    """The server to fetch the draft from, and the key that must have signed it."""
 
     signer: str = option(
         "",
-        "who signs drafts for this device: TENANT:KEY as the operator told it (opensled drafts publish prints it); "
-        "needed once, then remembered; no configuration file can set it",
+        "tenant of this device, and public key that must have signed the draft; ask the operator (`opensled drafts "
+        "publish` prints both); stored after the first use; no configuration file can set it",
         metavar="TENANT:KEY",
-        group="the draft",
+        group="adapted draft model",
         often=True,
         typed=True,
     )
     previous: bool = option(
-        False, "go back to the draft before; asks no server, and the next pull goes forward again", often=True
+        False,
+        "go back to the previous draft, without asking the server; the next pull goes forward again",
+        often=True,
     )
-    json: bool = option(False, "print what is there now as JSON")
-    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
-    log_json: bool = option(False, "log one JSON object per line")
+    json: bool = option(False, "print the result as JSON")
+    log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)
+    log_json: bool = option(False, "write log messages as JSON, one object per line")

@@ -14,28 +14,28 @@ from verify_server.options.access_config import FOLDER_HELP
 
 
 def public_key(key: str) -> None:
-    """Raises UsageError for what is no key."""
+    """Raises UsageError unless `key` is empty or has 64 hex digits."""
     if key and not re.fullmatch(r"[0-9a-f]{64}", key):
-        raise UsageError("a public key has 64 hex digits; opensled drafts keygen prints it")
+        raise UsageError("a public key must have 64 hex digits; `opensled drafts keygen` prints it")
 
 
 @dataclass(frozen=True)
 class PairListConfig:
-    """Whose devices to list."""
+    """The home whose devices to list."""
 
     folder: str = option("", FOLDER_HELP, metavar="FOLDER")
-    json: bool = option(False, "print them as JSON")
+    json: bool = option(False, "print the list as JSON")
 
 
 @dataclass(frozen=True)
 class PairRevokeConfig:
-    """Which device to withdraw."""
+    """The device whose token to withdraw."""
 
     name: str = option(
-        "", "name of the device, as opensled pair list shows it", positional=True, metavar="NAME"
+        "", "name of the device, as `opensled pair list` shows it", positional=True, metavar="NAME"
     )
     folder: str = option("", FOLDER_HELP, metavar="FOLDER")
-    json: bool = option(False, "print what was withdrawn as JSON")
+    json: bool = option(False, "print the result as JSON")
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,32 @@ class PairConfig:
     folder: str = option("", FOLDER_HELP, metavar="FOLDER")
     listen: str = option(
         f"0.0.0.0:{PAIRING_PORT}",
-        "address that the device connects to for pairing; port 0 takes a free one",
+        "address that the device connects to for pairing; port 0 = any free port",
         metavar="HOST:PORT",
         check=host_port,
         apart=True,
     )
     server_port: int = option(
-        7411, "port of opensled serve, for the device to remember", low=1, high=65535, metavar="PORT"
+        7411,
+        "port of `opensled serve`, to which the paired device will connect",
+        low=1,
+        high=65535,
+        metavar="PORT",
     )
     draft_key: str = option(
         "",
-        "public key that signs drafts for devices (opensled drafts keygen prints it): this device gets it, and so do "
-        "all that are paired later; no configuration file can set it",
+        "public key for checking the signatures of adapted drafts (`opensled drafts keygen` prints it); it is given to "
+        "this device and all that are paired later; no configuration file can set it",
         metavar="KEY",
         check=public_key,
         typed=True,
     )
-    minutes: float = option(10.0, "time until the code expires", low=0.01, high=1440, metavar="MINUTES")
+    minutes: float = option(10.0, "minutes until the code expires", low=0.01, high=1440, metavar="MINUTES")
     announce: bool = option(
         False,
-        "announce the pairing port by multicast DNS, for opensled edge --pair CODE without a host",
+        "announce the pairing port by multicast DNS, so that `opensled edge --pair CODE` needs no host",
         apart=True,
     )
-    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
-    log_json: bool = option(False, "log one JSON object per line")
-    json: bool = option(False, "print what happens as JSON, one object a line")
+    log_level: str = option("warning", "minimum level of log messages", choices=LEVELS)
+    log_json: bool = option(False, "write log messages as JSON, one object per line")
+    json: bool = option(False, "print each event as JSON, one object per line")

@@ -9,30 +9,30 @@ SERVICES = ("serve", "edge", "relay")
 
 
 def known_service(name: str) -> None:
-    """Raises UsageError for a name that is no service."""
+    """Raises UsageError for an unknown service."""
     if name not in SERVICES:
-        raise UsageError(f"no service {name!r}; choose from {', '.join(SERVICES)}")
+        raise UsageError(f"unknown service {name!r}; choose from {', '.join(SERVICES)}")
 
 
 @dataclass(frozen=True)
 class InstallConfig:
-    """What to install, and how it is started."""
+    """The service to install, and its flags."""
 
-    service: str = option("", "serve, edge or relay", positional=True, metavar="SERVICE")
+    service: str = option("", "service: serve, edge or relay", positional=True, metavar="SERVICE")
     flags: tuple[str, ...] = option(
-        (), "flags of the service, as after `opensled SERVICE`", rest=True, metavar="-- FLAG..."
+        (), "flags of the service, as for `opensled SERVICE`", rest=True, metavar="-- FLAG..."
     )
-    dry_run: bool = option(False, "print the files and the commands, and change nothing", often=True)
-    system: bool = option(False, "a service of the machine, as root installs it; others with --dry-run")
+    dry_run: bool = option(False, "print the files and the commands without changing anything", often=True)
+    system: bool = option(False, "install a service of the whole machine; needs root, except with --dry-run")
     json: bool = option(False, "print JSON")
 
 
 @dataclass(frozen=True)
 class RemoveConfig:
-    """What to remove."""
+    """The service to remove."""
 
-    service: str = option("", "serve, edge or relay", positional=True, metavar="SERVICE")
-    dry_run: bool = option(False, "print what would be removed, and change nothing", often=True)
+    service: str = option("", "service: serve, edge or relay", positional=True, metavar="SERVICE")
+    dry_run: bool = option(False, "print what would be removed without changing anything", often=True)
     json: bool = option(False, "print JSON")
 
 

@@ -39,13 +39,13 @@ class TopConfig:
 
     metrics: str = option(
         "127.0.0.1:9410",
-        "metrics ports of servers or gateways, comma-separated",
+        "metrics addresses of servers or gateways, comma-separated",
         metavar="HOST:PORT[,...]",
         check=addresses,
     )
-    interval: float = option(1.0, "seconds from one reading to the next", low=0.05, high=3600, metavar="S")
-    once: bool = option(False, "print one look, and end")
-    json: bool = option(False, "print one reading as JSON, and end")
+    interval: float = option(1.0, "seconds between readings", low=0.05, high=3600, metavar="S")
+    once: bool = option(False, "print one reading and exit")
+    json: bool = option(False, "print one reading as JSON and exit")
 
 
 def top(config: TopConfig) -> int:

@@ -22,7 +22,7 @@ class PathConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    items_per_task: int = option(40, "how many held-out items of each task", low=1, metavar="N")
+    items_per_task: int = option(40, "number of held-out items of each task", low=1, metavar="N")
     json: bool = option(False, "print JSON")
 
 

@@ -37,7 +37,7 @@ NAMES = ", ".join((*FETCHABLE, *PAIRS))
 class PullConfig:
     name: str = option(
         "",
-        f"{NAMES} (target and draft), or ORG/REPO[:QUANT] of Hugging Face: a GGUF file or safetensors",
+        f"model: {NAMES} (target and draft), or ORG/REPO[:QUANT] on Hugging Face (GGUF or safetensors)",
         positional=True,
         metavar="NAME",
     )
