@@ -1,4 +1,4 @@
-"""Options of `opensled run` and their defaults. It is for a first try and shares no settings with `chat` and `serve`."""
+"""Options of `opensled run` and their defaults. It is for a first try, and reads no settings of `chat` and `serve`."""
 
 from dataclasses import dataclass
 

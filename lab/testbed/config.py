@@ -1,4 +1,4 @@
-"""What `opensled demo`, `plan` and `bench report` can be told; defaults are here and nowhere else."""
+"""Options of `opensled demo`, `plan` and `bench report`, and their defaults."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from lab.testbed.planner.task_acceptance import MOST, check_acceptance, told
 from opensled.cli.config import option
 
 PACES = (10.0, 20.0, 30.0)  # tokens/s; a quick reader, twice and three times that
-MODEL = "model"  # what drafts beside a target: the devices' draft model; else a kind of head
+MODEL = "model"  # drafter of a target: the draft model on the devices; the other choices are kinds of heads
 
 
 @dataclass(frozen=True)
@@ -18,129 +18,131 @@ class DemoConfig:
 
     model: str = option(
         "auto",
-        "target: smollm2 (fetched once), the bundled tiny, or auto: smollm2, or tiny if it cannot be fetched",
+        "target model: smollm2 (downloaded once) or the bundled tiny; auto: smollm2, or tiny if the download fails",
         choices=("auto", "smollm2", "tiny"),
     )
-    max_tokens: int = option(64, "most tokens of an answer", low=1, metavar="N")
-    prompts: int = option(4, "prompts for each device, with tiny", low=1, metavar="N")
+    max_tokens: int = option(64, "maximum length of an answer, in tokens", low=1, metavar="N")
+    prompts: int = option(4, "number of prompts for each device, with tiny", low=1, metavar="N")
     draft_length: int = option(
-        0, "most tokens of a draft block, with tiny; 0 = as the server hints", low=0, metavar="K"
+        0, "maximum draft length in tokens, with tiny; 0 = the server's hint", low=0, metavar="K"
     )
-    engine: str = option("torch", "the server's engine; llamacpp takes tiny", choices=("torch", "llamacpp"))
+    engine: str = option(
+        "torch", "engine of the server; llamacpp works with tiny only", choices=("torch", "llamacpp")
+    )
     mtls: bool = option(
-        False, "server and devices ask each other for certificates, and the server for tokens; takes tiny"
+        False, "require certificates of server and devices, and tokens of devices; works with tiny only"
     )
     vision: bool = option(
         False,
-        "ask the bundled tiny-vision about drawn scenes; the answers show which tokens the device drafted",
+        "ask the bundled vision model tiny-vision about drawn scenes; the answers show the tokens that the device "
+        "drafted",
     )
     json: bool = option(False, "print the figures as JSON")
 
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """Devices, their link, a target, a promise to the users, and prices."""
+    """Devices, their link, a target, a pace for the users, and prices."""
 
     device: str = option(
         "orin-nano-super",
-        "the devices: a profile (opensled profile list), or what one is called, such as pi",
+        "kind of the devices: a profile (opensled profile list) or a common name, for example pi",
         group="devices and their link",
         often=True,
     )
-    draft: str = option("0.5b", "size of the draft model on them", metavar="SIZE", often=True)
-    link: str = option("wifi-good", "their link to the server, such as ethernet or lte", often=True)
+    draft: str = option("0.5b", "size of the draft model on the devices", metavar="SIZE", often=True)
+    link: str = option("wifi-good", "link to the server, for example ethernet or lte", often=True)
     target: str = option(
-        "dense-8b", "the target model, such as llama3.1 or dense-32b", group="the server", often=True
+        "dense-8b", "target model, for example llama3.1 or dense-32b", group="server", often=True
     )
     weight_bits: float | None = option(
         None,
-        "bits of each weight of the target; none = 16, or 4 where 16 do not fit in memory",
+        "bits for each weight of the target; none = 16, or 4 if 16 do not fit in memory",
         low=1,
         high=32,
         metavar="BITS",
     )
     accelerator: str = option(
         "",
-        "what the target runs on, such as rtx-4090, mac-mini or 2xL40S; default: a table of all there are",
+        "hardware of the target, for example rtx-4090, mac-mini or 2xL40S; default: a table of all profiles",
         often=True,
     )
     drafter: str = option(
         MODEL,
-        "what drafts beside the target: model, the devices' draft model, or a draft head, whose size and speed are "
-        "derived from the target's sizes",
+        "drafter: model = the draft model of the devices; or a kind of draft head on the server, whose size and speed "
+        "follow from the target",
         choices=(MODEL, *KINDS),
     )
     context: int = option(
         1024,
-        "tokens that a conversation holds in KV memory",
+        "tokens of one conversation in KV memory",
         low=1,
         metavar="N",
-        group="the users",
+        group="users",
         often=True,
     )
-    users: int = option(
-        0, "users who ask at the same time; 0 = show 1, 4 and 16", low=0, metavar="N", often=True
-    )
+    users: int = option(0, "number of concurrent users; 0 = show 1, 4 and 16", low=0, metavar="N", often=True)
     pace: float | None = option(
         None,
-        "tokens/s that every user is promised; none = how many users are held at 10, 20 and 30",
+        "minimum tokens/s of every user; none = show how many users can be served at 10, 20 and 30",
         low=0.01,
         metavar="R",
         often=True,
     )
     acceptance: str = option(
         "",
-        f"share of draft tokens accepted at each position, or a task: {told()}; default: as recorded with SmolLM2",
+        f"acceptance: the share of draft tokens accepted at each position, or a task: {told()}; default: as recorded "
+        "with SmolLM2",
         metavar="A|TASK",
         check=check_acceptance,
-        group="the drafts",
+        group="drafts",
         often=True,
     )
     hierarchy: bool = option(
         False,
-        "plan a chain instead: which models on devices, hubs between them and the server, and in the cloud draft for "
-        "each other, and in blocks of how many tokens",
-        group="hubs between the devices and the server",
+        "plan a chain instead: models on devices, on hubs and in the cloud that draft for each other, with the length "
+        "of their blocks",
+        group="hubs between devices and server",
         often=True,
     )
     hub: str = option("agx-orin", "profile of the hub's accelerator")
-    hub_model: str = option("draft-3b", "shape of the hub's model, see --target", metavar="SHAPE")
+    hub_model: str = option("draft-3b", "size of the hub's model, given like --target", metavar="SHAPE")
     hub_weight_bits: float = option(
-        4.0, "bits of each weight of the hub's model", low=1, high=32, metavar="BITS"
+        4.0, "bits for each weight of the hub's model", low=1, high=32, metavar="BITS"
     )
     hub_link: str = option(
         "wan-80",
-        "profile of the link from the hub to the server, or its round trip in ms; --link is then that of the devices "
-        "to their hub",
+        "profile of the link from the hub to the server, or its round-trip time in ms; --link is then the link from "
+        "the devices to the hub",
         metavar="LINK|MS",
         check=check_hub_link,
     )
     answer: int = option(
         0,
-        "tokens of an answer, for the start and the end of each; 0 = so many that these do not count",
+        "length of an answer, in tokens, to account for its start and end; 0 = so long that these do not matter",
         low=0,
         high=100_000,
         metavar="N",
     )
     hub_acceptance: float | None = option(
         None,
-        "share of the hub's tokens that the target accepts at each position; goes with --acceptance; none = as "
-        "recorded with the tiny family's three models",
+        "share of the hub's tokens that the target accepts at each position; needs --acceptance; none = as recorded "
+        "with the three models of the tiny family",
         low=0,
         high=MOST,
         metavar="A",
     )
     draft_acceptance: float | None = option(
         None,
-        "share of the device's tokens that the hub accepts at each position; none = as follows from the other two, if "
-        "models agree like the tiny family's, or as recorded",
+        "share of the device's tokens that the hub accepts at each position; none = derived from the other two, as if "
+        "the models agreed like those of the tiny family, or as recorded",
         low=0,
         high=MOST,
         metavar="A",
     )
     accelerator_usd_hour: float | None = option(
         None,
-        "price of an accelerator for one hour; none = its profile's",
+        "price of one accelerator for one hour; none = the price in its profile",
         low=0,
         high=MAX_USD,
         metavar="USD",
@@ -148,21 +150,21 @@ class PlanConfig:
     )
     map: str = option(
         "",
-        "also draw where which mode holds the most users",
+        "also draw a map of the mode that serves the most users",
         metavar="FILE.png|svg",
         group="output",
         often=True,
     )
     curve: str = option(
         "",
-        "also draw what faster reading costs, in money and energy; the numbers go to FILE.json",
+        "also draw the cost of a faster pace, in money and energy; the numbers go to FILE.json",
         metavar="FILE.png|svg",
     )
     kwh_usd: float = option(
-        0.0, "with --curve: price of the devices' power", low=0, high=MAX_USD, metavar="USD"
+        0.0, "with --curve: price of one kWh used by the devices", low=0, high=MAX_USD, metavar="USD"
     )
     gb_usd: float = option(
-        0.0, "with --curve: price of a gigabyte of traffic", low=0, high=MAX_USD, metavar="USD"
+        0.0, "with --curve: price of one gigabyte of traffic", low=0, high=MAX_USD, metavar="USD"
     )
     json: bool = option(False, "print JSON", often=True)
 
@@ -174,7 +176,7 @@ class PlanConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Where results are read and where the page is written."""
+    """The folder of the results, and the file of the page."""
 
     folder: str = option("docs/benchmarks", "folder with the results as JSON", metavar="FOLDER")
-    out: str = option("docs/benchmarks/report.html", "file to write", metavar="FILE")
+    out: str = option("docs/benchmarks/report.html", "file for the page", metavar="FILE")

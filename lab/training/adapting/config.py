@@ -1,4 +1,4 @@
-"""What `opensled adapt` can be told; defaults are here and nowhere else."""
+"""Options of `opensled adapt`, and their defaults."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from opensled.cli.config import option
 
 @dataclass(frozen=True)
 class AdaptConfig:
-    """A draft model, the target that it is to fit, and what it has to gain."""
+    """The draft model to adapt, its target, and the gain that is required."""
 
     draft: str = option(
-        "tiny-draft", "the draft model: a model's name, or the path of its GGUF file or folder", often=True
+        "tiny-draft", "draft model: a name, or the path of its GGUF file or folder", often=True
     )
-    target: str = option(
-        "tiny", "the target: a model's name, or the path of its GGUF file or folder", often=True
-    )
+    target: str = option("tiny", "target model: a name, or the path of its GGUF file or folder", often=True)
     out: str = option(
-        "", "folder of the adapted draft; default: in the work folder", metavar="FOLDER", often=True
+        "", "folder for the adapted draft; default: a folder in --work", metavar="FOLDER", often=True
     )
     data: str = option(
         "self",
-        "file with one prompt a line, which the target answers; self: prompts of its own",
+        "file of prompts for the target, one per line; self = prompts that the target writes",
         metavar="FILE",
         often=True,
     )
     kept: str = option(
         "",
-        "folder of texts that a server kept of a tenant (opensled kept list): learn from them, in place of --data",
+        "folder of a tenant's kept texts (opensled kept list) to train on, instead of --data",
         metavar="FOLDER",
         often=True,
     )
     positions: int = option(
-        200_000, "tokens that the target writes to learn from", low=100, metavar="N", often=True
+        200_000, "number of tokens that the target writes as training data", low=100, metavar="N", often=True
     )
-    epochs: int = option(6, "times to read them", low=1, high=1000, metavar="N", often=True)
+    epochs: int = option(6, "number of epochs", low=1, high=1000, metavar="N", often=True)
     min_gain: float = option(
         0.1,
-        "tokens a round that the draft must gain, with the whole 95 %% interval; else nothing is written to --out",
+        "minimum gain in tokens per round (lower end of the 95 % interval); below it nothing is written to --out",
         low=0,
         metavar="X",
         often=True,
     )
-    length: int = option(4, "tokens of the drafts that are measured", low=1, high=64, metavar="K")
-    heldout: int = option(96, "held-out texts to measure along, at most", low=2, high=10_000, metavar="N")
-    answer: int = option(96, "tokens of a held-out text, at most", low=8, high=4096, metavar="N")
-    rate: float = option(1e-3, "highest learning rate", low=1e-6, high=0.1)
-    work: str = option(
-        "build/adapt", "folder for data and checkpoints; what it holds is not made again", metavar="DIR"
+    length: int = option(4, "draft length for the measurement, in tokens", low=1, high=64, metavar="K")
+    heldout: int = option(
+        96, "maximum number of held-out texts for the measurement", low=2, high=10_000, metavar="N"
     )
-    threads: int = option(2, "threads to train with", low=1, high=1024, metavar="N")
-    onnx: bool = option(False, "write the draft for ONNX Runtime, too (needs the extra `train`)")
+    answer: int = option(96, "maximum length of a held-out text, in tokens", low=8, high=4096, metavar="N")
+    rate: float = option(1e-3, "maximum learning rate", low=1e-6, high=0.1)
+    work: str = option(
+        "build/adapt", "folder for data and checkpoints; existing ones are used again", metavar="DIR"
+    )
+    threads: int = option(2, "CPU threads for training", low=1, high=1024, metavar="N")
+    onnx: bool = option(False, "also write the draft for ONNX Runtime (needs the extra `train`)")
     json: bool = option(False, "print the report as JSON")
 
     @property

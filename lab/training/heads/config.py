@@ -1,4 +1,4 @@
-"""What `opensled train-head` can be told; defaults are here and nowhere else."""
+"""Options of `opensled train-head`, and their defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opensled.cli.config import option
 
 
 class Form(NamedTuple):
-    """Of a head, unless the user says otherwise."""
+    """Defaults of one kind of head."""
 
     loss: str  # see lab/training/heads/losses.py
     length: int  # tokens or frames of a draft
@@ -26,46 +26,54 @@ LOSSES = ("lk", "tvd", "ce", "hard", "ctc")
 
 @dataclass(frozen=True)
 class TrainHeadConfig:
-    """A target, the kind of its head, and how much is learned."""
+    """The target, the kind of head, and the amount of training."""
 
-    target: str = option(
-        "tiny", "the target: a model's name, or the path of its GGUF file or folder", often=True
-    )
+    target: str = option("tiny", "target model: a name, or the path of its GGUF file or folder", often=True)
     head: str = option(
         "specformer",
-        "kind of the head",
+        "kind of draft head",
         choices=tuple(FORMS),
         often=True,
     )
     data: str = option(
         "self",
-        "file with one prompt a line, which the target answers; self: prompts of its own",
+        "file of prompts for the target, one per line; self = prompts that the target writes",
         metavar="FILE",
         often=True,
     )
     positions: int = option(
-        1_000_000, "tokens that the target writes to learn from", low=100, metavar="N", often=True
+        1_000_000,
+        "number of tokens that the target writes as training data",
+        low=100,
+        metavar="N",
+        often=True,
     )
-    epochs: int = option(4, "times to read them, at most", low=1, high=1000, metavar="N", often=True)
+    epochs: int = option(4, "maximum number of epochs", low=1, high=1000, metavar="N", often=True)
     out: str = option(
-        "", "folder of the trained head; default: in the work folder", metavar="DIR", often=True
+        "", "folder for the trained head; default: a folder in --work", metavar="DIR", often=True
     )
     work: str = option(
-        "build/heads", "folder for data and checkpoints; what it holds is not made again", metavar="DIR"
+        "build/heads", "folder for data and checkpoints; existing ones are used again", metavar="DIR"
     )
-    threads: int = option(2, "threads to train with", low=1, high=1024, metavar="N")
-    loss: str = option("", "what is learned; default: that of the kind", choices=("", *LOSSES))
+    threads: int = option(2, "CPU threads for training", low=1, high=1024, metavar="N")
+    loss: str = option("", "loss function; default: the one for the kind of head", choices=("", *LOSSES))
     length: int | None = option(
-        None, "tokens of a draft, or frames of ctc; default: that of the kind", low=1, high=64, metavar="K"
+        None,
+        "draft length in tokens (ctc: in frames); default: the one for the kind of head",
+        low=1,
+        high=64,
+        metavar="K",
     )
     markov: int | None = option(
         None,
-        "rank of the bias between neighbouring tokens; 0 = none; default: that of the kind",
+        "rank of the bias between neighbouring tokens; 0 = no bias; default: the one for the kind of head",
         low=0,
         high=4096,
     )
-    vocabulary: int = option(8192, "ids that can be drafted, the commonest ones", low=1, metavar="N")
-    capture_only: bool = option(False, "make the data and stop")
+    vocabulary: int = option(
+        8192, "number of token ids that the head can draft: the most frequent ones", low=1, metavar="N"
+    )
+    capture_only: bool = option(False, "write the training data, then stop")
 
     @property
     def form(self) -> Form:

@@ -1,4 +1,4 @@
-"""What `opensled train-pivots` can be told; defaults are here and nowhere else."""
+"""Options of `opensled train-pivots`, and their defaults."""
 
 from __future__ import annotations
 
@@ -13,46 +13,44 @@ LOOSE, TARGET = "loose", "target"  # how a walk goes on behind a token that is n
 
 @dataclass(frozen=True)
 class TrainPivotsConfig:
-    """A target, a draft model whose mistakes are labelled, and how many tasks are asked."""
+    """The target, the draft model whose mistakes are labelled, and the number of tasks."""
 
-    target: str = option(
-        "tiny", "the target: a model's name, or the path of its GGUF file or folder", often=True
-    )
+    target: str = option("tiny", "target model: a name, or the path of its GGUF file or folder", often=True)
     draft: str = option(
         "tiny-draft",
-        "the draft model whose tokens are labelled: a model's name, or the path of its GGUF file",
+        "draft model whose tokens are labelled: a name, or the path of its GGUF file",
         often=True,
     )
-    items: int = option(400, "tasks to ask", low=1, metavar="N", often=True, apart=True)
+    items: int = option(400, "number of tasks", low=1, metavar="N", often=True, apart=True)
     rollouts: int = option(
-        20, "answers to write behind each token that is labelled", low=1, high=1000, metavar="R", often=True
+        20, "number of answers to write after each labelled token", low=1, high=1000, metavar="R", often=True
     )
     tasks: str = option(
-        "", "kinds of tasks, separated by commas; default: all whose answers can be checked", often=True
+        "", "kinds of tasks, comma-separated; default: all kinds whose answers can be checked", often=True
     )
-    out: str = option("", "folder of the classifier; default: in the work folder", metavar="DIR", often=True)
+    out: str = option("", "folder for the classifier; default: a folder in --work", metavar="DIR", often=True)
     work: str = option(
-        "build/pivots", "folder for the labels; what it holds is not made again", metavar="DIR", apart=True
+        "build/pivots", "folder for the labels; existing ones are used again", metavar="DIR", apart=True
     )
     layer: int | None = option(
         None,
-        "hidden state that the classifier reads, as transformers number them; default: by the number of layers",
+        "number of the hidden state that the classifier reads, as in transformers; default: from the number of layers",
         low=0,
     )
-    seed: int = option(1, "of tasks and rollouts", low=0, high=1_000_000, apart=True)
+    seed: int = option(1, "seed of tasks and rollouts", low=0, high=1_000_000, apart=True)
     share: float = option(
         1.0,
-        "share of the mismatches of a task to label; a small one leaves time for more tasks",
+        "share of the mismatches of a task to label; a small share leaves time for more tasks",
         low=0.01,
         high=1,
     )
-    answer_tokens: int = option(128, "tokens of an answer, at most", low=1, high=4096, metavar="N")
+    answer_tokens: int = option(128, "maximum length of an answer, in tokens", low=1, high=4096, metavar="N")
     walk: str = option(
         LOOSE,
-        "what is walked along: loose, with those tokens of the draft that are no pivots, or target, its own answer",
+        "text to walk along: target = the target's own answer; loose = the same with draft tokens that are not pivots",
         choices=(LOOSE, TARGET),
     )
-    threads: int = option(2, "threads to compute with", low=1, high=1024, metavar="N", apart=True)
+    threads: int = option(2, "number of CPU threads", low=1, high=1024, metavar="N", apart=True)
 
     @property
     def shop(self) -> Path:
