@@ -25,15 +25,15 @@ the text stays exact.
 """
 
 START = """\
-Start with `opensled run tiny` or `opensled run smollm2` (98 MB, fetched once):
-a model of your own and a conversation."""
+Start with `opensled run tiny` or `opensled run smollm2` (98 MB, downloaded
+once): they chat with a model on this machine."""
 DEMO = " `opensled demo` shows four devices."
 
 FOOTER = """\
-opensled COMMAND --help shows the options used most, --help-all every one. An
-option --name VALUE can also be set by the environment (OPENSLED_NAME), by
-./opensled.toml or by ~/.config/opensled/config.toml, in this order of
-precedence (opensled config init prints a sample).
+opensled COMMAND --help shows the most important options, --help-all shows all.
+An option --name VALUE can also be set by the environment (OPENSLED_NAME), by
+./opensled.toml or by ~/.config/opensled/config.toml; this is the order of
+precedence (opensled config init prints a sample file).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
             6 overloaded, 130 interrupted (Ctrl-C)

@@ -1,4 +1,4 @@
-"""The commands of `opensled`, and where each is found."""
+"""The commands of `opensled`, and the modules that run them."""
 
 from dataclasses import dataclass
 
@@ -20,26 +20,26 @@ class Verb:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """What the command needs of OpenSLED."""
+        """The modules of OpenSLED that the command needs."""
         named = (self.config, self.run, self.starts)
         return tuple(dict.fromkeys(each.partition(":")[0] for each in named if each))
 
     @property
     def here(self) -> bool:
-        """Whether this copy of OpenSLED has the command: packages have fewer than a checkout, a device's the fewest."""
+        """Whether this copy of OpenSLED has the command. A checkout has all; the package for devices has the fewest."""
         return all(map(distribution.has, self.modules))
 
 
 VERBS = {
     "serve": Verb(
-        "verify the drafts of many devices with one target model",
+        "serve a target that verifies the drafts of many devices",
         "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt \\\n"
         "      --tls-cert cert.pem --tls-key key.pem",
         "verify_server.options.serve_config:ServeConfig",
         "verify_server.start.command:serve",
     ),
     "pair": Verb(
-        "hand a device this home's certificate and a token",
+        "pair a device: give it this home's certificate and a token",
         "opensled pair",
         "home.desk.config:PairConfig",
         "home.desk.command:pair",
@@ -57,7 +57,7 @@ VERBS = {
         "home.desk.command:revoke",
     ),
     "kept list": Verb(
-        "list the texts that a server keeps of its tenants",
+        "list the texts that a server keeps for training, by tenant",
         "opensled kept list --keep-text kept/",
         "adapt.kept.config:KeptListConfig",
         "adapt.kept.command:list_kept",
@@ -69,37 +69,37 @@ VERBS = {
         "adapt.kept.command:delete_kept",
     ),
     "relay": Verb(
-        "vet drafts near the devices, for a larger target elsewhere",
+        "vet drafts near the devices, with a remote target above",
         "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411",
         "relay.config:RelayConfig",
         "relay.command:relay",
     ),
     "edge": Verb(
-        "draft on this device and serve an OpenAI-compatible API",
+        "draft on this device, and serve an OpenAI-compatible API",
         "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
         "edge_client.device.config:EdgeConfig",
         "edge_client.device.command:edge",
     ),
     "service install": Verb(
-        "let systemd start a server, device or relay at every boot",
+        "start a server, device or relay at every boot (systemd)",
         "opensled service install serve -- --paired --model smollm2",
         "home.service.config:InstallConfig",
         "home.service.command:install",
     ),
     "service remove": Verb(
-        "stop a service, remove what its installation wrote",
+        "stop a service, and remove its files",
         "opensled service remove edge",
         "home.service.config:RemoveConfig",
         "home.service.command:remove",
     ),
     "service status": Verb(
-        "show services: state, since when, last error, page",
+        "show services: state, start time, last error, page",
         "opensled service status --json",
         "home.service.config:StatusConfig",
         "home.service.status:status",
     ),
     "generate": Verb(
-        "answer one prompt",
+        "answer one prompt with the target",
         'opensled generate "Turn on the kitchen light."',
         "edge_client.device.prompt_config:GenerateConfig",
         "edge_client.device.command:generate",
@@ -111,7 +111,7 @@ VERBS = {
         "edge_client.terminal.chat:chat",
     ),
     "run": Verb(
-        "fetch a model if need be, serve it and chat with it",
+        "serve a model and chat with it; download it if necessary",
         "opensled run smollm2",
         "edge_client.terminal.run_config:RunConfig",
         "edge_client.terminal.run_command:run",
@@ -124,43 +124,43 @@ VERBS = {
         "opensled.cli.top:top",
     ),
     "selftest": Verb(
-        "test a target on a GPU: right answers, times",
+        "test a target on a GPU: correct answers and speed",
         "opensled selftest --model smollm2 --device cuda",
         "verify_server.gpu_check.config:SelftestConfig",
         "verify_server.gpu_check.command:selftest",
     ),
     "doctor": Verb(
-        "find faults of this device or its server, with remedies",
+        "find problems of this device or its server, with remedies",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
         "edge_client.device.config:DoctorConfig",
         "edge_client.doctor.doctor:doctor",
     ),
     "demo": Verb(
-        "run a server and devices; check them against the target",
+        "run a server and devices, and check their answers",
         "opensled demo --json",
         "lab.testbed.config:DemoConfig",
         "lab.testbed.demo:demo",
     ),
     "plan": Verb(
-        "say what users get from hardware, and who should draft",
+        "predict speed and users for given hardware",
         "opensled plan --accelerator rtx4090 --device pi --users 10",
         "lab.testbed.config:PlanConfig",
         "lab.testbed.planner.command:plan",
     ),
     "bench serve": Verb(
-        "put load on a fleet and measure its users' service",
+        "put load on a fleet, and measure the service of its users",
         "opensled bench serve --fleet kitchen --baselines centralized,sled-continuous",
         "lab.testbed.load.config:BenchServeConfig",
         "lab.testbed.load.command:bench_serve",
     ),
     "bench report": Verb(
-        "write one HTML page over all benchmark results",
+        "write an HTML page with all benchmark results",
         "opensled bench report --out report.html",
         "lab.testbed.config:ReportConfig",
         "lab.testbed.report.page:bench_report",
     ),
     "quality": Verb(
-        "measure what a loose rule costs: right answers, and speed",
+        "measure the effect of a loose rule: correct answers, speed",
         "opensled quality --model tiny --rule fly:theta=0.1 --items 100 --out quality",
         "lab.testbed.quality.config:QualityConfig",
         "lab.testbed.quality.command:quality",
@@ -179,25 +179,25 @@ VERBS = {
         "hw_profiles.command:show_profile",
     ),
     "profile detect": Verb(
-        "show which board this is, and its state",
+        "show the board of this device, and its state",
         "opensled profile detect --json",
         "hw_profiles.command:DetectConfig",
         "hw_profiles.command:detect_board",
     ),
     "profile calibrate": Verb(
-        "measure the draft speed of this machine, and its link",
+        "measure the draft speed and the link of this machine",
         "opensled profile calibrate --server 192.0.2.1:7411",
         "edge_client.device.config:CalibrateConfig",
         "edge_client.doctor.calibrate:calibrate",
     ),
     "draft-tables build": Verb(
-        "build a table from texts that drafts without a model",
+        "build a draft table from texts (drafts without a model)",
         "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
         "edge_client.drafters.tables_command:BuildConfig",
         "edge_client.drafters.tables_command:build",
     ),
     "train-head": Verb(
-        "train a draft head that runs beside a target",
+        "train a draft head for a target",
         "opensled train-head --target smollm2 --head specformer --out heads/mine",
         "lab.training.heads.config:TrainHeadConfig",
         "lab.training.heads.command:train_head",
@@ -209,13 +209,13 @@ VERBS = {
         "lab.training.pivots.command:train_pivots",
     ),
     "adapt": Verb(
-        "train a draft model further on what its target writes",
+        "train a draft model on texts of its target",
         "opensled adapt --draft tiny-draft --target tiny --out drafts/mine",
         "lab.training.adapting.config:AdaptConfig",
         "lab.training.adapting.command:adapt",
     ),
     "drafts keygen": Verb(
-        "make the key that signs drafts for devices",
+        "make a key for signing adapted drafts",
         "opensled drafts keygen --sign-key drafts.key",
         "adapt.handout.config:KeygenConfig",
         "adapt.handout.command:keygen",
@@ -228,13 +228,13 @@ VERBS = {
         "adapt.handout.command:publish",
     ),
     "drafts list": Verb(
-        "list the drafts that are handed out",
+        "list the adapted drafts for devices",
         "opensled drafts list --store handout/",
         "adapt.handout.config:DraftListConfig",
         "adapt.handout.command:list_drafts",
     ),
     "drafts rollback": Verb(
-        "hand out an earlier draft of a tenant again",
+        "hand out an earlier draft of a tenant",
         "opensled drafts rollback kitchen --store handout/ --sign-key drafts.key",
         "adapt.handout.config:RollbackConfig",
         "adapt.handout.command:rollback",
@@ -246,13 +246,13 @@ VERBS = {
         "adapt.handout.command:delete_drafts",
     ),
     "drafts pull": Verb(
-        "fetch the draft that the server hands out to this device",
+        "fetch the adapted draft for this device from its server",
         "opensled drafts pull --signer kitchen:7c9e4a1f...",
         "adapt.shelf.config:DraftPullConfig",
         "adapt.shelf.command:pull_draft",
     ),
     "pull": Verb(
-        "fetch a model by its name, or from Hugging Face",
+        "download a model by its name, or from Hugging Face",
         "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
         "opensled.models.pull:PullConfig",
         "opensled.models.pull:pull",
@@ -264,7 +264,7 @@ VERBS = {
         "opensled.cli.config_command:init",
     ),
     "models list": Verb(
-        "list the models on this machine, and those to fetch",
+        "list the models on this machine, and those to download",
         "opensled models list",
         "opensled.models.models_command:ModelListConfig",
         "opensled.models.models_command:list_models",
@@ -276,7 +276,7 @@ VERBS = {
         "opensled.models.models_command:print_path",
     ),
     "models eval": Verb(
-        "measure the bundled models on held-out tasks",
+        "evaluate the bundled models on held-out tasks",
         "opensled models eval --items-per-task 40",
         "opensled.models.models_command:EvalConfig",
         "lab.training.evaluate:models_eval",
