@@ -88,7 +88,9 @@ async def announce(kind: str, listen: str, port: int) -> AsyncIterator[None]:
 def require_reachable(listen: str) -> None:
     """Raises UsageError for a listener that only this machine reaches."""
     if is_local(listen):
-        raise UsageError(f"--announce: only this machine reaches {listen}; listen on 0.0.0.0 or leave it out")
+        raise UsageError(
+            f"--announce: only this machine can reach {listen}; listen on 0.0.0.0, or leave out --announce"
+        )
 
 
 def _label(host: str) -> str:
@@ -115,8 +117,8 @@ def find(kind: str, tls: ssl.SSLContext | None = None, name: str = "") -> str:
     lacks = "cannot be reached" + (", or cannot prove to be this device's server" if tls else "")
     silent = f" ({', '.join(each.name for each, _ in found)} {lacks})" if found else ""
     raise NotFound(
-        f"nothing on this network announces itself within {LISTEN_SECONDS:g} s{silent}; start {COMMANDS[kind]}, or "
-        "give the address"
+        f"no server announced itself on this network within {LISTEN_SECONDS:g} s{silent}; start {COMMANDS[kind]}, "
+        "or give the address"
     )
 
 

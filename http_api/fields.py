@@ -210,7 +210,7 @@ def call_arguments(value: object, where: str) -> str:
         read = json.loads(text, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"{where} is no JSON: {str(error)[:100]}; send the call whole, or leave it out with its result",
+            f"{where} is not JSON: {str(error)[:100]}; send the call whole, or leave it out with its result",
             where,
         ) from error
     if not isinstance(read, dict):
@@ -225,7 +225,7 @@ def _to_json(value: object, where: str) -> str:
             require_object({} if value is None else value, where), ensure_ascii=False, allow_nan=False
         )
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+        raise InvalidRequest(f"{where} is not valid JSON: {error}", where) from error
 
 
 def _no_json(constant: str) -> NoReturn:

@@ -76,7 +76,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
     lines = [line.split("#", 1)[0].split() for line in read_secret_text(path, "key file").splitlines()]
     for number, found in enumerate(lines, 1):
         if len(found) > 1:
-            raise UsageError(f"{path}:{number}: expected one key a line")
+            raise UsageError(f"{path}:{number}: expected one key per line")
     keys = tuple(found[0] for found in lines if found)
     if not keys:
         raise UsageError(f"key file {path} holds no key; make one with: openssl rand -hex 32")

@@ -209,6 +209,6 @@ def schema_text(schema: Any, where: str, strict: bool = False) -> str:
     try:
         text = json.dumps(require_object(schema, where), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+        raise InvalidRequest(f"{where} is not valid JSON: {error}", where) from error
     require_held(schema, where, strict)
     return require_text(text, where)

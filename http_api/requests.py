@@ -121,7 +121,7 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     request = build_request(fields, tasks, _count(fields), False, names)
     if best_of not in (None, 1, request.per_prompt):
         raise Unsupported(
-            "best_of must be 1 or equal n: nothing here picks the best of more answers", "best_of"
+            "best_of must be 1 or equal to n: choosing among more answers is not supported", "best_of"
         )
     return replace(_add_prompt_logprobs(request, told), echo=echo)
 
@@ -174,7 +174,7 @@ def _add_prompt_logprobs(request: Request, told: int | None) -> Request:
     """With log-probabilities of the prompt in vLLM's form, of so many of the likeliest tokens; None: without."""
     if told is not None and request.stream:
         raise Unsupported(
-            "prompt_logprobs come with a whole answer: leave stream out, or ask /v1/completions for echo with logprobs",
+            "prompt_logprobs cannot be streamed: leave stream out, or use /v1/completions with echo and logprobs",
             "prompt_logprobs",
         )
     return replace(request, prompt_logprobs=told)

@@ -172,7 +172,7 @@ async def renew_certificate(config: uvicorn.Config, every: float = CHECK_SECONDS
         try:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise UsageError(f"{cert} and {key} are no certificate and its key: {error}") from error
+            raise UsageError(f"{cert} and {key} are not a certificate and its key: {error}") from error
         context.load_cert_chain(cert, key)
         return None
 

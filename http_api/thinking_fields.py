@@ -107,7 +107,9 @@ def _others(kwargs: Fields, info: ModelInfo) -> dict[str, Any]:
         path = kwargs.path(name)
         if name in RESERVED:
             if not is_any_of(value, SET_ALREADY.get(name, ())):
-                raise Unsupported(f"{path} is set by every chat, and no variable: leave it out", path)
+                raise Unsupported(
+                    f"{path} is set by the chat itself and cannot be a variable: leave it out", path
+                )
         elif name in info.template_variables:
             found[name] = value
         else:
@@ -161,7 +163,7 @@ def _text(variables: dict[str, Any]) -> str:
     try:
         text = json.dumps(variables, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{KWARGS} is no JSON that can be sent on: {error}", KWARGS) from error
+        raise InvalidRequest(f"{KWARGS} is not valid JSON: {error}", KWARGS) from error
     if len(require_text(text, KWARGS).encode()) > MAX_SIZE:
         raise InvalidRequest(
             f"{KWARGS} takes more than {MAX_SIZE} bytes: send fewer or shorter values", KWARGS

@@ -177,7 +177,7 @@ def _table_reader(kind: type[Any]) -> Callable[[Any, str], Any]:
 def _draft(size: str, table: Any, key: str) -> DraftSpeed:
     rates = ("decode_per_s", "prefill_per_s")
     if not isinstance(table, Mapping) or set(table) != set(rates):
-        raise UsageError(f"{key}: just {' and '.join(rates)} are needed")
+        raise UsageError(f"{key}: exactly {' and '.join(rates)} are needed")
     return DraftSpeed(size, *(Quantity.of(table[rate], f"{key}.{rate}") for rate in rates))
 
 

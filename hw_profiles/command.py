@@ -85,7 +85,7 @@ def _kinds_of(config: ShowConfig) -> list[str]:
         return [config.kind]
     found = [kind for kind in KINDS if config.name in catalog.names(kind)]
     if not found and Path(config.name).is_file():
-        raise UsageError(f"{config.name} is a file: say with --kind which of {', '.join(KINDS)} it describes")
+        raise UsageError(f"{config.name} is a file; give its kind with --kind: {', '.join(KINDS)}")
     if not found:
         known = [name for kind in KINDS for name in catalog.names(kind)]
         hint = did_you_mean(config.name, known) or "; `opensled profile list` shows them all"

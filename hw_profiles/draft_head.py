@@ -50,8 +50,8 @@ class HeadProfile:
         sizes = ("hidden_size", "heads", "inner_size")
         if missing := [name for name in sizes if not getattr(self.target, name)]:
             raise UsageError(
-                f"the profile of target {self.target.id} does not say {', '.join(missing)}, which a draft head is "
-                "built by; add that to the file"
+                f"the profile of target {self.target.id} lacks {', '.join(missing)}, which the size of a draft head "
+                "depends on; add it to the file"
             )
 
     @cached_property

@@ -26,7 +26,7 @@ class Quantity:
     def of(cls, table: Any, key: str) -> Quantity:
         """From a TOML table {min, typical, max, source}; raises UsageError naming `key`."""
         if not isinstance(table, Mapping) or set(table) != KEYS:
-            raise UsageError(f"{key}: a table with just min, typical, max and source is needed")
+            raise UsageError(f"{key}: a table with exactly min, typical, max and source is needed")
         low, typical, high = (table[name] for name in ("min", "typical", "max"))
         numbers = (low, typical, high)
         if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in numbers):

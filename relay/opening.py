@@ -68,11 +68,11 @@ class Relay:
     async def _open(self, message: Open, prompt_ids: tuple[int, ...], create: Create) -> Session:
         """See `Opener`."""
         if message.images:
-            raise Unsupported("a relay passes no images on; ask the server above directly", "images")
+            raise Unsupported("a relay does not forward images; use its upstream server directly", "images")
         if message.rule != MATCH:
             raise Unsupported(
-                f"rule {message.rule[:80]!r} at a relay, whose own model is not the target; ask for rule {MATCH}, or "
-                "the server above directly",
+                f"a relay does not serve rule {message.rule[:80]!r}, since its own model is not the target; use rule "
+                f"{MATCH}, or its upstream server directly",
                 "rule",
             )
         room = max(1, self.manager.sequence_limits.context_length - len(prompt_ids))
@@ -106,7 +106,7 @@ class Relay:
         except (NotFound, VocabularyMismatch) as error:
             if is_another(error):
                 raise Unreachable(
-                    "the server above this relay serves another target now; restart the relay"
+                    "the upstream server of this relay now serves another target; restart the relay"
                 ) from error
             raise
         return remote

@@ -221,10 +221,10 @@ class Uplink(Observer):
         """Raises ProtocolError for what this relay's model cannot read."""
         most, room = self._loop.machine.target.facts.vocab_size, self._session.sequence.ends.last_length
         if not all(id < most for id in news):
-            raise ProtocolError(f"the server above sends ids beyond the {most} of this relay's model")
+            raise ProtocolError(f"the upstream server sends ids beyond the {most} of this relay's model")
         if len(truth) > room:
             raise ProtocolError(
-                f"the server above goes on beyond the {room} tokens that there is room for here"
+                f"the upstream server sent more than the {room} tokens that this relay has room for"
             )
 
     def _fail(self, error: OpenSledError) -> None:

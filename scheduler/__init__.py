@@ -18,6 +18,6 @@ def make_policy(name: str, options: PolicyOptions) -> SchedulingPolicy:
     """The policy of that name, or of a "module:Class"; raises UsageError for what is none."""
     kind = POLICIES.get(name)
     if not hasattr(kind, "of"):
-        raise UsageError(f"{name} is no scheduling policy: it has no class method of(PolicyOptions)")
+        raise UsageError(f"{name} is not a scheduling policy: it has no class method of(PolicyOptions)")
     policy: SchedulingPolicy = kind.of(options)
     return policy

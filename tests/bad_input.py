@@ -259,9 +259,9 @@ RATIO = (
 )  # fmt: skip
 
 STREAM = (
-    Row("bytes that are no message, before `Open`", "invalid_request", "kind", "are no message", NEVER,
+    Row("bytes that are no message, before `Open`", "invalid_request", "kind", "are not a message", NEVER,
         each(b"\xff\xff", CUT_OFF, opening()[:-1])),
-    Row("bytes that are no message, later", "invalid_request", "kind", "are no message", ENDS,
+    Row("bytes that are no message, later", "invalid_request", "kind", "are not a message", ENDS,
         after_open(b"\xff\xff", CUT_OFF)),
     Row("text that is not UTF-8", "invalid_request", "kind", "bad UTF-8", NEVER,
         each(NOT_UTF8, opening(rule="match").replace(b"match", b"mat\xedh"))),

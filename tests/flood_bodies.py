@@ -88,7 +88,7 @@ def schemas() -> Iterator[tuple[str, Any]]:
         "cyclic references",
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     )
-    yield "needs itself", {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+    yield "contains itself", {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
     yield (
         "a product of anyOf",
         {"allOf": [{"anyOf": [{"required": [f"k{i}{j}"]} for j in range(20)]} for i in range(20)]},

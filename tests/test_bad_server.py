@@ -53,7 +53,7 @@ def test_bytes_that_are_no_message_are_the_servers_error():
             stream = link.connect()
             await stream.send(Open((1,)))
             for asking in (stream.receive(), link.describe(), link.tokenizer_json()):
-                with pytest.raises(ProtocolError, match="no message of this protocol"):
+                with pytest.raises(ProtocolError, match="does not speak the OpenSLED protocol"):
                     await asking
             await stream.close()
 
@@ -77,7 +77,7 @@ def verdict(*entries: pb.Logprobs, **fields) -> pb.ServerMessage:
         (verdict(pb.Logprobs()), "log-probabilities"),
         (verdict(pb.Logprobs(ids=[1])), "log-probabilities"),
         (verdict(pb.Logprobs(ids=[1] * 22, logprobs=[-1] * 22)), "log-probabilities"),
-        (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is no number"),
+        (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is not a number"),
         (verdict(*[pb.Logprobs(ids=[1], logprobs=[-1])] * 2), "more log-probabilities than tokens"),
         (verdict(finish_reason="whim"), "no end of a sequence"),
     ],

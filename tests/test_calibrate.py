@@ -130,11 +130,11 @@ def test_it_is_done_in_about_twenty_seconds(measured, rate, prefill, most, secon
 
 
 def test_drafters_that_have_nothing_to_measure(measured):
-    with pytest.raises(UsageError, match="proposes nothing by itself"):
+    with pytest.raises(UsageError, match="has no model to measure"):
         measured(Machine({1: 0.01}, context=0), most=1)
     with pytest.raises(UsageError, match="larger context"):
         measured(Machine({1: 0.01}, context=9), most=1)
-    with pytest.raises(UsageError, match="no room for 80 tokens"):
+    with pytest.raises(UsageError, match="too small for 80 tokens"):
         measured(Machine({1: 0.01}, context=64), most=1)
 
 

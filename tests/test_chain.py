@@ -238,7 +238,7 @@ class TestNames:
         assert factory.name == "chain cacheback, accelerated llamacpp tiny-draft-q8_0.gguf"
         with pytest.raises(UsageError, match="--personal-table"):
             make_factory(config, "llamacpp", "tiny-draft")
-        with pytest.raises(UsageError, match="no drafter factory"):
+        with pytest.raises(UsageError, match="not a drafter factory"):
             make_factory(config, "json:JSONDecoder", "")
 
 

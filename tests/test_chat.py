@@ -91,10 +91,10 @@ def test_a_picture_goes_with_the_next_question_and_stays_in_the_conversation(tmp
 @pytest.mark.parametrize(
     ("images", "line", "error"),
     [
-        (None, "/image x.png", "reads text alone"),
+        (None, "/image x.png", "reads text only"),
         (SEES, "/image", "write /image FILE"),
         (SEES, "/image /no/such.png", "cannot be read"),
-        (SEES, f"/image {__file__}", "no image that can be read"),
+        (SEES, f"/image {__file__}", "is not a readable image"),
     ],
 )
 def test_what_is_no_picture_is_told_and_sends_nothing(images, line, error, capsys):

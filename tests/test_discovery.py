@@ -163,7 +163,7 @@ def test_a_device_finds_its_own_server_among_liars(announcing, tmp_path, monkeyp
 
 def test_only_what_others_can_reach_is_announced():
     for listen in ("127.0.0.1:7411", "localhost:7411", "[::1]:7411"):
-        with pytest.raises(UsageError, match="only this machine reaches"):
+        with pytest.raises(UsageError, match="only this machine can reach"):
             discovery.require_reachable(listen)
     discovery.require_reachable("0.0.0.0:7411")
 

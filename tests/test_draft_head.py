@@ -121,7 +121,7 @@ def test_packaged_targets_say_what_heads_are_built_by(name: str) -> None:
 
 
 def test_a_target_that_does_not_say_its_sizes_has_no_head() -> None:
-    with pytest.raises(UsageError, match=r"target tiny does not say heads, inner_size, which"):
+    with pytest.raises(UsageError, match=r"target tiny lacks heads, inner_size, which"):
         HeadProfile.usual("ctc", replace(TINY, heads=0, inner_size=0))
 
 

@@ -169,7 +169,7 @@ class TestFile:
         with pytest.raises(UnsupportedModel, match="format that this version does not know"):
             table_file.read(path)
         path.write_bytes(b"GGUF")
-        with pytest.raises(UnsupportedModel, match="no draft table"):
+        with pytest.raises(UnsupportedModel, match="not a draft table"):
             table_file.read(path)
         with pytest.raises(NotFound):
             table_file.read(tmp_path / "nothing")

@@ -107,7 +107,8 @@ def test_a_file_cut_in_the_middle_of_its_weights(part: float, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"PK\3\4" + bytes(99), "is no GGUF file"), (b"GGUF\3\0\0\0", "download it again")]
+    ("content", "said"),
+    [(b"PK\3\4" + bytes(99), "is not a readable GGUF file"), (b"GGUF\3\0\0\0", "download it again")],
 )
 def test_a_file_that_is_no_gguf(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(content)
@@ -270,10 +271,10 @@ SERVED = "served are a GGUF file, a folder with one, or a folder with config.jso
         (
             "a.bin",
             ("a.bin",),
-            f"a\\.bin is a pickle, which runs code when it is opened: never opened; {SERVED}",
+            f"a\\.bin is a pickle file, which can run code, so it is never opened; {SERVED}",
         ),
         ("a.pt", ("a.pt",), "a pickle"),
-        ("a.onnx", ("a.onnx",), f"is no model of a known kind; {SERVED}"),
+        ("a.onnx", ("a.onnx",), f"is not a model of a known kind; {SERVED}"),
         ("a.gguf", ("a.gguf",), "it does not begin with GGUF; download it again"),
         ("model.safetensors", ("model.safetensors",), "is a part of a model; give its folder: "),
         ("", ("notes.md",), f"holds no model; {SERVED}"),

@@ -227,7 +227,7 @@ def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "damaged.gguf"
     for length in [*range(0, 200, 7), *range(200, len(whole) - 1, 4001)]:
         path.write_bytes(whole[:length])
-        with pytest.raises(UnsupportedModel, match=r"damaged\.gguf is no GGUF file"):
+        with pytest.raises(UnsupportedModel, match=r"damaged\.gguf is not a readable GGUF file"):
             read_metadata(path)
     chance = random.Random(3)
     for _ in range(300):  # whatever is in it: an answer or a typed error, at once

@@ -122,7 +122,7 @@ def test_a_transfer_that_breaks_goes_on_where_it_was(error):
 
 
 def test_a_pull_that_was_ended_goes_on_too():
-    with pytest.raises(Unreachable, match="goes on from there"):
+    with pytest.raises(Unreachable, match="again to continue"):
         fetch(link=Broken(signed(manifest()), {handed().sha256: WEIGHTS[:100_000]}))
     link = SaidLink(signed(manifest()))
     fetch(link=link)
@@ -132,7 +132,7 @@ def test_a_pull_that_was_ended_goes_on_too():
 REFUSED = {
     "another key": (DraftRefused, "not signed", SaidLink(signed(manifest(9), STRANGER))),
     "another tenant": (DraftRefused, "for devices of 'garage'", SaidLink(signed(manifest(9, tenant="garage")))),
-    "an older serial": (DraftRefused, "serial 1, and this device has had 2", SaidLink(signed(manifest(1)))),
+    "an older serial": (DraftRefused, "serial 1, but this device has had 2", SaidLink(signed(manifest(1)))),
     "another draft of this serial": (DraftRefused, "two drafts have serial 2", SaidLink(signed(manifest(2)))),
     "another vocabulary": (
         VocabularyMismatch, "another vocabulary", SaidLink(signed(manifest(9, fingerprint="a" * 64))),

@@ -65,16 +65,16 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_could_be_paths_are_refused(name):
-    with pytest.raises(DraftRefused, match="no name of a file"):
+    with pytest.raises(DraftRefused, match="not a file name"):
         read_manifest(changed(files=[file(name=name)]))
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no JSON"),
-        (b"[" * 5000, "no JSON"),
-        (b'{"format": NaN}', "no JSON"),
+        (b"", "not JSON"),
+        (b"[" * 5000, "not JSON"),
+        (b'{"format": NaN}', "not JSON"),
         (b"[]", "format"),
         (changed(format=2), "format"),
         (b" " * (MAX_MANIFEST + 1), "at most"),

@@ -66,7 +66,7 @@ def test_what_passed_no_gate_is_not_published_without_a_word(tmp_path, drafts):
     failed = adapted(tmp_path / "failed", passes=False)
     for path in (bare, failed):
         code, said = drafts("publish", str(path), "--tenant", "kitchen")
-        assert code == 2 and "passed no gate" in said and "--ungated" in said
+        assert code == 2 and "not passed the gate" in said and "--ungated" in said
     told = published(drafts, bare, "--ungated", "--name", "by hand")
     assert told["passed"] is False and told["name"] == "by hand"
 
@@ -76,7 +76,7 @@ def test_what_changed_since_it_was_measured_is_not_published(tmp_path, drafts):
     with (folder / GGUF).open("ab") as file:
         file.write(b"\0")
     code, said = drafts("publish", str(folder), "--tenant", "kitchen")
-    assert code == 2 and "not what opensled adapt measured" in said
+    assert code == 2 and "not the file that opensled adapt measured" in said
     assert DraftStore(tmp_path / "store").newest("kitchen") is None
     assert published(drafts, folder, "--ungated")["passed"] is False
 
@@ -96,7 +96,7 @@ def test_damaged_files_are_errors_in_one_line(tmp_path, drafts):
     broken.write_bytes(b"GGUF")
     folder = adapted(tmp_path / "mine")
     (folder / "adapted.json").write_text('{"before": [1]')
-    for path, part in ((broken, "no GGUF file"), (folder, "cannot be read")):
+    for path, part in ((broken, "not a readable GGUF file"), (folder, "cannot be read")):
         code, said = drafts("publish", str(path), "--tenant", "kitchen", "--ungated")
         assert code != 0 and part in said and said.count("\n") == 1
 
@@ -179,7 +179,7 @@ def test_keys(tmp_path, drafts, capsys):
     told = json.loads(capsys.readouterr().out)
     assert len(told["public"]) == 64 and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert cli.main(["drafts", "keygen", "--sign-key", str(path)]) == 2
-    assert "not written over" in capsys.readouterr().err
+    assert "not overwritten" in capsys.readouterr().err
     folder = adapted(tmp_path / "mine")
     words = ["drafts", "publish", str(folder), "--store", str(tmp_path / "store"), "--tenant", "kitchen"]
     assert cli.main(words) == 2 and "keygen" in capsys.readouterr().err

@@ -160,10 +160,10 @@ def test_files_that_are_missing(saved: HeadFile, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "is no JSON"),
-        (b"\xff\xfe{", "is no JSON"),
-        (b'{"format": 1, "shape": {', "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
+        (b"", "is not JSON"),
+        (b"\xff\xfe{", "is not JSON"),
+        (b'{"format": 1, "shape": {', "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
         (b"[1]", "not of format 1"),
         (b'{"shape": {}}', "not of format 1"),
         (b'{"format": 2}', "not of format 1"),

@@ -355,7 +355,7 @@ def test_what_a_relay_tells_of_its_truth_is_what_its_reader_knows(steps, lots):
     "verdict", [Verdict(2, (3, 4), vetted=3), Verdict(2, (3,), finish_reason="eos", vetted=1)]
 )
 def test_a_verdict_that_cannot_be_is_refused(verdict):
-    with pytest.raises(ProtocolError, match="vetted tokens are the last"):
+    with pytest.raises(ProtocolError, match="vetted tokens must be the last"):
         codec.decode_server(codec.encode_server(verdict))
 
 

@@ -180,7 +180,7 @@ def test_words_that_were_not_asked_for_end_the_answer():
         async with three() as (network, _, _):
             session = RemoteSession(network.connect, Open(PROMPT, TASK.params), QUICK)
             await session.open()
-            with pytest.raises(ProtocolError, match="takes no such words"):
+            with pytest.raises(ProtocolError, match="does not accept unverified text"):
                 session._within_bounds(Verdict(3, (1, 2), unverified=1))
             await session.close()
 

@@ -146,7 +146,7 @@ def test_a_later_command_goes_on_where_an_earlier_one_stopped(hub, capsys):
     hub.break_after = [1000] + [0] * download.ATTEMPTS
     assert pull(f"{NAME}:Q4_K_M") == 5
     line = complaint(capsys)
-    assert "broke off at 0 of 0 MB" in line and "run the same command again: it goes on from there" in line
+    assert "broke off at 0 of 0 MB" in line and "run the same command again to continue" in line
     assert store.pulled_path(store.HubName(NAME)) is None and store.pulled_models() == []
     hub.add(NAME, {}, NEWEST)  # the interrupted pull goes on with its own commit
     hub.ranges.clear()

@@ -59,7 +59,7 @@ def test_a_token_never_travels_in_clear_text(hub, capsys, monkeypatch):
 
 def test_a_name_that_the_hub_does_not_have(hub, capsys):
     assert pull("org/nothing") == 3
-    assert f"{hub.address} has no org/nothing that is open to all; check the name" in complaint(capsys)
+    assert f"{hub.address} has no org/nothing that is public; check the name" in complaint(capsys)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_name_that_the_hub_does_not_have(hub, capsys):
             5,
             "no hub at http://127.0.0.1:9: Connection refused; connect to",
         ),
-        ("HF_ENDPOINT", "file:///etc", 2, "is no address of a hub"),
+        ("HF_ENDPOINT", "file:///etc", 2, "is not the address of a hub"),
         ("HF_HUB_OFFLINE", "1", 5, "HF_HUB_OFFLINE is set"),
         ("HF_TOKEN", "two\nlines", 2, "HF_TOKEN holds characters"),
     ],

@@ -137,7 +137,7 @@ PART = "messages[0].content[0]"
         ([{"type": "image_url", "image_url": 7}], f"{PART}.image_url", "string"),
         ([shown("data:image/png;base64,A")], f"{PART}.image_url.url", "encode the bytes"),
         ([shown("data:image/png;base64,A*A=")], f"{PART}.image_url.url", "encode the bytes"),
-        ([shown("data:image/png," + TEXT)], f"{PART}.image_url.url", "no base64 data URL"),
+        ([shown("data:image/png," + TEXT)], f"{PART}.image_url.url", "not a base64 data URL"),
         ([{"type": "input_image", "image_url": URL}], f"{PART}.type", "text or image_url"),
         ([{"type": "input_audio"}], f"{PART}.type", "text or image_url"),
         ([shown()] * (MAX_IMAGES + 1), "messages", f"at most {MAX_IMAGES}"),

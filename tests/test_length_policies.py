@@ -94,5 +94,5 @@ def test_what_the_flags_mean() -> None:
 def test_what_is_no_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="choose from hint, fixed, confidence"):
         length_policy("longest", LengthOptions())
-    with pytest.raises(UsageError, match="no draft-length policy"):
+    with pytest.raises(UsageError, match="not a draft-length policy"):
         length_policy("edge_client.lengths.base:UNADVISED", LengthOptions())

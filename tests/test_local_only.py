@@ -126,7 +126,7 @@ def test_an_answer_that_takes_the_target_does_not_go_on_without_it():
 
 
 def test_a_drafter_without_words_of_its_own_is_an_error():
-    with pytest.raises(EngineError, match="take a draft model"):
+    with pytest.raises(EngineError, match="use a draft model"):
         local_answer(factory=Silent)
 
 
@@ -137,7 +137,7 @@ def test_where_every_drafter_is_busy_the_answer_comes_later():
             network.down = True
             first, second = device.answer(LONG), device.answer(LONG)
             await anext(first)
-            with pytest.raises(Overloaded, match="every drafter is busy"):
+            with pytest.raises(Overloaded, match="all drafters are busy"):
                 await anext(second)
             await first.aclose()
 
@@ -234,7 +234,7 @@ def test_a_device_starts_without_its_server_once_it_has_met_it(tmp_path):
         assert [id for chunk in chunks for id in chunk.token_ids][:6] == [5, 6, 7, 5, 6, 7]
         assert chunks[-1].stats.local_tokens == GREEDY.max_tokens
         await device.close()
-        with pytest.raises(Unreachable, match="has never met a server there"):
+        with pytest.raises(Unreachable, match="has never connected to a server there"):
             await connect(replace(config, server="127.0.0.1:9"))
         for file in tmp_path.glob("*.json"):
             file.unlink()

@@ -88,7 +88,7 @@ def _served(rule: str = "fly") -> ServedRule:
 def test_a_tenant_can_be_barred():
     require_rule(_served(), None, TenantLimits(), 16)
     require_rule(_served("match"), None, TenantLimits(strict=1), 16)
-    with pytest.raises(Unsupported, match="barred loose rules") as caught:
+    with pytest.raises(Unsupported, match="does not allow loose rules") as caught:
         require_rule(_served(), None, TenantLimits(strict=1), 16)
     assert caught.value.field == "rule"
 

@@ -244,7 +244,7 @@ def test_the_devices_flags_are_checked_before_it_connects(files, tmp_path):
         return str(error.value)
 
     assert "--tls-cert and --tls-key go together" in refusal(tls_cert=files["cert"])
-    assert "no PEM certificate and its key" in refusal(tls_cert=files["ca"], tls_key=files["key"])
+    assert "not a PEM certificate and its key" in refusal(tls_cert=files["ca"], tls_key=files["key"])
     (tmp_path / "key.pem").chmod(0o644)
     assert "readable by others" in refusal(tls_cert=files["cert"], tls_key=files["key"])
     (tmp_path / "token").write_text("secret\n")

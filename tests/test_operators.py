@@ -262,7 +262,7 @@ def test_the_file_of_keys(tmp_path):
         operators(str(path), False)
     path.write_text("one two\n")
     path.chmod(0o600)
-    with pytest.raises(UsageError, match="one key a line"):
+    with pytest.raises(UsageError, match="one key per line"):
         operators(str(path), False)
     path.write_text("secret-key\n")
     path.chmod(0o644)

@@ -174,7 +174,7 @@ def test_a_host_belongs_to_a_code():
         pair_first(EdgeConfig(**parse_flags("edge", ["192.0.2.7"])))
     assert parse_flags("edge", ["--pair", "4821-0937", "hub"]) == {"pair": "4821-0937", "host": "hub"}
     assert parse_flags("edge", ["--pair", "4821-0937"]) == {"pair": "4821-0937"}
-    with pytest.raises(UsageError, match="no pairing code"):
+    with pytest.raises(UsageError, match="not a pairing code"):
         pair_first(EdgeConfig(pair="hello", host="hub"))
 
 

@@ -172,7 +172,7 @@ def test_the_steps_of_an_accelerator_name_the_bits_that_fit() -> None:
         ("burst = 1", "", "burst is missing"),
         ("burst = 1", "burst = 1\nspeed = 3", "unknown key 'speed'"),
         ("burst = 1", 'burst = "one"', "burst: 'one' is not float"),
-        ('loss = { min = 0, typical = 0, max = 0, source = "mine" }', "loss = 0.1", "loss: a table with just"),
+        ('loss = { min = 0, typical = 0, max = 0, source = "mine" }', "loss = 0.1", "loss: a table with exactly"),
         ("up_mbit_s = { min = 1, typical = 2", "up_mbit_s = { min = 9, typical = 2", "up_mbit_s: 0 <= min <="),
         ('loss = { min = 0, typical = 0, max = 0, source = "mine" }',
          'loss = { min = 0, typical = 0, max = 0, source = " " }', "loss: name the source"),

@@ -131,7 +131,7 @@ def test_a_python_without_pip(
 
 def test_an_unknown_name(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "smollm"]) == 3
-    assert "no model 'smollm' to fetch; choose from smollm2, qwen2.5, " in complaint(capsys)
+    assert "unknown model 'smollm'; choose from smollm2, qwen2.5, " in complaint(capsys)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "qwen2.5"])

@@ -30,7 +30,7 @@ def test_a_public_network_is_refused(listed):
 
 @pytest.mark.parametrize("listed", ["10.0.0.1/24", "eth0", "10.0.0.0/24,"])
 def test_what_is_no_network_is_refused(listed):
-    with pytest.raises(UsageError, match="is no network"):
+    with pytest.raises(UsageError, match="is not a network"):
         networks(listed)
 
 
@@ -110,7 +110,7 @@ def refused(address: str, token: str, tmp_path: Path, *flags: str) -> tuple[int,
 def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
     with ray_head("127.0.0.1", "") as address:
         code, words = refused(address, "a" * 32, tmp_path, "--replicas", "1")
-    assert code == 2 and "asks for no token" in words
+    assert code == 2 and "requires no token" in words
 
 
 def own_addresses() -> list[str]:
@@ -130,7 +130,7 @@ def test_a_cluster_is_joined_with_its_token_and_on_networks_that_were_named(tmp_
     with ray_head(host, token) as address:
         for wrong in ("", "b" * 32):
             code, words = refused(address, wrong, tmp_path, *named)
-            assert code == 4 and "asks for its token" in words
+            assert code == 4 and "requires its token" in words
         code, words = refused(address, token, tmp_path)
         assert code == 2 and f"Ray listens on {host}, which is in no network of --ray-network" in words
         code, words = refused(address, token, tmp_path, *named)

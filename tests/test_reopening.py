@@ -21,7 +21,7 @@ def test_once_costs_no_time():
 )
 def test_a_server_that_drops_every_stream_is_given_up(script):
     world = World(home=[script] * 1000)
-    with pytest.raises(Unreachable, match=f"took this answer {MAX_FRUITLESS} times"):
+    with pytest.raises(Unreachable, match=f"accepted this answer {MAX_FRUITLESS} times"):
         world.run(told(world, 1))
     assert len(world.started) == MAX_FRUITLESS + 2 and 30 < world.loop.now < 120
     assert world.open_streams == 0

@@ -99,7 +99,7 @@ def test_a_server_that_dies_says_so(cache):
 
 def test_a_server_that_cannot_start_gives_its_reason(tmp_path):
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    reason = r"^.*/a\.gguf is no GGUF file that can be read"
+    reason = r"^.*/a\.gguf is not a readable GGUF file"
     path = str(tmp_path / "a.gguf")
     with (
         pytest.raises(ModelError, match=reason),

@@ -156,5 +156,5 @@ def test_a_bad_certificate_pair_is_named(tmp_path):
     (tmp_path / "key.pem").write_text("no key")
     (tmp_path / "key.pem").chmod(0o600)
     config = ServeConfig(tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
-    with pytest.raises(UsageError, match="no PEM certificate and its key"):
+    with pytest.raises(UsageError, match="not a PEM certificate and its key"):
         serve(config)

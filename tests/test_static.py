@@ -39,7 +39,7 @@ def plan(*sessions, wait=1.0, batch=0, now=0.5):
 
 
 def test_a_class_that_makes_no_policy_is_refused_by_name():
-    with pytest.raises(UsageError, match="FakeEngine is no scheduling policy"):
+    with pytest.raises(UsageError, match="FakeEngine is not a scheduling policy"):
         make_policy("tests.fakes:FakeEngine", PolicyOptions(0.5))
 
 

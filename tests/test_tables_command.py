@@ -80,7 +80,7 @@ def test_progress_is_one_live_line_on_a_terminal_and_none_elsewhere(tmp_path, ca
             UsageError,
             "GGUF.*; name the tokenizer",
         ),
-        (("--corpus", "raw.bin", "--out", "x.table"), UsageError, r"raw\.bin is no UTF-8"),
+        (("--corpus", "raw.bin", "--out", "x.table"), UsageError, r"raw\.bin is not UTF-8"),
         (("--corpus", "a.txt", "--out", "x.table"), UsageError, "too short"),
     ],
 )

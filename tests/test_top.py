@@ -228,7 +228,7 @@ def test_whoever_else_answers_is_named():
     other = b"# TYPE other_total counter\nother_total 3\n"
     for status, body, words in (
         (404, b"", "answers 404"),
-        (200, b"<html>hello</html>", "has no metrics of OpenSLED|no metrics that can be read"),
+        (200, b"<html>hello</html>", "has no metrics of OpenSLED|metrics that cannot be read"),
         (200, other, "has no metrics of OpenSLED"),
         (200, b"", "has no metrics of OpenSLED"),
     ):

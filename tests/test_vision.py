@@ -253,7 +253,7 @@ def test_pictures_that_are_not_there_or_not_theirs_are_refused(engine, text, ope
 def test_a_target_of_text_refuses_by_name():
     async def refused():
         async with running(FakeEngine(num_blocks=40)) as network:
-            with pytest.raises(Unsupported, match="text alone") as caught:
+            with pytest.raises(Unsupported, match="text only") as caught:
                 await network.manager.open(Open((1, 2), images=(image(1),)), "local")
             assert caught.value.field == "images"
 

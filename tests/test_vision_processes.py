@@ -102,7 +102,7 @@ def test_other_targets_refuse_pictures_by_name(folder):
     with Process(serve) as server:
         asked = ("--server", server.wait_ready(), "--drafter", "none", QUESTION)
         done = command("generate", *asked, "--image", str(folder.parent / "door.png"))
-    assert done.returncode and "reads text alone" in done.stderr
+    assert done.returncode and "reads text only" in done.stderr
 
 
 # -- the model that comes with OpenSLED, and its draft --------------------------------------------------------

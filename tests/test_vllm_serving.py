@@ -77,7 +77,7 @@ def test_arguments_of_vllm_come_one_by_one_or_in_one_text():
 def test_one_rule_is_served_and_no_budget_of_a_tenant():
     limits = session_limits(ServeConfig(), model(), Tenants())
     assert [rule.name for rule in limits.rules.facts()] == ["match"]
-    with pytest.raises(UsageError, match="engine vllm keeps no KV budget of a tenant"):
+    with pytest.raises(UsageError, match="engine vllm has no KV budgets of tenants"):
         session_limits(ServeConfig(), model(), Tenants(default=TenantLimits(kv_tokens=64)))
     with pytest.raises(Unsupported, match="KV budget"):
         over_vllm(10).memory.place("t", 64, {})
@@ -87,7 +87,7 @@ def test_a_target_that_scores_no_prompts_says_so():
     info, limits = replace(model().info, scores_prompts=False), Limits(8, 100, 0)
     inputs = InputProcessor(FakeText(), info, limits, Tenants())
     opened = Open((1, 2), SamplingParams(max_tokens=4), prompt_logprobs=0)
-    with pytest.raises(Unsupported, match="engine vllm tells no log-probabilities of a prompt"):
+    with pytest.raises(Unsupported, match="engine vllm has log-probabilities of the answer only"):
         inputs.check(opened, (1, 2), inputs.ends(opened, 2, "t"), "t")
 
 

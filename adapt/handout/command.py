@@ -34,7 +34,7 @@ def keygen(config: KeygenConfig) -> int:
     path = Path(config.sign_key).expanduser()
     if path.exists():
         raise UsageError(
-            f"{path} is there already and is not written over: devices know its public half; name another file"
+            f"{path} exists already and is not overwritten, since devices may trust its public key; name another file"
         )
     key = SigningKey.new()
     try:
@@ -55,7 +55,7 @@ def publish(config: PublishConfig) -> int:
 
     if not config.tenant:
         raise UsageError(
-            "--tenant NAME is missing: a tenant of the token file, or the name of a paired device"
+            "--tenant NAME is missing: give a tenant of the token file, or the name of a paired device"
         )
     key, store = _key(config.sign_key), _store(config.store)
     found = candidate(Path(config.draft), config.name)

@@ -57,7 +57,7 @@ class DraftStore:
     def require_closed(self) -> None:
         """Raises UsageError where other users could read it, or there is no such folder."""
         if not self.folder.is_dir():
-            raise UsageError(f"{self.folder} is no folder; opensled drafts publish --store makes it")
+            raise UsageError(f"{self.folder} is not a folder; opensled drafts publish --store makes it")
         if os.name == "posix" and self.folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise UsageError(f"{self.folder} is open to other users; run: chmod 700 {self.folder}")
 

@@ -52,7 +52,9 @@ class DraftHandOut(HandOut):
                 async with asyncio.timeout(SECONDS):
                     await self._answer(stream, *draft_codec.read_draft_request(asked))
         except codec.Malformed as error:
-            await self._refuse(stream, InvalidRequest(f"the bytes are no message of this protocol: {error}"))
+            await self._refuse(
+                stream, InvalidRequest(f"the bytes are not a message of this protocol: {error}")
+            )
         except OpenSledError as error:
             await self._refuse(stream, error)
 
@@ -75,7 +77,7 @@ class DraftHandOut(HandOut):
         found = self._store.newest(tenant)
         if found is None:
             raise NotFound(
-                "no draft is handed out to this device's tenant; its operator runs opensled drafts publish",
+                "there is no adapted draft for this device's tenant; ask the operator to run: opensled drafts publish",
                 "draft",
             )
         return found
@@ -84,9 +86,7 @@ class DraftHandOut(HandOut):
         """The bytes of a file from `offset` to its end; a tenant gets files of its own newest manifest alone."""
         named = self._store.file(found.draft, sha256)
         if named is None:
-            raise NotFound(
-                "the draft that is handed out has no such file (any more); ask for it anew", "file"
-            )
+            raise NotFound("the draft has no such file (any more); fetch the draft again", "file")
         path, size = named
         if offset > size:
             raise InvalidRequest(f"the file has {size} bytes", "offset")
@@ -133,7 +133,8 @@ def _part(path: Path, offset: int, length: int) -> bytes:
         part = b""
     if len(part) < length:
         raise NotFound(
-            "a file of the draft is missing or damaged on the server; its operator publishes it again", "file"
+            "a file of the draft is missing or damaged on the server; ask its operator to publish it again",
+            "file",
         )
     return part
 

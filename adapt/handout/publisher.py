@@ -56,7 +56,9 @@ def candidate(draft: Path, name: str) -> _Measured:
     folder = path if path.is_dir() else path.parent
     files = _files(path) if path.is_dir() else [path]
     if not path.exists() or not any(file.suffix == ".gguf" for file in files):
-        raise NotFound(f"{path} is no GGUF file, and no folder with one; opensled adapt writes one", "draft")
+        raise NotFound(
+            f"{path} is not a GGUF file or a folder with one; `opensled adapt` writes one", "draft"
+        )
     for file in files:
         try:
             require_name(file.name)
@@ -65,7 +67,7 @@ def candidate(draft: Path, name: str) -> _Measured:
     gguf = next(file for file in files if file.suffix == ".gguf")
     pieces = read_metadata(gguf).get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces:
-        raise UsageError(f"{gguf} has no tokenizer, so it drafts for no target")
+        raise UsageError(f"{gguf} has no tokenizer, so it cannot draft for any target")
     return _Measured(name or path.stem, files, _report(folder), fingerprint(pieces))
 
 
@@ -91,8 +93,8 @@ def publish_draft(
     """Hand out this draft from now on; raises UsageError for one that may not be. `serial` 0 = the next one."""
     if not (found.passed or ungated):
         raise UsageError(
-            f"{found.name} passed no gate: there is no {REPORT} beside it in which opensled adapt says so. Adapt it, "
-            "or add --ungated to publish it all the same"
+            f"{found.name} has not passed the gate of opensled adapt: there is no {REPORT} next to it. Adapt the "
+            "draft, or add --ungated to publish it anyway"
         )
     number = _serial(store, tenant, serial)
     files = tuple(store.keep_file(file, file.name) for file in found.files)
@@ -116,7 +118,7 @@ def _serial(store: DraftStore, tenant: str, asked: int) -> int:
     following = store.next_serial(tenant)
     if asked and asked < following:
         raise UsageError(
-            f"--serial {asked}: {tenant} has had serial {following - 1}, and devices take higher ones only"
+            f"--serial {asked} is too low: {tenant} has had serial {following - 1}, and devices accept only higher ones"
         )
     return asked or following
 
@@ -128,8 +130,8 @@ def _is_unchanged(found: _Measured, files: tuple[HandedFile, ...], ungated: bool
     changed = [file.name for file in files if known.get(file.name) != file.sha256]
     if changed and not ungated:
         raise UsageError(
-            f"{changed[0]} is not what opensled adapt measured: {REPORT} has another sha256 of it. Adapt the draft "
-            "again, or add --ungated"
+            f"{changed[0]} is not the file that opensled adapt measured: its sha256 differs from {REPORT}. Adapt the "
+            "draft again, or add --ungated"
         )
     return not changed
 

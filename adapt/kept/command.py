@@ -52,7 +52,7 @@ def _store(folder: str) -> KeptStore:
         raise UsageError("--keep-text FOLDER is missing: the folder that opensled serve --keep-text names")
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise NotFound(f"{path} is no folder; opensled serve --keep-text {folder} makes it", "keep_text")
+        raise NotFound(f"{path} is not a folder; opensled serve --keep-text {folder} makes it", "keep_text")
     return KeptStore(path)
 
 
@@ -69,11 +69,12 @@ def require_keepable(config: ServeConfig) -> None:
         return
     if not config.tokens:
         raise UsageError(
-            "--keep-text keeps texts of tenants with keep=1 in the token file: add --tokens FILE"
+            "--keep-text needs --tokens FILE: it keeps the texts of tenants with keep=1 in that file"
         )
     if config.replicas or config.ray_address:
         raise UsageError(
-            "--keep-text is for one server: with replicas a deletion would not reach all of them; leave one out"
+            "--keep-text works on a single server only: with replicas, a deletion would not reach all texts; leave one "
+            "of them out"
         )
 
 

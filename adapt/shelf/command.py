@@ -48,7 +48,7 @@ def _back(config: DraftPullConfig) -> Kept:
 
     known = config.signer or known_signer(adapted_folder())
     if not known:
-        raise UsageError("no draft was handed out to this device; fetch one: opensled drafts pull")
+        raise UsageError("this device has no adapted draft; fetch one: opensled drafts pull")
     shelf = DraftShelf(adapted_folder(), read_signer(known))
     with locked_folder(shelf.folder, "opensled drafts pull"):
         return shelf.back()
@@ -62,8 +62,8 @@ def _signer(config: DraftPullConfig) -> Signer:
     known = config.signer or paired.signer_of(config.server) or known_signer(adapted_folder())
     if not known:
         raise UsageError(
-            "--signer TENANT:KEY is missing: who signs drafts for this device. Ask the operator, not the "
-            "server: opensled drafts publish prints it"
+            "--signer TENANT:KEY is missing: the tenant of this device, and the public key that signs its drafts. Ask "
+            "the operator, not the server: opensled drafts publish prints both"
         )
     return read_signer(known)
 

@@ -72,7 +72,7 @@ async def _complete(link: Link, file: HandedFile, sink: BinaryIO, show: Callable
         if attempts >= ATTEMPTS:
             raise Unreachable(
                 f"{link.server} broke off at {done / 1e6:.1f} of {file.bytes / 1e6:.1f} MB of {file.name} ({why}); run "
-                "the same command again: it goes on from there"
+                "the same command again to continue"
             )
         if attempts:
             await asyncio.sleep(pause)
@@ -80,7 +80,7 @@ async def _complete(link: Link, file: HandedFile, sink: BinaryIO, show: Callable
         sink.truncate(0)
         raise ModelError(
             f"{file.name} arrived damaged: it is not the file that the manifest names. Nothing was replaced; run the "
-            "same command again, and if that does not help, the operator publishes the draft again"
+            "same command again, and if that does not help, ask the operator to publish the draft again"
         )
 
 

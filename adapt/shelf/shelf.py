@@ -61,9 +61,9 @@ class DraftShelf:
         kept = self._of(newest)
         if draft.serial < newest:
             raise DraftRefused(
-                f"the server hands out serial {draft.serial}, and this device has had {newest}: an old draft is sent "
-                "again, or the operator's store was lost. Nothing was replaced; to go back, the operator runs opensled "
-                f"drafts rollback, after a loss opensled drafts publish --serial {newest + 1}"
+                f"the server hands out serial {draft.serial}, but this device has had {newest}: an old draft is sent "
+                "again, or the operator's store was lost. Nothing was replaced. The operator can go back with "
+                f"opensled drafts rollback, or after a loss publish with opensled drafts publish --serial {newest + 1}"
             )
         if kept and (kept.path / MANIFEST).read_bytes() != signed.manifest:
             raise DraftRefused(
@@ -140,7 +140,7 @@ class DraftShelf:
         ]
         if not earlier:
             raise NotFound(
-                "no earlier draft is on this device; without --draft-model adapted it drafts as before",
+                "this device has no earlier draft; to draft without adapted drafts, leave out --draft-model adapted",
                 "draft",
             )
         self.select(earlier[-1])

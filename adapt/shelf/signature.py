@@ -45,8 +45,8 @@ class Signer:
             public.verify(signed.signature, CONTEXT + signed.manifest)
         except (InvalidSignature, ValueError):
             raise DraftRefused(
-                f"the draft is not signed by the key {self.key[:16]}...: another key signed it, or it was changed on "
-                "its way. Nothing was replaced. If the operator has a new key, give --signer as he told it you"
+                f"the draft is not signed by the key {self.key[:16]}...: another key signed it, or it was changed in "
+                "transit. Nothing was replaced. If the operator has a new key, give it with --signer"
             ) from None
         found = read_manifest(signed.manifest)
         if found.tenant != self.tenant:
@@ -62,7 +62,7 @@ def read_signer(text: str) -> Signer:
     tenant, colon, key = text.strip().rpartition(":")
     if not (colon and tenant and len(tenant) <= MAX_TEXT and tenant.isprintable() and _KEY.fullmatch(key)):
         raise UsageError(
-            f"{text[:80]!r} is no signer; write TENANT:KEY as opensled drafts publish prints it, with 64 hex digits"
+            f"{text[:80]!r} is not a signer; write TENANT:KEY as opensled drafts publish prints it, with 64 hex digits"
         )
     return Signer(tenant, key)
 

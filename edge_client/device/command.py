@@ -77,7 +77,7 @@ def _prompt(config: GenerateConfig) -> Prompt:
     images = tuple([TurnImage(0, image_file(path)) for path in config.image.split(",") if path])
     if config.raw and images:
         raise UsageError(
-            "--raw continues a text, which has no place for a picture; leave out --raw or --image"
+            "--raw continues plain text, which cannot hold a picture; leave out --raw or --image"
         )
     return text if config.raw else (ChatMessage("user", text, images=images),)
 
@@ -213,7 +213,7 @@ def _scraping(config: EdgeConfig, access: Access) -> ScrapeGuard:
 
     def admit(authorization: str) -> None:
         if not is_key(authorization, access.keys):
-            raise Unauthorized("a key is needed here, one of --http-keys, as Authorization: Bearer KEY")
+            raise Unauthorized("this API requires a key of --http-keys; send it as Authorization: Bearer KEY")
 
     return scrape_guard(
         config.metrics,

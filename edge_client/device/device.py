@@ -169,7 +169,7 @@ class Device:
             async with self._updating:
                 if self.info is described:
                     await self._update_target()
-            raise Unreachable(f"the server serves {self.info.model_id} now; ask again") from error
+            raise Unreachable(f"the server now serves {self.info.model_id}; ask again") from error
 
     async def _begin_alone(self, session: RemoteSession, task: Task, cause: Unreachable) -> None:
         """Make what a server would send: the ids of the prompt and a noise key. A chat template can be slow.

@@ -96,7 +96,7 @@ def make_factory(config: DeviceConfig, drafter: str, model: str) -> DrafterFacto
     kind = DRAFTERS.get(drafter)
     made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
     if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
-        raise UsageError(f"{drafter} is no drafter factory (edge_client/drafters/base.py says what one is)")
+        raise UsageError(f"{drafter} is not a drafter factory; see edge_client/drafters/base.py")
     options = DrafterOptions(config.draft_table, config.personal_table, config.draft_window)
     factory: DrafterFactory = kind(model, config.threads, options)
     named = {config.draft_table, config.personal_table} - {"", OFF}

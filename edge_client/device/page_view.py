@@ -34,7 +34,7 @@ class DeviceView:
     def switch(self, tenant: str, device: str, drafting: bool) -> None:
         """A device has no other ones; whether it drafts is said with each question."""
         raise Unsupported(
-            "a device switches its drafts with each question; the server's page has a switch for each"
+            "drafting is switched with each question here; the server's page has a switch for each device"
         )
 
     def look(self) -> dict[str, Any]:

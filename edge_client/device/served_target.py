@@ -108,7 +108,7 @@ class TargetMemory:
         known = self.recall()
         if known is None:
             raise Unreachable(
-                f"{error}; and this device has never met a server there, so that it cannot answer alone"
+                f"{error}; this device has never connected to a server there, so it cannot answer alone"
             ) from error
 
         async def fetch() -> bytes:

@@ -67,7 +67,7 @@ def _destination(out: str) -> Path:
     """Where the profile goes; checked before anything is measured."""
     path = Path(out).expanduser() if out else catalog.own_file("devices", THIS_MACHINE)
     if path is None:
-        raise UsageError("OPENSLED_NO_CONFIG is set: say with --out FILE where the profile goes")
+        raise UsageError("OPENSLED_NO_CONFIG is set, so name the file for the profile: --out FILE")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

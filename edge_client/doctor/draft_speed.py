@@ -126,7 +126,7 @@ def _by_threads(
 def _chunks(drafter: Drafter) -> list[float]:
     proposals = begin_sequence(drafter, SHORT_PROMPT, 0)
     if proposals is None:
-        raise UsageError("this drafter proposes nothing by itself; calibrate one with a draft model")
+        raise UsageError("this drafter has no model to measure; choose a drafter with a draft model")
     rates = [measure_rate(proposals)]
     while len(rates) < CHUNKS and rates[-1] * CHUNK_S >= 1:  # a second one of a slow model takes too long
         rates.append(measure_rate(proposals))
@@ -191,7 +191,9 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
         rate = measure_rate(proposals) if proposals else 0.0
         decode += [rate] if rate else []
     if not decode:
-        raise UsageError(f"this draft model has no room for {prompt + CHUNK} tokens; take another one")
+        raise UsageError(
+            f"the context of this draft model is too small for {prompt + CHUNK} tokens; choose another model"
+        )
     return prompt, prefill, decode
 
 

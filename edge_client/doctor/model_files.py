@@ -107,7 +107,7 @@ def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
         near = nearest(unknown[0], known)
         return warn(
             "environment",
-            f"{', '.join(unknown)} is no option of OpenSLED",
+            f"{', '.join(unknown)} is not an option of OpenSLED",
             f"rename it to {near}" if near else f"unset {unknown[0]}",
         )
     return ok("environment", f"sets {', '.join(ours)}" if ours else "no OPENSLED_ variable is set")

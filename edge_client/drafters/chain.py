@@ -48,7 +48,7 @@ class ChainFactory(DrafterFactory):
         parts = [name.strip() for name in names.split(",")]
         if len(parts) < 2:
             raise UsageError(
-                f"a chain has two drafters or more, as in chain:cacheback,llamacpp, not {names!r}"
+                f"a chain needs two or more drafters, for example chain:cacheback,llamacpp; got {names!r}"
             )
         self._factories: list[DrafterFactory] = [
             DRAFTERS.get(name)(model, threads, options) for name in parts

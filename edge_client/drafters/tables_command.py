@@ -155,7 +155,7 @@ def read_tokenizer(name: str) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
-        raise UnsupportedModel(f"{path} is no tokenizer.json ({first_line(error)}); {REMEDY}") from error
+        raise UnsupportedModel(f"{path} is not a tokenizer.json ({first_line(error)}); {REMEDY}") from error
 
 
 def finish_table(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableFile:
@@ -182,7 +182,7 @@ def _text(path: Path) -> str:
         return read_bytes(path, "corpus").decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"corpus {path} is no UTF-8 text (byte {error.start}); name text files only"
+            f"corpus {path} is not UTF-8 text (byte {error.start}); name text files only"
         ) from error
 
 

@@ -19,6 +19,6 @@ def length_policy(name: str, options: LengthOptions) -> DraftLengthPolicy:
     kind = LENGTH_POLICIES.get(name)
     if not (isinstance(kind, type) and issubclass(kind, DraftLengthPolicy)):
         raise UsageError(
-            f"{name} is no draft-length policy: no subclass of edge_client.lengths.base:DraftLengthPolicy"
+            f"{name} is not a draft-length policy: it must be a subclass of edge_client.lengths.base:DraftLengthPolicy"
         )
     return kind.of(options)

@@ -259,7 +259,7 @@ class GrpcStream:
             raise await self._loss() from error
         except asyncio.CancelledError as error:
             # Nothing cancels this task. The call was cancelled: the sequence is being reopened elsewhere.
-            raise Unreachable(f"the stream to {self._config.server} was closed in mid-write") from error
+            raise Unreachable(f"the stream to {self._config.server} was closed during a write") from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
 
@@ -350,9 +350,7 @@ def _readable(message: Any, server: str) -> Any:
 
 
 def _unreadable(server: str) -> ProtocolError:
-    return ProtocolError(
-        f"{server} sent bytes that are no message of this protocol; is it an OpenSLED server?"
-    )
+    return ProtocolError(f"{server} does not speak the OpenSLED protocol; check --server")
 
 
 def _explain(error: grpc.aio.AioRpcError, config: Endpoint) -> OpenSledError:

@@ -29,7 +29,7 @@ def locate_server(config: Configured) -> Configured:
         return config
     if not (config.tls or config.tls_ca or config.tls_cert):
         raise UsageError(
-            "--server mdns needs a server that can prove what it is: pair this device first (opensled edge --pair "
+            "--server mdns needs a server that can prove its identity: pair this device first (opensled edge --pair "
             "CODE), or add --tls-ca FILE"
         )
     name = config.tls_name or _paired_name(config)

@@ -23,7 +23,8 @@ def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
         return ""
     if is_loopback(host) and not is_local(home):
         raise ProtocolError(
-            f"{home} sends this device to {address}, on this machine itself; it does not go there"
+            f"{home} sends this device to {address}, an address of this machine itself, which is refused; name "
+            "another --listen at the gateway"
         )
     if secret_in_clear and host.lower() != own[0].lower():
         raise ProtocolError(

@@ -184,12 +184,13 @@ class RemoteSession:
         the request does not take: then the device ends the answer itself."""
         if verdict.unverified and not self._request.takes_unverified:
             raise ProtocolError(
-                "the relay goes on without the target, and this answer takes no such words (--offline local-only)"
+                "the relay answers without its target, and this device does not accept unverified text; to accept "
+                "it: --offline local-only"
             )
         most, end = self._request.params.max_tokens, verdict.base + len(verdict.tokens)
         if end > self.truth.prompt_length + most:
             raise ProtocolError(
-                f"the server goes on after the {most} tokens that this answer may have (--max-tokens); the rest is "
+                f"the server sent more than the {most} tokens that this answer may have (--max-tokens); the rest is "
                 "dropped"
             )
         return verdict
@@ -245,7 +246,7 @@ class RemoteSession:
                 if now() + pause > deadline:
                     raise
                 if self._request.noise_key and delay == first:
-                    log.warning("server lost in mid-answer; trying again for %g s", seconds)
+                    log.warning("server lost during an answer; retrying for %g s", seconds)
                 log.debug("cannot open the sequence: %s; again in %.2f s", error, pause)
             await asyncio.sleep(pause)
             moved, delay = HOME, min(max(2 * delay, self._patience.first_retry), self._patience.slowest_retry)
@@ -270,9 +271,7 @@ class RemoteSession:
                 self._request = replace(self._request, resume_token=answer.resume_token)
                 return answer
             moved = answer
-        raise Unreachable(
-            f"{MAX_MOVES} servers in a row sent this device elsewhere; see the log of the gateway"
-        )
+        raise Unreachable(f"{MAX_MOVES} servers in a row redirected this device; see the log of the gateway")
 
     async def _open_stream(self, address: str) -> Opened | Moved:
         """Open a stream; files of pictures go along where the server needs them."""
@@ -327,7 +326,7 @@ async def _limit_time(seconds: float, work: Coroutine[Any, Any, Message]) -> Mes
         await asyncio.wait({task}, timeout=seconds)
         if task.done():
             return task.result()
-        raise Unreachable(f"no word from the server for {seconds:g} s")
+        raise Unreachable(f"the server sent nothing for {seconds:g} s")
     finally:
         task.cancel()
 
@@ -367,7 +366,7 @@ class ReopeningPace:
         self._length = length
         if self._fruitless > MAX_FRUITLESS:
             raise Unreachable(
-                f"the server took this answer {MAX_FRUITLESS} times and dropped it each time without a token; see "
+                f"the server accepted this answer {MAX_FRUITLESS} times, and each time ended it without a token; see "
                 "the server's log, or choose another --server"
             )
         return self._backoff(now)

@@ -41,7 +41,7 @@ def _digest(content: bytes) -> str:
 def _file_name(tokenizer_hash: str) -> str:
     """The server chooses this text and it becomes a path, so only a sha256 is allowed."""
     if not re.fullmatch(r"[0-9a-f]{64}", tokenizer_hash):
-        raise ProtocolError("the server names its tokenizer by something that is no sha256")
+        raise ProtocolError("the server sent an invalid sha256 of its tokenizer")
     return tokenizer_hash
 
 

@@ -49,7 +49,7 @@ async def local_commits(
     """
     if not drafter.drafts:
         raise Overloaded(
-            "no server can be reached, and every drafter is busy (see --parallel), or no drafts were asked for",
+            "no server can be reached, and all drafters are busy (see --parallel) or drafting is switched off",
             retry_after=5.0,
         )
     drafter.begin(truth, Sampler(params, key, prompt_length=truth.prompt_length))
@@ -59,8 +59,8 @@ async def local_commits(
             tokens, reason = cut(block.ids, len(truth), ends)
             if not tokens:
                 raise EngineError(
-                    "no server can be reached, and the drafter has nothing more to say by itself; answers of its own "
-                    "take a draft model with room for them, such as --drafter llamacpp"
+                    "no server can be reached, and this drafter cannot answer alone; use a draft model with room for "
+                    "the answer, for example --drafter llamacpp"
                 )
             truth.extend(Verdict(len(truth), tokens, finish_reason=reason))
             yield LocalCommit(tokens, 0, 0)
@@ -86,7 +86,9 @@ def own_prompt(task: Task, info: ModelInfo, tokenizer: TargetTokenizer, template
     else:
         ids = prompt  # type: ignore[assignment]
     if not 0 < len(ids) < info.limits.context_length:
-        raise Unreachable(f"no server can be reached, and {len(ids)} tokens are no prompt for a draft model")
+        raise Unreachable(
+            f"no server can be reached, and a prompt of {len(ids)} tokens does not fit the context"
+        )
     return ids
 
 
@@ -99,13 +101,13 @@ def require_possible(task: Task, error: Unreachable) -> None:
 def needs_target(asked: Task | Open) -> str:
     """Why an answer can come of the target alone; "" = another model may write it."""
     if not asked.params.max_tokens:
-        return "the tokens of a prompt are counted by the server alone"
+        return "only the server can count the tokens of a prompt"
     if asked.top_logprobs is not None or asked.prompt_logprobs is not None:
-        return "log-probabilities are the target's alone"
+        return "only the target can give log-probabilities"
     if asked.guide is not None and (asked.guide.masks or asked.guide.tools):
-        return "tools and formats of answers are the server's alone"
+        return "only the server can handle tools and formats of answers"
     if asked.images:
-        return "the draft model reads text alone, and sees no images"
+        return "the draft model reads text only, no images"
     return ""
 
 
@@ -123,7 +125,7 @@ def render(
     if not template:
         raise Unsupported("no server can be reached, and this target has no chat template", "messages")
     if any(turn.tool_calls or turn.tool_call_id for turn in messages):
-        raise Unsupported("no server can be reached; tools are the server's alone", "messages")
+        raise Unsupported("no server can be reached, and only the server can handle tool calls", "messages")
     renderer = _renderer(template, tuple(_special(info, tokenizer).items()))
 
     def text(messages: Sequence[ChatMessage], _: object, given: Variables) -> str:
@@ -139,7 +141,7 @@ def render(
         return _control(tokenizer, template).encode(messages, (), text, tokenizer.encode_rendered, given)
     except OverLimit as error:
         raise InvalidRequest(
-            f"to compile the chat template here takes more than {error}", "messages"
+            f"compiling the chat template on this device takes more than {error}", "messages"
         ) from error
     except EngineError as error:
         raise InvalidRequest(f"the chat template cannot be compiled here: {error}", "messages") from error
@@ -156,8 +158,8 @@ def _renderer(template: str, special: tuple[tuple[str, str], ...]) -> ChatRender
     """The renderer of the latest template; the process of the one before it ends."""
     if find_spec("jinja2") is None:
         raise Unsupported(
-            "no server can be reached, and to render chat messages here takes jinja2: pip install jinja2; "
-            "texts and token ids (/v1/completions, generate --raw) need none",
+            "no server can be reached, and chat messages need jinja2 on this device: pip install jinja2; "
+            "texts and token ids (/v1/completions, generate --raw) do not need it",
             "messages",
         )
     return ChatRenderer(template, dict(special))

@@ -122,7 +122,7 @@ def _system(desk: Desk, argument: str) -> None:
 
 def _image(desk: Desk, argument: str) -> None:
     if not desk.sees:
-        raise UsageError(f"{desk.model} reads text alone: it takes no pictures")
+        raise UsageError(f"{desk.model} reads text only, no pictures")
     if not argument:
         raise UsageError("write /image FILE")
     if len(desk.conversation.images) >= MAX_IMAGES:

@@ -165,7 +165,7 @@ class PairingDesk:
             grant = self._grant(request, name, token)
             writer.write(encode_frame(PairFrame.GRANT, channel.proof + channel.seal(grant.encode())))
             if channel.unseal(await read_frame(reader, PairFrame.STORED)) != STORED:
-                raise ProtocolError("the device did not say that it stored its token")
+                raise ProtocolError("the device did not confirm that it stored its token")
         except BaseException:
             revoke_device(self._home, name)
             raise

@@ -76,7 +76,7 @@ def _element(message: bytes, length: int) -> bytes:
     if not message.startswith(VERSION):
         raise ProtocolError("the other end speaks another version of pairing; bring both to one release")
     if len(message) != length:
-        raise ProtocolError("the other end sent bytes that are no message of a pairing")
+        raise ProtocolError("the other end sent an invalid pairing message")
     return message[len(VERSION) : HELLO_BYTES]
 
 
@@ -85,7 +85,7 @@ def _finish(pake: SPAKE2_A | SPAKE2_B, element: bytes) -> bytes:
         key: bytes = pake.finish(element)
     except Exception as error:
         # No point of the group, our own element sent back, ...: the library's errors have no root of their own
-        raise ProtocolError("the other end sent bytes that are no message of a pairing") from error
+        raise ProtocolError("the other end sent an invalid pairing message") from error
     return key
 
 

@@ -24,5 +24,7 @@ def read_code(typed: str) -> str:
     """The digits of a code as a person types it, with dashes, dots and spaces or without; raises UsageError."""
     digits = "".join(sign for sign in typed if sign not in "-. ")
     if len(digits) != DIGITS or not (digits.isascii() and digits.isdigit()):
-        raise UsageError(f"{typed[:40]!r} is no pairing code; it has {DIGITS} digits, such as 4821-0937")
+        raise UsageError(
+            f"{typed[:40]!r} is not a pairing code; a code has {DIGITS} digits, such as 4821-0937"
+        )
     return digits

@@ -94,5 +94,5 @@ async def _read(reader: asyncio.StreamReader, kind: PairFrame) -> bytes:
         kind_of_error, message = _REFUSED.get(reason, _REFUSED[Refusal.FAULT])
         raise kind_of_error(message)
     if head[0] != kind or length > MOST[kind]:
-        raise ProtocolError("the other end sent bytes that are no message of a pairing")
+        raise ProtocolError("the other end sent an invalid pairing message")
     return await reader.readexactly(length)

@@ -71,7 +71,7 @@ def read_request(text: bytes) -> PairRequest:
     """Raises ProtocolError. The device's name may be any text: the server makes it safe."""
     said = _fields(text, PairRequest)
     if not is_host(said["host"]):
-        raise ProtocolError("the device called the server by something that is no host")
+        raise ProtocolError("the device sent an invalid host name of the server")
     return PairRequest(said["host"], said["name"][:200])
 
 
@@ -82,12 +82,12 @@ def read_grant(text: bytes) -> Grant:
         host, port = host_port(said["server"])
         authority = ssl.PEM_cert_to_DER_cert(said["authority"])
     except (UsageError, ValueError) as error:
-        raise ProtocolError("the server sent an address or a certificate that is none") from error
+        raise ProtocolError("the server sent an invalid address or certificate") from error
     signer = said["signer"]
     if signer and not _TOKEN.fullmatch(signer):
-        raise ProtocolError("the server sent a key for signatures that is none")
+        raise ProtocolError("the server sent an invalid key for signatures")
     if not (is_host(host) and port and _TOKEN.fullmatch(said["token"]) and _NAME.fullmatch(said["name"])):
-        raise ProtocolError("the server sent an address, a token or a name that is none")
+        raise ProtocolError("the server sent an invalid address, token or name")
     return Grant(said["server"], authority, said["token"], said["name"], signer)
 
 
@@ -104,5 +104,5 @@ def _fields(text: bytes, kind: type[PairRequest] | type[Grant]) -> dict[str, str
     said = {**known, **found} if isinstance(found, dict) else {}
     names = [each.name for each in fields(kind)]
     if not all(isinstance(said.get(name), str) for name in names):
-        raise ProtocolError("the other end sent bytes that are no message of a pairing")
+        raise ProtocolError("the other end sent an invalid pairing message")
     return {name: said[name] for name in names}

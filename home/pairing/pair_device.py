@@ -48,7 +48,7 @@ def _place(given: str) -> tuple[str, int]:
     bare = is_host(given.strip("[]")) and not given.endswith("]:")
     host, port = (given.strip("[]"), PAIRING_PORT) if bare else host_port(given)
     if not is_host(host):
-        raise UsageError(f"{given!r} is no host; write HOST or HOST:PORT as opensled pair shows it")
+        raise UsageError(f"{given!r} is not a host; write HOST or HOST:PORT as opensled pair shows it")
     return host, port
 
 
@@ -66,8 +66,8 @@ async def pair(host: str, port: int, digits: str, name: str) -> Grant:
         )
     except (OSError, asyncio.TimeoutError) as error:
         raise Unreachable(
-            f"no pairing port answers at {join_host_port(host, port)}; run opensled pair on the server, and type what "
-            "it shows while its code counts"
+            f"no pairing port answers at {join_host_port(host, port)}; run opensled pair on the server, and type its "
+            "code before it expires"
         ) from error
     try:
         return await _exchange(reader, writer, PairRequest(host, name), digits)

@@ -135,7 +135,7 @@ def await_user_manager(seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not _output(["systemctl", "--user", "show", "--property=Version"]):
         if time.monotonic() > deadline:
-            raise OpenSledError(f"systemd started no manager for {account()}; log in anew, and try again")
+            raise OpenSledError(f"systemd started no manager for {account()}; log in again, and retry")
         time.sleep(0.2)
 
 

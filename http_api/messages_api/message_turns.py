@@ -67,8 +67,8 @@ def read_messages(fields: Fields, sees: bool = False) -> tuple[ChatMessage, ...]
         turns += _turns(message, f"messages[{index}]", sees)
     if turns[-1].role == "assistant":
         raise InvalidRequest(
-            "messages must end with a turn of the user: an answer that is begun is not continued here; ask for its "
-            "form in words, or by output_config.format",
+            "messages must end with a turn of the user: an answer cannot be prefilled; ask for its form in words, or "
+            "by output_config.format",
             "messages",
         )
     return with_ids(turns)

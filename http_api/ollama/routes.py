@@ -155,7 +155,7 @@ async def running(request: Request) -> Response:
 
 
 async def refuse(request: Request) -> Response:
-    raise Unsupported(f"{request.url.path} is not served: there is the one model of the server")
+    raise Unsupported(f"{request.url.path} is not supported: the server has one fixed model")
 
 
 def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:

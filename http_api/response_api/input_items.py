@@ -46,7 +46,7 @@ def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
             turns.append(turn)
     turns = [turn for turn in turns if not _only_thinks(turn)]
     if not turns:
-        raise InvalidRequest("input must have a message: its items hold nothing that is read", "input")
+        raise InvalidRequest("input must contain a message: none of its items has text", "input")
     return with_ids(turns)
 
 

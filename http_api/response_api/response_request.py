@@ -127,7 +127,7 @@ def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
         return None
     if guide is not None and guide.tools and guide.tool_choice != "none":
         raise Unsupported(
-            "include asks for log-probabilities, which calls have none of: leave it or the tools out",
+            "tool calls have no log-probabilities: leave include or the tools out",
             "include",
         )
     return top or 0

@@ -25,8 +25,8 @@ the text stays exact.
 """
 
 START = """\
-Start with `opensled run tiny` or `opensled run smollm2` (98 MB, downloaded
-once): they chat with a model on this machine."""
+Start with `opensled run tiny` or `opensled run smollm2` (downloads 98 MB once)
+to chat with a model on this machine."""
 DEMO = " `opensled demo` shows four devices."
 
 FOOTER = """\

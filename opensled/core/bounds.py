@@ -81,7 +81,7 @@ def _check_places(turns: Sequence[Any], images: int) -> None:
     for turn in turns:
         if not all(first <= second for first, second in pairwise((0, *turn.images, len(turn.content)))):
             raise InvalidRequest(
-                "places of images are ascending, and within the content of their turn", "images"
+                "places of images must be ascending, and lie within the content of their turn", "images"
             )
 
 
@@ -116,14 +116,14 @@ def check_verdict(message: Any) -> None:
     """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with an end, log-probabilities, loose, vetted
     or unverified tokens that cannot be."""
     if message.finish_reason not in ENDS:
-        raise InvalidRequest(f"{message.finish_reason[:80]!r} is no end of a sequence", "finish_reason")
+        raise InvalidRequest(f"{message.finish_reason[:80]!r} is not a finish reason", "finish_reason")
     loose = [-1, *message.loose]
     if not all(last < index < len(message.tokens) for last, index in pairwise(loose)):
-        raise InvalidRequest("loose tokens are ascending indices into the tokens", "loose")
+        raise InvalidRequest("loose must hold ascending indices into tokens", "loose")
     if message.vetted > len(message.tokens) or (message.vetted and message.finish_reason):
-        raise InvalidRequest("vetted tokens are the last of the tokens, and end no sequence", "vetted")
+        raise InvalidRequest("vetted tokens must be the last tokens, and cannot end a sequence", "vetted")
     if message.unverified + message.vetted > len(message.tokens):
-        raise InvalidRequest("unverified tokens are the last ones before the vetted tokens", "unverified")
+        raise InvalidRequest("unverified tokens must come directly before the vetted tokens", "unverified")
     if len(message.logprobs) > len(message.tokens):
         raise InvalidRequest("more log-probabilities than tokens", "logprobs")
     _check_logprobs(message.logprobs)
@@ -134,16 +134,16 @@ def _check_logprobs(entries: Sequence[Any]) -> None:
         if not 1 <= len(entry.ids) <= 1 + MAX_TOP_LOGPROBS or len(entry.ids) != len(entry.logprobs):
             raise InvalidRequest(f"log-probabilities name 1 to {1 + MAX_TOP_LOGPROBS} ids", "logprobs")
         if any(map(math.isnan, entry.logprobs)):
-            raise InvalidRequest("a log-probability is no number", "logprobs")
+            raise InvalidRequest("a log-probability is not a number", "logprobs")
 
 
 def check_prefill(message: Any) -> None:
     """Raises InvalidRequest for a protobuf `Prefill` with more positions found than computed, or than there are, or
     with tokens beyond them."""
     if not message.cached <= message.computed <= message.length:
-        raise InvalidRequest("what is found is computed, and what is computed is of the text", "prefill")
+        raise InvalidRequest("prefill needs cached <= computed <= length", "prefill")
     if message.tokens and message.first + len(message.tokens) > message.length:
-        raise InvalidRequest("the tokens of a prompt are of the text", "prefill")
+        raise InvalidRequest("prefill has tokens beyond the end of the text", "prefill")
     _check_logprobs(message.tokens)
 
 

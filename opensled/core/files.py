@@ -134,7 +134,7 @@ def read_identity(
         context.load_cert_chain(*paths, password=lambda: "")  # else OpenSSL would ask the terminal for one
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UsageError(
-            f"{cert} and {key} are no PEM certificate and its key; remove a passphrase with: openssl pkey -in KEY"
+            f"{cert} and {key} are not a PEM certificate and its key; remove a passphrase with: openssl pkey -in KEY"
         ) from error
     return identity
 

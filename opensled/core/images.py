@@ -114,7 +114,7 @@ def require_none(images: Sequence[Image], field: str = "images") -> None:
     """Raises Unsupported for `field` and a picture where the target reads text alone."""
     if images:
         raise Unsupported(
-            "this target reads text alone: it takes no images; ask a server with a vision-language model",
+            "this target reads text only, no images; use a server with a vision-language model",
             field,
         )
 
@@ -152,7 +152,7 @@ def require_format(data: bytes, where: str) -> None:
         data[:4] == b"RIFF" and data[8:12] != b"WEBP"
     ):
         kinds = ", ".join(FORMATS.values())
-        raise InvalidRequest(f"{where}: no image that can be read; give one of {kinds}", where)
+        raise InvalidRequest(f"{where} is not a readable image; send one of {kinds}", where)
 
 
 def image_file(path: str) -> Image:
@@ -172,11 +172,11 @@ def image_url(url: str, where: str) -> Image:
     if not head.startswith("data:"):
         raise Unsupported(
             f"{where} must be a data URL (data:image/png;base64,...): OpenSLED fetches nothing from other addresses, "
-            "for a device would then reach what its user cannot",
+            "because users could then reach machines that only the device may reach",
             where,
         )
     if not comma or not head.endswith(";base64"):
-        raise InvalidRequest(f"{where} is no base64 data URL (data:image/png;base64,...)", where)
+        raise InvalidRequest(f"{where} is not a base64 data URL (data:image/png;base64,...)", where)
     return image_base64(unquote(body), where)
 
 

@@ -26,9 +26,11 @@ def read_variables(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest("the variables of a chat template are no JSON", FIELD) from error
+        raise InvalidRequest("the variables of a chat template are not JSON", FIELD) from error
     if not isinstance(value, dict):
         raise InvalidRequest("the variables of a chat template must be a JSON object", FIELD)
     if taken := next((name for name in RESERVED if name in value), ""):
-        raise InvalidRequest(f"{taken!r} is set by every chat, and no variable of a request", FIELD)
+        raise InvalidRequest(
+            f"{taken!r} is set by the chat itself and cannot be a variable of a request", FIELD
+        )
     return value

@@ -76,7 +76,7 @@ def read(path: Path) -> TableFile:
     content = read_bytes(path, "draft table")
     first, _, rest = content.partition(b"\n")
     if not first.startswith(FORMAT):
-        raise UnsupportedModel(f"{path} is no draft table; make one: opensled draft-tables build --help")
+        raise UnsupportedModel(f"{path} is not a draft table; make one: opensled draft-tables build --help")
     if first != FORMAT + VERSION:
         raise UnsupportedModel(
             f"draft table {path} has a format that this version does not know; build it again: "

@@ -121,7 +121,7 @@ def _certificate(guard: ScrapeGuard) -> Watched[ssl.SSLContext]:
             context.load_cert_chain(files[0], files[1], password=lambda: "")  # no question in a terminal
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise UsageError(
-                f"{guard.cert} and {guard.key} are no certificate and its key: {error}"
+                f"{guard.cert} and {guard.key} are not a certificate and its key: {error}"
             ) from error
         return context
 

@@ -48,10 +48,12 @@ def scrape(address: str) -> Sample:
         with build_opener(ProxyHandler({})).open(url, timeout=TIMEOUT) as reply:
             text = reply.read(LARGEST).decode("utf-8", "replace")
     except HTTPError as error:
-        raise OpenSledError(f"{url} answers {error.code}: no metrics port of opensled serve") from error
+        raise OpenSledError(
+            f"{url} answers {error.code}: it is not a metrics address of opensled serve"
+        ) from error
     except HTTPException as error:
         raise OpenSledError(
-            f"what listens at {address} does not speak HTTP; name the metrics port that opensled serve prints, not the "
+            f"the service at {address} does not speak HTTP; name the metrics port that opensled serve prints, not the "
             "port of --listen"
         ) from error
     except OSError as error:
@@ -83,7 +85,7 @@ def _values(text: str, url: str) -> Values:
     try:
         found: Iterable[tuple[str, dict[str, str], float]] = list(samples(text))
     except ValueError as error:
-        raise OpenSledError(f"{url} answers no metrics that can be read") from error
+        raise OpenSledError(f"{url} sent metrics that cannot be read") from error
     return {
         (name.removeprefix(PREFIX), ",".join(labels.values())): value
         for name, labels, value in found

@@ -64,9 +64,7 @@ def read_head(path: Path) -> Head:
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}", "model") from error
     except (ValueError, struct.error) as error:
-        raise UnsupportedModel(
-            f"{path} is no GGUF file that can be read: {error}; download it again"
-        ) from error
+        raise UnsupportedModel(f"{path} is not a readable GGUF file: {error}; download it again") from error
 
 
 @lru_cache(maxsize=1)

@@ -50,7 +50,9 @@ class HubClient:
         self._token = _token()
         parts = urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"HF_ENDPOINT: {self.endpoint!r} is no address of a hub, such as {HUB}")
+            raise UsageError(
+                f"HF_ENDPOINT: {self.endpoint!r} is not the address of a hub; write, for example, {HUB}"
+            )
         if self._token and parts.scheme == "http" and not is_loopback(parts.hostname):
             raise UsageError(
                 f"HF_ENDPOINT: {self.endpoint} would get your token in clear text; use https, or no token"
@@ -67,7 +69,7 @@ class HubClient:
                 raise Unreachable(f"{self.endpoint} broke off its answer: {error}; try again") from error
         if len(content) > MAX_ANSWER:
             raise Unreachable(
-                f"{self.endpoint} answers with more than {MAX_ANSWER >> 20} MB; it is no hub of models"
+                f"{self.endpoint} answers with more than {MAX_ANSWER >> 20} MB; it is not a model hub"
             )
         return read_listing(content, repository)
 
@@ -117,7 +119,7 @@ class HubClient:
             )
         if code in (401, 404):  # it answers 401 for what does not exist, too
             return NotFound(
-                f"{self.endpoint} has no {repository} that is open to all; check the name, or give a token "
+                f"{self.endpoint} has no {repository} that is public; check the name, or give a token "
                 "for a private one: HF_TOKEN=hf_...",
                 "model",
             )

@@ -84,11 +84,11 @@ def ready(name: str, revision: str = "") -> list[Pulled]:
 
 def _from_hub(name: str, revision: str) -> Pulled:
     if name == ADAPTED:
-        raise NotFound("a draft that a server hands out comes from there: opensled drafts pull", "model")
+        raise NotFound("adapted drafts come from the server; run: opensled drafts pull", "model")
     parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
     if parsed is None:
         raise NotFound(
-            f"no model {name!r} to fetch; choose from {NAMES}, or name one of a hub: ORG/REPO or ORG/REPO:QUANT",
+            f"unknown model {name!r}; choose from {NAMES}, or give one on Hugging Face: ORG/REPO or ORG/REPO:QUANT",
             "model",
         )
     return pull_repository(parsed, revision)

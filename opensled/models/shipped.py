@@ -128,7 +128,7 @@ def _content(recipe: Recipe) -> bytes:
     if hashlib.sha256(content).hexdigest() != recipe.sha256:
         files = ", ".join([head_path(recipe.path).name, *(source.file for source in recipe.sources)])
         raise UnsupportedModel(
-            f"{recipe.path} cannot be made: what comes out is another file than its recipe says, so one of {files} "
+            f"{recipe.path} cannot be made: the result differs from its recipe, so one of {files} "
             f"is damaged or of another version; {_again(recipe.folder)}"
         )
     return content

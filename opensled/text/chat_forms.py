@@ -35,12 +35,12 @@ def first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], s
         return _first_taken(versions, render)
     except OverLimit as error:
         raise InvalidRequest(
-            f"to render these messages the chat template takes more than {error}; send fewer or shorter ones",
+            f"rendering these messages takes the chat template more than {error}; send fewer or shorter ones",
             "messages",
         ) from error
     except TemplateRefused as error:
         raise InvalidRequest(
-            f"the chat template refuses these messages: {error}; send turns of user and assistant in turn, or one "
+            f"the chat template refuses these messages: {error}; alternate turns of user and assistant, or send one "
             "text to /v1/completions",
             "messages",
         ) from error

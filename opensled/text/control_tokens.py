@@ -92,8 +92,8 @@ class ControlTokens:
         tokenizer = Tokenizer.from_str(json.dumps(_rename(json.loads(self._tokenizer.to_str()), names)))
         if any(tokenizer.token_to_id(names[text]) != id for text, id in self._ids.items()):
             raise Unsupported(
-                "these messages spell control tokens of this target, and its tokenizer cannot read them as text; "
-                "send them without such words",
+                "these messages contain control tokens of this target, and its tokenizer cannot read them as text; "
+                "remove them",
                 "messages",
             )
         return tokenizer, names

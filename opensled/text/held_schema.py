@@ -80,7 +80,7 @@ class _Walk:
         ending = without_endless({**top, **({"$defs": defs} if defs else {})})
         if ending is False:
             raise InvalidRequest(
-                f"no answer can fulfil {self._field}: it needs itself inside, without an end", self._field
+                f"no answer can fulfil {self._field}: it contains itself without an end", self._field
             )
         return Held(ending, self._left_out)
 

@@ -168,13 +168,13 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
 
 def _decode_images(facts: pb.ImageFacts) -> ImageFacts:
     if not facts.rows:
-        raise InvalidRequest("an image takes at least one position", "images")
+        raise InvalidRequest("an image needs at least one position", "images")
     return ImageFacts(facts.token_id, facts.rows, facts.most, facts.max_bytes)
 
 
 def _decode_thoughts(tags: pb.ThoughtTags) -> ThoughtTags:
     if not tags.start or not tags.end:
-        raise InvalidRequest("thoughts stand between two tags", "thoughts")
+        raise InvalidRequest("thoughts need a tag before and after them", "thoughts")
     return ThoughtTags(tags.start, tags.end)
 
 
@@ -237,7 +237,7 @@ def _decode_draft(message: pb.Draft) -> Draft:
     bounds.check_draft(len(ids), parents, confidences, sources)
     counter, seconds = message.counter, message.seconds
     if counter == 0:
-        raise InvalidRequest("drafts are numbered from 1", "counter")
+        raise InvalidRequest("draft numbers start at 1", "counter")
     if not 0 <= seconds < math.inf:  # also NaN
         seconds = 0.0
     block = DraftBlock(message.base, _tokens(ids[:], confidences, sources), tuple(parents[:]))

@@ -26,9 +26,9 @@ def read_draft_request(data: bytes) -> tuple[str, int]:
     """File ("" = the manifest) and offset; raises InvalidRequest and `codec.Malformed`."""
     asked = pb.GetDraftRequest.FromString(data)
     if asked.file and not _SHA256.fullmatch(asked.file):
-        raise InvalidRequest("a file is named by its sha256, in 64 hex digits", "file")
+        raise InvalidRequest("file must be a sha256 of 64 hex digits", "file")
     if asked.offset and not asked.file:
-        raise InvalidRequest("a manifest is sent whole", "offset")
+        raise InvalidRequest("a manifest cannot be read from an offset; leave offset out", "offset")
     return asked.file, asked.offset
 
 
@@ -59,7 +59,7 @@ def decode_draft_reply(reply: pb.GetDraftReply) -> Reply:
     if kind == "manifest":
         signed = reply.manifest
         if len(signed.manifest) > MAX_MANIFEST or len(signed.signature) != SIGNATURE_BYTES:
-            raise ProtocolError("the server sent a manifest or a signature of a size that none has")
+            raise ProtocolError("the server sent a manifest or a signature of an invalid size")
         return signed.manifest, signed.signature
     if kind == "part" and 0 < len(reply.part) <= PART_BYTES:
         return reply.part

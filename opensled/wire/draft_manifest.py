@@ -92,7 +92,7 @@ def read_manifest(content: bytes) -> DraftManifest:
     try:
         found = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        _refuse("it is no JSON")
+        _refuse("it is not JSON")
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         _refuse(f"it is not of format {FORMAT}; bring server and device to one release")
     files = tuple(map(_file, _list(found, "files", MAX_FILES)))
@@ -139,7 +139,7 @@ def _list(found: dict[str, Any], name: str, most: int) -> list[Any]:
 def _text(found: Any, name: str, empty: bool = False) -> str:
     value: str = _field(found, name, str)
     if len(value) > MAX_TEXT or not value.isprintable() or not (value or empty):
-        _refuse(f"{name} is no text of at most {MAX_TEXT} characters")
+        _refuse(f"{name} is not a text of at most {MAX_TEXT} characters")
     return value
 
 
@@ -153,7 +153,7 @@ def _whole(found: Any, name: str, low: int, high: int) -> int:
 def _number(found: Any, name: str, low: float, high: float) -> float:
     value = found.get(name) if isinstance(found, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        _refuse(f"{name} is no number within {low:g} and {high:g}")
+        _refuse(f"{name} is not a number within {low:g} and {high:g}")
     number = float(value)
     assert math.isfinite(number)
     return number
@@ -167,7 +167,7 @@ def _switch(found: Any, name: str) -> bool:
 def _digest(found: Any, name: str) -> str:
     value: str = _field(found, name, str)
     if not _SHA256.fullmatch(value):
-        _refuse(f"{name} is no sha256")
+        _refuse(f"{name} is not a sha256")
     return value
 
 
@@ -180,7 +180,7 @@ def _file(found: Any) -> HandedFile:
 def require_name(name: str) -> None:
     """Raises DraftRefused for what is no plain name of a file of a draft: a name must never become another path."""
     if len(name) > MAX_NAME or not _NAME.fullmatch(name) or not name.endswith(SUFFIXES):
-        _refuse(f"{name[:MAX_NAME]!r} is no name of a file of a draft, such as draft-q8_0.gguf")
+        _refuse(f"{name[:MAX_NAME]!r} is not a file name of a draft; an example is draft-q8_0.gguf")
 
 
 def _check_files(files: tuple[HandedFile, ...]) -> None:

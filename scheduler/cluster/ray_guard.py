@@ -70,14 +70,14 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
     stranger = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     if _answers(address, {**environ, **stranger}):
         raise UsageError(
-            f"the Ray cluster at {address} asks for no token; start it with RAY_AUTH_MODE=token "
+            f"the Ray cluster at {address} requires no token; start it with RAY_AUTH_MODE=token "
             "(docs/operations.md)"
         )
     default = Path(environ.get("HOME", "~")).expanduser() / ".ray/auth_token"
     known = any(environ.get(name) for name in _TOKENS) or default.is_file()
     if not known or not _answers(address, environ):
         raise Unauthorized(
-            f"the Ray cluster at {address} asks for its token; copy the one it was started with to {default}, or name "
+            f"the Ray cluster at {address} requires its token; copy the one it was started with to {default}, or name "
             "its file in RAY_AUTH_TOKEN_PATH"
         )
 
@@ -87,7 +87,7 @@ def _answers(address: str, environ: Mapping[str, str]) -> bool:
     probe = [sys.executable, "-c", _PROBE, address]
     said = subprocess.run(probe, env=environ, capture_output=True, text=True).stdout
     if "refused" not in said and "answered" not in said:
-        raise Unreachable(f"what answers at {address} is no Ray cluster, or one of another version")
+        raise Unreachable(f"the service at {address} is not a Ray cluster, or has another version")
     return "answered" in said
 
 
@@ -107,7 +107,7 @@ def _network(word: str) -> Network:
     try:
         return ipaddress.ip_network(word)
     except ValueError:
-        raise UsageError(f"{word!r} is no network; write it like 10.0.0.0/24") from None
+        raise UsageError(f"{word!r} is not a network; write it like 10.0.0.0/24") from None
 
 
 def require_private(node: str, machine: Iterable[str], allowed: Sequence[Network]) -> None:

@@ -79,7 +79,7 @@ def joined_ray(address: str, networks: Sequence[ray_guard.Network]) -> Iterator[
     try:
         joined = ray.init(address=address, **_QUIET)
     except (ConnectionError, RuntimeError) as error:
-        raise Unreachable(f"this machine is no node of the Ray cluster at {address}: {error}") from error
+        raise Unreachable(f"this machine is not a node of the Ray cluster at {address}: {error}") from error
     try:
         ray_guard.require_private(joined.address_info["node_ip_address"], machine_addresses(), networks)
         for node in ray.nodes():
@@ -217,7 +217,7 @@ class Cluster:
         try:
             await self._scheduler.restart.remote()
         except RayError as error:
-            raise EngineError(f"the replicas are not all renewed: {error}") from error
+            raise EngineError(f"not all replicas were renewed: {error}") from error
 
     async def stop(self) -> None:
         """End every replica and the scheduler."""

@@ -276,7 +276,7 @@ def test_the_command_writes_a_draft_that_gains_and_no_other(tmp_path: Path, forg
     assert manifest["learned"]["tokens"] == 6 * manifest["learned"]["written_tokens"]
     assert manifest["learned"] == report["learned"]
     assert load_target(model_file(str(tmp_path / "out"), "*.gguf"))
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         command.adapt(config(tmp_path, forgetful, kept))
 
 

@@ -62,7 +62,9 @@ def test_who_insists_on_the_real_model_gets_it_or_an_error(
     shown = capsys.readouterr()
     without_draft, runs_it = shown.err.splitlines()
     assert shown.out == "" and runs_it == f"the demo runs smollm2: {path}"
-    assert without_draft.startswith(f"the draft model of smollm2 cannot be made: {path} is no GGUF file")
+    assert without_draft.startswith(
+        f"the draft model of smollm2 cannot be made: {path} is not a readable GGUF file"
+    )
 
 
 @pytest.mark.parametrize("words", [["--model", "tiny"], ["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)

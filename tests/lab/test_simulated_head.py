@@ -230,5 +230,5 @@ def test_a_target_whose_sizes_are_not_known_is_named(
         'name = "m"\nsource = "s"\nparams = 8e9\nactive_params = 8e9\nlayers = 32\nkv_heads = 8\nhead_dim = 128\n'
     )
     assert main([*PLAN, "--target", str(path), "--drafter", "ctc"]) == 2
-    assert "does not say hidden_size, heads, inner_size" in capsys.readouterr().err
+    assert "lacks hidden_size, heads, inner_size" in capsys.readouterr().err
     assert main([*PLAN, "--target", str(path)]) == 0

@@ -216,7 +216,7 @@ def test_what_it_says_of_itself(server, api):
     with urlopen(f"http://{api}/v1/models") as reply:
         assert json.load(reply)["data"][0]["id"] == "tiny"
     assert counted(api, 'drafter_info{drafter="vllm:ngram"}') == 1
-    refused = pytest.raises(BadRequestError, match="engine vllm tells no log-probabilities of a prompt")
+    refused = pytest.raises(BadRequestError, match="engine vllm has log-probabilities of the answer only")
     with OpenAI(base_url=f"http://{api}/v1", api_key="none") as client, refused:
         client.completions.create(model="tiny", prompt="hello", echo=True, logprobs=1, max_tokens=2)
 

@@ -211,5 +211,5 @@ def _server_full(seconds: float) -> Overloaded:
 
 def _no_pace(seconds: float) -> Overloaded:
     return Overloaded(
-        "one more session would cost others their pace or their turn; try again", retry_after=seconds
+        "another session would make others miss their pace or their turn; try again", retry_after=seconds
     )

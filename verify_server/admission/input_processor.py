@@ -83,14 +83,14 @@ class InputProcessor:
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
         if message.prompt_logprobs is not None and not self._info.scores_prompts:
             raise Unsupported(
-                f"engine {self._info.runtime} tells no log-probabilities of a prompt; those of the answer it tells",
+                f"engine {self._info.runtime} has log-probabilities of the answer only; leave prompt_logprobs out",
                 "prompt_logprobs",
             )
         told = (1 + (message.prompt_logprobs or 0)) * len(prompt_ids)
         if message.prompt_logprobs is not None and told > MAX_PROMPT_LOGPROBS:
             raise InvalidRequest(
-                f"{told} log-probabilities of {len(prompt_ids)} tokens: at most {MAX_PROMPT_LOGPROBS} are told of one "
-                "prompt; ask for fewer of the likeliest, or send the prompt in parts",
+                f"{told} log-probabilities of {len(prompt_ids)} tokens: the maximum for one prompt is "
+                f"{MAX_PROMPT_LOGPROBS}; ask for fewer of the likeliest, or send the prompt in parts",
                 "prompt_logprobs",
             )
 
@@ -113,9 +113,7 @@ class InputProcessor:
         if self._images is None:
             require_none(message.images)
         if isinstance(message.prompt, str):
-            raise Unsupported(
-                "text without a chat template has no places for images; send chat messages", "images"
-            )
+            raise Unsupported("plain text has no places for images; send chat messages", "images")
 
     async def images(
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, spent: Spent | None = None

@@ -59,7 +59,7 @@ def serve_cluster(config: ServeConfig) -> int:
     # Devices are sent to the replicas' addresses: the host of --listen with other ports.
     if is_wildcard(config.listen) and not config.ray_address and not config.proxy:
         raise UsageError(
-            f"--listen {config.listen} names no address that devices could be sent to; name one, or add --proxy"
+            f"--listen {config.listen} is not an address that devices can reach; name one, or add --proxy"
         )
     with _ray(config):
         from scheduler.cluster.ray_runtime import Cluster

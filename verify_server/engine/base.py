@@ -234,7 +234,7 @@ class TargetEngine(ABC):
 
         Called from any thread, also during a step. Raises Unsupported where `info.images` is None, EngineError.
         """
-        raise Unsupported(f"engine {self.info.runtime} serves text alone here: it takes no images", "images")
+        raise Unsupported(f"engine {self.info.runtime} serves text only, no images", "images")
 
     def rest(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """No session has these KV blocks now, but one may come that begins with them. Called from any thread."""

@@ -15,7 +15,9 @@ def is_gguf(path: Path) -> bool:
         return True
     if any(path.glob("*.safetensors")):
         if not (path / "config.json").is_file():
-            raise NotFound(f"{path} has weights and no config.json: it is no model folder; {SERVED}", "model")
+            raise NotFound(
+                f"{path} has weights and no config.json: it is not a model folder; {SERVED}", "model"
+            )
         return False
     if any(path.glob("*.gguf")):
         return True
@@ -33,12 +35,12 @@ def _require_gguf(path: Path) -> None:
             return
     if path.suffix == ".gguf":
         raise UnsupportedModel(
-            f"{path} is no GGUF file that can be read: it does not begin with GGUF; download it again"
+            f"{path} is not a readable GGUF file: it does not begin with GGUF; download it again"
         )
     if path.suffix == ".safetensors":
         raise UnsupportedModel(f"{path} is a part of a model; give its folder: {path.parent}")
     if path.suffix in PICKLES:
         raise UnsupportedModel(
-            f"{path} is a pickle, which runs code when it is opened: never opened; {SERVED}"
+            f"{path} is a pickle file, which can run code, so it is never opened; {SERVED}"
         )
-    raise UnsupportedModel(f"{path} is no model of a known kind; {SERVED}")
+    raise UnsupportedModel(f"{path} is not a model of a known kind; {SERVED}")

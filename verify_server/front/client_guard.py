@@ -150,7 +150,9 @@ class _Body:
         for name in self._names:
             self._held[name] += size
         if max((self._held[name] for name in self._names), default=0) > self._account.limits.opening_bytes:
-            raise Overloaded("too many large requests of yours are arriving; try again", retry_after=RETRY_S)
+            raise Overloaded(
+                "too many of your large requests arrive at the same time; try again", retry_after=RETRY_S
+            )
         if not more and self._size > self._account.limits.small_bytes:
             await self._account.large(self._size)
 

@@ -41,7 +41,7 @@ class GatewayView:
 
     def switch(self, tenant: str, device: str, drafting: bool) -> None:
         """A gateway hands out no hints."""
-        raise Unsupported("a gateway does not know what devices draft: ask the page of a single server")
+        raise Unsupported("a gateway has no figures of devices; use the page of a single server")
 
     def _look(self, between: Between) -> dict[str, Any]:
         found = figures("", between)

@@ -26,6 +26,6 @@ class NoHandOut(HandOut):
         """Refuse, whatever is asked."""
         await stream.read()
         refusal = NotFound(
-            "this server hands out no drafts; its operator starts it with serve --drafts", "draft"
+            "this server hands out no drafts; ask its operator to add --drafts to opensled serve", "draft"
         )
         await stream.write(draft_codec.failure_bytes(failure_of(refusal)))

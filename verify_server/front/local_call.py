@@ -63,7 +63,7 @@ class LocalCall:
         while not self._written:
             if self._serving.done():
                 self._serving.result()
-                raise Unreachable("the server ended the sequence without a word; ask again")
+                raise Unreachable("the server ended the sequence without an answer; ask again")
             self._changed.clear()
             await self._changed.wait()
         self._space.release()
@@ -71,7 +71,7 @@ class LocalCall:
         if isinstance(message, Failure):
             raise message.error()
         if isinstance(message, Moved):
-            raise Unreachable("the server shuts down, and this answer has not ended in time; ask again")
+            raise Unreachable("the server is shutting down, and this answer did not end in time; ask again")
         return message
 
 
@@ -86,7 +86,7 @@ async def local_call(
     data = codec.client_bytes(opening)
     if len(data) > clients.limits.message_bytes:
         raise InvalidRequest(
-            f"the request is larger than {clients.limits.message_bytes >> 10} KiB, without its JSON"
+            f"the content of the request is larger than {clients.limits.message_bytes >> 10} KiB"
         )
     call = LocalCall(data)
     serving = asyncio.ensure_future(_run(clients, client, call, linger, serve, paid))

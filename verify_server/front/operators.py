@@ -24,12 +24,12 @@ class Operators:
         if not self.keys:
             if not self.open:
                 raise Unauthorized(
-                    "the fleet is shown to operators alone: start the server with --operator-keys FILE (one key a "
-                    "line), and give such a key here"
+                    "only operators may see the fleet: start the server with --operator-keys FILE (one key per "
+                    "line), and enter such a key here"
                 )
             return
         if not is_key(authorization, self.keys):
-            raise Unauthorized("an operator's key is needed here, one of --operator-keys; no tenant's token")
+            raise Unauthorized("this needs a key of --operator-keys; the token of a tenant does not count")
 
 
 def operators(path: str, open: bool) -> Operators:

@@ -187,7 +187,7 @@ def client_message(data: bytes, positions: int = MAX_POSITIONS) -> ClientMessage
     try:
         return codec.client_message(data, positions)
     except codec.Malformed as error:  # also text that is not UTF-8
-        raise InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind") from error
+        raise InvalidRequest(f"the bytes are not a message of this protocol: {error}", "kind") from error
 
 
 class Readiness:

@@ -50,7 +50,7 @@ def _check_source(token: DraftToken, vocab_size: int) -> None:
     source = token.drawn_from
     if source is None:
         raise InvalidRequest(
-            "this rule needs the distribution each draft token was drawn from", "draft_probs"
+            "this rule needs the distribution that each draft token was drawn from", "draft_probs"
         )
     problem = _problem(source, vocab_size) or (token.id not in source.ids and "does not hold the token drawn")
     if problem:

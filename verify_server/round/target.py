@@ -79,7 +79,7 @@ class Target(ABC):
 
     def see(self, pixels: NDArray[np.uint8]) -> Any:
         """See `TargetEngine.see`."""
-        raise Unsupported(f"engine {self.facts.runtime} serves text alone here: it takes no images", "images")
+        raise Unsupported(f"engine {self.facts.runtime} serves text only, no images", "images")
 
     def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
         """Drafts for the next step; the step before is committed."""

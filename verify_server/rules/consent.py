@@ -15,19 +15,19 @@ def require_rule(served: ServedRule, guide: Guide | None, tenant: TenantLimits, 
     label, rule = served
     if not rule.lossless and tenant.strict:
         raise Unsupported(
-            "this tenant's answers are the target's own: its operator has barred loose rules; ask for match",
+            "the operator does not allow loose rules for this tenant; use rule match",
             "rule",
         )
     if guide is not None and guide.masks and not rule.guided:
         raise Unsupported(
-            f"rule {label} changes the text, and this answer has to have a structure; ask for match, or for "
-            "the rule with its option guided=yes, if wrong values in a right structure do no harm",
+            f"rule {label} may change the text, and this answer must have a structure; use rule match, or the "
+            "option guided=yes of the rule, if wrong values in a correct structure do no harm",
             "rule",
         )
     if rule.min_draft > max_draft:
         raise Unsupported(
-            f"rule {label} needs drafts of {rule.min_draft} tokens, and this server takes {max_draft}; ask "
-            f"for a smaller window, or set the server's max-draft in [limits] to {rule.min_draft}",
+            f"rule {label} needs drafts of {rule.min_draft} tokens, but the maximum of this server is {max_draft}; "
+            f"use a smaller window, or set max-draft of the server to {rule.min_draft} in [limits]",
             "rule",
         )
     if not rule.lossless:

@@ -73,19 +73,19 @@ def number(value: str, name: str, low: float, high: float) -> float:
     except ValueError:
         found = float("nan")
     if not low <= found <= high:  # also NaN
-        raise InvalidRequest(f"{name}={value[:80]}: a number from {low:g} to {high:g} is needed", "rule")
+        raise InvalidRequest(f"{name}={value[:80]} must be a number from {low:g} to {high:g}", "rule")
     return found
 
 
 def whole(value: str, name: str, high: int) -> int:
     """An option that counts, up to `high`; raises InvalidRequest."""
     if not (value.isascii() and value.isdigit() and len(value) <= len(str(high)) and int(value) <= high):
-        raise InvalidRequest(f"{name}={value[:80]}: a whole number from 0 to {high} is needed", "rule")
+        raise InvalidRequest(f"{name}={value[:80]} must be a whole number from 0 to {high}", "rule")
     return int(value)
 
 
 def is_guided(options: dict[str, str]) -> bool:
     """Whether structured output is asked for by the option GUIDED; raises InvalidRequest."""
     if options[GUIDED] not in ("yes", "no"):
-        raise InvalidRequest(f"{GUIDED}={options[GUIDED][:80]}: yes or no is needed", "rule")
+        raise InvalidRequest(f"{GUIDED}={options[GUIDED][:80]} must be yes or no", "rule")
     return options[GUIDED] == "yes"

@@ -33,7 +33,7 @@ class ServedRules:
         classes = {name: _rule_class(name) for name in dict.fromkeys((wanted or RULES.names()) + loosened)}
         for name in loosened:
             if classes[name].lossless:
-                raise UsageError(f"rule {name!r} is no loose rule; it needs no --loose-rules")
+                raise UsageError(f"rule {name!r} is not a loose rule; take it out of --loose-rules")
         self._classes = {
             name: rule
             for name, rule in classes.items()

@@ -77,7 +77,7 @@ def serve(config: ServeConfig) -> int:
         discovery.require_reachable(config.listen)
     if config.pad_frames and config.http:
         raise UsageError(
-            "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
+            "--http and --pad-frames: answers over HTTP have no padding, and would reveal what it hides; leave one out"
         )
     if config.http:
         import verify_server.front.http_front  # noqa: F401  a missing library is an error now, not after loading
@@ -176,7 +176,7 @@ def session_limits(config: ServeConfig, target: LoadedModel, tenants: Tenants) -
     """What a server of this target admits; its acceptance rules are loaded. Raises UsageError."""
     if tenants.kv_budgets and not target.keeps_budgets:
         raise UsageError(
-            f"engine {target.info.runtime} keeps no KV budget of a tenant; take kv_tokens out of {config.tokens}"
+            f"engine {target.info.runtime} has no KV budgets of tenants; remove kv_tokens from {config.tokens}"
         )
     return SessionLimits(
         max_sessions=config.max_sessions,

@@ -326,7 +326,7 @@ class GuideCompiler:
             answer = json.loads(self._forks.ask(asked))
         except OverLimit as error:
             raise InvalidRequest(
-                f"to compile this schema takes more than {error}; make it simpler", field
+                f"compiling this schema takes more than {error}; simplify it", field
             ) from error
         if "code" in answer:
             raise from_code(answer["code"], answer["reason"], answer["field"])

@@ -96,7 +96,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except ValueError as error:
-        raise UnsupportedModel(f"{path} is no text in UTF-8: {error}; download it again") from error
+        raise UnsupportedModel(f"{path} is not UTF-8 text: {error}; download it again") from error
 
 
 def _in_value(value: object) -> dict[str, str]:

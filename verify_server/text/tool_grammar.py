@@ -153,7 +153,8 @@ def _tools_rules(
     elif guide.json_schema:
         if not tagged:
             raise Unsupported(
-                "beside a schema, tool calls of this target cannot be told apart", "response_format"
+                "this target's tool calls cannot be told from an answer with a schema; leave one of them out",
+                "response_format",
             )
         parts.append(_answer_part(guide))
         rules += ["start: answer | calls", f"answer: %json {parts[-1].schema}"]

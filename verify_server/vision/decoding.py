@@ -42,12 +42,12 @@ def _require_size(picture: Pillow.Image) -> None:
         raise InvalidRequest(f"an image of {width} x {height} pixels is empty", "images")
     if max(width, height) > MAX_SIDE or width * height > MAX_PIXELS:
         raise InvalidRequest(
-            f"an image of {width} x {height} pixels; at most {MAX_SIDE} on a side and {MAX_PIXELS} in all are taken: "
+            f"an image of {width} x {height} pixels; the maximum is {MAX_SIDE} on a side and {MAX_PIXELS} in all: "
             "make it smaller",
             "images",
         )
     if getattr(picture, "n_frames", 1) > 1:
-        raise InvalidRequest("an animated image; send one of its frames", "images")
+        raise InvalidRequest("animated images are not supported; send one frame", "images")
 
 
 def _opaque(picture: Pillow.Image) -> Pillow.Image:

@@ -44,7 +44,7 @@ def adapt(config: AdaptConfig) -> int:
 def _check_out(folder: Path) -> None:
     """Raises UsageError where another adapted draft, or anything else, would be lost."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"--out {folder} is there already and is not written over; name another folder")
+        raise UsageError(f"--out {folder} exists already and is not overwritten; name another folder")
 
 
 def adapted(pair: Pair, config: AdaptConfig) -> dict[str, Any]:

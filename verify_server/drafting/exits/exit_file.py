@@ -72,7 +72,7 @@ def load(folder: Path) -> ExitFile:
             "exit",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise UnsupportedModel(f"{path} is no JSON: {first_line(error)}; {_AGAIN}") from error
+        raise UnsupportedModel(f"{path} is not JSON: {first_line(error)}; {_AGAIN}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UnsupportedModel(f"{path} is not of format {FORMAT}, the only one known here; {_AGAIN}")
     layers, training = about.get("layers"), about.get("training", {})

@@ -25,9 +25,7 @@ class CtcHead(DraftHead):
         super().__init__()
         self.shape = shape
         if shape.markov:
-            raise UnsupportedModel(
-                "frames with blanks have no neighbours in the text: no bias between tokens"
-            )
+            raise UnsupportedModel("ctc frames have no neighbouring tokens, so markov must be 0")
         size = shape.size
         self.state_norm, self.token_norm = RmsNorm(size), RmsNorm(size)
         self.joined = nn.Linear(2 * size, size)

@@ -193,7 +193,7 @@ def _about(folder: Path) -> dict[str, Any]:
             f"{folder} holds no draft head: {path} cannot be read ({error.strerror})", "head"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise UnsupportedModel(f"{path} is no JSON: {first_line(error)}; {_AGAIN}") from error
+        raise UnsupportedModel(f"{path} is not JSON: {first_line(error)}; {_AGAIN}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UnsupportedModel(f"{path} is not of format {FORMAT}, the only one known here; {_AGAIN}")
     return about

@@ -103,13 +103,17 @@ def find_weights(model: str) -> Weights:
 def _gguf(path: Path) -> str:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise UnsupportedModel(f"{path} is no GGUF file; give a GGUF file or a Hugging Face model folder")
+            raise UnsupportedModel(
+                f"{path} is not a readable GGUF file; give a GGUF file or a Hugging Face model folder"
+            )
     return path.name
 
 
 def _complete(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
-        raise NotFound(f"{folder} has neither a config.json nor a GGUF file: it is no model folder", "model")
+        raise NotFound(
+            f"{folder} has neither a config.json nor a GGUF file: it is not a model folder", "model"
+        )
     if not any(folder.glob("*.safetensors")):
         raise UnsupportedModel(
             f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you "

@@ -110,7 +110,7 @@ def _pad(size: int) -> int:
 def _backend() -> _TritonBackend:
     """Raises UsageError without a GPU and without the interpreter."""
     if not torch.cuda.is_available() and not INTERPRETED:
-        raise UsageError("attention triton needs a GPU; on a processor set attention = 'sdpa' in [serve]")
+        raise UsageError("attention triton needs a GPU; on a CPU set attention = 'sdpa' in [serve]")
     return _TritonBackend()
 
 

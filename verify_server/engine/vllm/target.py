@@ -92,7 +92,7 @@ class VllmMemory(TargetMemory):
         """See `TargetMemory`. Raises Unsupported for a budget."""
         if budget:
             raise Unsupported(
-                "engine vllm keeps no KV budget of a tenant; the server's operator must lift it"
+                "engine vllm has no KV budgets of tenants; the server's operator must remove it"
             )
         return VllmSequence()
 
