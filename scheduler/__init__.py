@@ -15,7 +15,7 @@ POLICIES = Registry(
 
 
 def make_policy(name: str, options: PolicyOptions) -> SchedulingPolicy:
-    """The policy of that name, or of a "module:Class"; raises UsageError for what is none."""
+    """The policy with that name, or the one at "module:Class"; raises UsageError if it is not a policy."""
     kind = POLICIES.get(name)
     if not hasattr(kind, "of"):
         raise UsageError(f"{name} is not a scheduling policy: it has no class method of(PolicyOptions)")

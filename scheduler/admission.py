@@ -1,6 +1,6 @@
-"""Admission: how many sessions a server can hold at their pace, and whose turn it is when more want to come in.
+"""Admission: how many sessions a server can serve at their pace, and which session is next when more arrive.
 
-Pure, like the policies: the same arguments give the same answer. Sessions inside are never sent away.
+Pure, like the policies: the same arguments give the same answer. Admitted sessions are never removed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import NamedTuple
 from hw_profiles.step_cost import HardwareProfile, StepCost
 from scheduler.plan import SessionView
 
-# Chosen: what the law leaves for prompts, for steps that vary, and for background sessions to move at all.
+# Chosen: they leave time for prompts, for steps that vary, and for background sessions.
 HEADROOM = 0.9  # share of the target's time that paces may claim; prompts take the rest
-PROMISED = 0.5  # of the pace of one session alone is promised at most: one request for all of it would block all others
-BACKGROUND = 8  # one place in so many is never given to background sessions
+PROMISED = (
+    0.5  # maximum guaranteed pace / pace of a session that is alone: one request must not block all others
+)
+BACKGROUND = 8  # one slot in so many is never given to background sessions
 
 
 class AdmissionRequest(NamedTuple):
-    """A session that asks to come in."""
+    """A session that asks for admission."""
 
     tenant: str
-    positions: int = 0  # of KV that it brings: prompt and committed tokens, as far as they are known
-    pace: float = 0.0  # tokens/s that it asks for; 0 = none
+    positions: int = 0  # KV positions of its prompt and committed tokens, as far as they are known
+    pace: float = 0.0  # tokens/s that it requests; 0 = none
     background: bool = False
 
 
@@ -32,11 +34,12 @@ class ActiveLoad(NamedTuple):
 
     sessions: int
     positions: int  # KV positions that a step over all of them reads
-    pace: float  # the fastest promised pace among them, tokens/s
+    pace: float  # the fastest guaranteed pace among them, tokens/s
 
     @classmethod
     def around(cls, request: AdmissionRequest, views: Iterable[SessionView]) -> ActiveLoad:
-        """The request and the sessions whose pace it may cost. Background sessions give way to it, unless it is one."""
+        """The load of the request and of the sessions that it may slow down. Background sessions have a lower priority,
+        so they count only if the request is one of them."""
         sessions, positions, pace = 1, request.positions, request.pace
         for view in views:
             if not view.absent and (request.background or not view.background):
@@ -49,10 +52,10 @@ class ActiveLoad(NamedTuple):
 def fitting_sessions(
     load: ActiveLoad, profile: HardwareProfile, places: int, max_pace: float | None = None
 ) -> int:
-    """How many sessions like those of `load` keep the pace of the fastest, without drafts; 1 to `places`.
+    """How many sessions like those of `load` can keep the fastest of their paces without drafts; 1 to `places`.
 
-    The target gives each of them one token a step, which is always possible; where a step is too small for all, they
-    take turns. `max_pace`: tokens/s that are promised at most; None = PROMISED of the pace of one session alone.
+    Each session gets one token per step, which is always possible; if a step is too small for all, they take turns.
+    `max_pace`: maximum guaranteed pace in tokens/s; None = PROMISED times the pace of a session that is alone.
     """
     if not load.pace:
         return places
@@ -69,7 +72,7 @@ def fitting_sessions(
 
 
 def max_promised(positions: float, profile: HardwareProfile, max_pace: float | None = None) -> float:
-    """The highest pace, in tokens/s, that is promised to a session of so many KV positions; `max_pace`: see
+    """The maximum pace, in tokens/s, that is guaranteed to a session with so many KV positions; `max_pace`: see
     `fitting_sessions`."""
     return PROMISED / _cycle_s(1, positions, profile) if max_pace is None else max_pace
 
@@ -84,13 +87,13 @@ def _cycle_s(sessions: int, positions: float, profile: HardwareProfile) -> float
 
 
 def places_for(request: AdmissionRequest, places: int) -> int:
-    """Of `places`, those that sessions of this kind may fill."""
+    """The number of `places` that sessions of this kind may fill."""
     return places - places // BACKGROUND if request.background else places
 
 
 def fair_level(wanted: Mapping[str, int], places: int) -> float:
-    """Max-min fairness: a tenant who wants less than this level gets all it wants, the others get the level; inf = all
-    get all."""
+    """The level of max-min fairness: a tenant that wants less gets all it wants, the others get the level; inf = every
+    tenant gets all it wants."""
     left = float(places)
     for number, count in enumerate(sorted(wanted.values())):
         equal = left / (len(wanted) - number)
@@ -103,9 +106,9 @@ def fair_level(wanted: Mapping[str, int], places: int) -> float:
 def may_enter(
     tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int, used: Mapping[str, float]
 ) -> bool:
-    """Whether a tenant gets one more of `places`; `held`, `waiting`: sessions of each tenant inside, and outside.
+    """Whether a tenant gets one more of `places`; `held`, `waiting`: admitted and waiting sessions of each tenant.
 
-    Tenants with less than their fair share come first. A place that none of them waits for is free for all.
+    Tenants below their fair share come first. A slot that none of them waits for is free for all tenants.
     """
     free = places - sum(held.values())
     shares = fair_shares(tenant, held, waiting, places, used)
@@ -117,10 +120,10 @@ def may_enter(
 def fair_shares(
     tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int, used: Mapping[str, float]
 ) -> dict[str, int]:
-    """Places that each tenant may hold while others wait for theirs; `tenant` asks for one more.
+    """The number of slots that each tenant may hold while others wait; `tenant` asks for one more.
 
-    Places that equal shares leave over go to those who had the least of late: `used`, in place-seconds. So where there
-    are fewer places than tenants, or two for three of them, all have their turn.
+    Slots that remain after equal shares go to the tenants that had the least lately (`used`, in slot-seconds). So every
+    tenant has its turn, also if there are fewer slots than tenants.
     """
     wanted = {name: held.get(name, 0) + waiting.get(name, 0) for name in {*held, *waiting}}
     wanted[tenant] = wanted.get(tenant, 0) + 1
@@ -138,6 +141,6 @@ def fair_shares(
 def reserved_places(
     tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], shares: Mapping[str, int]
 ) -> int:
-    """Places that are reserved for other tenants, who wait and have less than their fair share."""
+    """The number of slots reserved for other tenants that wait and are below their fair share."""
     others = (other for other in waiting if other != tenant)
     return sum(max(0, min(waiting[other], shares[other] - held.get(other, 0))) for other in others)

@@ -1,7 +1,8 @@
-"""What the confidences of drafts are worth: the chance that a token stands, given what it was said to be.
+"""Calibration of draft confidences: the chance that a token of a given confidence is accepted.
 
-A drafter says of each token how sure it is. A server learns how often such tokens stood, of each device and of its own
-drafter, so that who says too much loses rows and never changes a text.
+A drafter gives each token a confidence. The server learns how often such tokens are accepted, for each device and for
+its own drafter. A drafter that overstates its confidences therefore gets fewer tokens verified; it never changes a
+text.
 """
 
 from __future__ import annotations
@@ -11,29 +12,30 @@ from collections.abc import Iterable
 from hw_profiles.fading import remaining_share
 
 BINS = 10  # of confidences from 0 to 1, equally wide
-HALF_LIFE = 512.0  # tokens of a bin after which half of what they showed is forgotten (chosen)
-PRIOR = 8.0  # tokens that what is known otherwise counts for (chosen)
-UNTOLD = 1.0  # the confidence of a drafter that does not say (`DraftToken`)
+HALF_LIFE = 512.0  # tokens of a bin after which an observation counts half (chosen)
+PRIOR = 8.0  # weight of the prior, in tokens (chosen)
+UNTOLD = 1.0  # the confidence of tokens from a drafter without confidences (`DraftToken`)
 
 
 class ConfidenceCalibration:
-    """Of one drafter."""
+    """The calibration of one drafter."""
 
     __slots__ = ("_hits", "_tries", "_usual")
 
     def __init__(self, usual: ConfidenceCalibration | None = None) -> None:
-        """`usual`: of all drafters of its tenant, which learns from this one; None = confidences mean what they say."""
+        """`usual`: calibration of all drafters of the tenant, which also learns from this one; None = confidences are
+        taken as chances."""
         self._usual = usual
         self._hits, self._tries = [0.0] * BINS, [0.0] * BINS
 
     def chance(self, confidence: float) -> float:
-        """That a token of this confidence stands if those before it do."""
+        """The chance that a token of this confidence is accepted if all before it are."""
         own = _bin(confidence)
         usual = confidence if self._usual is None else self._usual.chance(confidence)
         return (self._hits[own] + PRIOR * usual) / (self._tries[own] + PRIOR)
 
     def add_verdict(self, tried: Iterable[tuple[float, bool]]) -> None:
-        """Of each token behind nothing but tokens that stand: its confidence, and whether it stands."""
+        """Learn from tokens whose predecessors were all accepted: their confidences, and whether they were accepted."""
         told = [(confidence, stands) for confidence, stands in tried if confidence < UNTOLD]
         for confidence, stands in told:
             self._add(confidence, stands)

@@ -1,6 +1,6 @@
-"""What a server learns of each device's drafts: how good they are, how fast they come, and how regularly.
+"""Estimates about the drafts of each device: acceptance, times, and how regularly drafts arrive.
 
-Pure: the caller says what happened, and how many seconds it took on its clock.
+Pure: the caller reports each event with its duration in seconds.
 """
 
 from __future__ import annotations
@@ -12,50 +12,50 @@ from typing import NamedTuple
 from hw_profiles.fading import FadingRatio, remaining_share
 from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
-# Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
-# its first dozens of tokens, for texts differ less than luck does.
-USUAL = 30.0  # for which the usual acceptance of its device counts beside a sequence's own
-PRIOR = 8.0  # for which the guess about an unknown device counts
-SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
-OF_DEVICE, OF_TENANT = 8, 33  # drafts over which times are means: drafts made ahead come now and then
-OUTAGE = 2.0  # times what is usual, and assumed of a link, that a draft may be away to count in full
-BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
-OFFERED = 256.0  # drafts asked for by a tenant, after which half of what came of them is forgotten
-LEAST = 0.01  # chance below which nothing is compared
-MAX_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
+# Weights and half-lives in draft tokens. They are chosen: the usual acceptance of a device outweighs that of a single
+# sequence for its first dozens of tokens, because texts differ less than luck does.
+USUAL = 30.0  # weight of the device's usual acceptance against that of the sequence
+PRIOR = 8.0  # weight of the guess about an unknown device
+SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of observations of each
+OF_DEVICE, OF_TENANT = 8, 33  # number of drafts in a mean of times: drafts made ahead are a part of them
+OUTAGE = 2.0  # a draft counts with at most this multiple of its usual time away plus that of an unknown link
+BESIDE = 64.0  # steps with two drafts after which an observation counts half
+OFFERED = 256.0  # drafts requested by a tenant after which an observation counts half
+LEAST = 0.01  # minimum chance in comparisons
+MAX_DEVICES = 4096  # maximum devices of a tenant that are remembered by name: bounds the memory of a server
 
 
 class Forecast(NamedTuple):
-    """What is expected of a device's next draft. Times in seconds.
+    """The forecast for a device's next draft. Times are in seconds.
 
-    The defaults are assumed of an unknown device: a small draft model on a board behind Wi-Fi.
+    The defaults describe an unknown device: a small draft model on a board behind Wi-Fi.
     """
 
     first: float = 0.65  # chance that its first token is accepted
     later: float = 0.75  # chance of each token after an accepted one
-    delay_s: float = 0.1  # from a verdict that leaves to the draft that follows, without the drafting itself
+    delay_s: float = 0.1  # from the departure of a verdict to the next draft, without the drafting itself
     draft_s: float = 0.02  # to draft one token
-    jitter_s: float = 0.05  # mean deviation of its arrival from that
-    drafts: int = 0  # that have arrived; 0 = the times are guesses
-    # Of a second draft beside another one: tokens that it adds to what stands, as a share of those that it would add if
-    # neither knew of the other; two that always agree add none
+    jitter_s: float = 0.05  # mean deviation of its arrival from the forecast
+    drafts: int = 0  # number of drafts that have arrived; 0 = the times are guesses
+    # Accepted tokens that a second draft adds to the first one, as a share of those that it would add if both were
+    # independent; 0 if they always agree
     apart: float = 0.0
 
     def away_s(self, length: int) -> float:
-        """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
+        """Seconds from the departure of a verdict to the arrival of the next draft, of `length` tokens."""
         return self.delay_s + length * self.draft_s
 
 
-GUESS = Forecast()  # of an unknown device
+GUESS = Forecast()  # for an unknown device
 
 
 class DraftAcceptance:
-    """Fading chances of a draft's first token, and of tokens after an accepted one."""
+    """Acceptance: fading chances of a draft's first token, and of tokens after an accepted one."""
 
     __slots__ = ("_firsts", "_half_life", "_laters", "first", "later")
 
     def __init__(self, first: float, later: float, weight: float, half_life: float) -> None:
-        """Begins as a guess that counts for `weight` draft tokens."""
+        """Starts as a guess with the weight of `weight` draft tokens."""
         self.first, self.later = first, later
         self._half_life, self._firsts, self._laters = half_life, weight, weight
 
@@ -72,21 +72,21 @@ class DraftAcceptance:
             self.later = (self.later * laters + stood) / self._laters
 
     def blend(self, usual: DraftAcceptance) -> tuple[float, float]:
-        """Both chances, where `usual` counts for USUAL draft tokens beside what was seen here."""
+        """Both chances, with `usual` at the weight of USUAL draft tokens."""
         firsts, laters = self._firsts, self._laters
         first = (self.first * firsts + usual.first * USUAL) / (firsts + USUAL)
         return first, (self.later * laters + usual.later * USUAL) / (laters + USUAL)
 
 
 class DeviceEstimate:
-    """What is known of one device: how good its drafts are on the whole, and how long they are away.
+    """Estimates about one device: its usual acceptance, and how long its drafts are away.
 
-    Times are fading means: they also count what comes now and then, such as drafts that were made while the verdict was
-    on its way. A long outage counts as OUTAGE, for it says little of the next draft.
+    Times are fading means. They include rare cases, such as drafts made while the verdict was in transit. A long outage
+    counts as OUTAGE, because it says little about the next draft.
     """
 
     def __init__(self, guess: Forecast = GUESS, tenant: DeviceEstimate | None = None) -> None:
-        """`tenant`: the mean device of its tenant, which learns from this one; None = this is one."""
+        """`tenant`: estimate of the mean device of its tenant, which also learns from this one; None = this is one."""
         half_life, self._window = (DEVICE, OF_DEVICE) if tenant else (TENANT, OF_TENANT)
         self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
         self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
@@ -106,8 +106,8 @@ class DeviceEstimate:
         return self.acceptance if self._tenant is None else self._tenant.acceptance
 
     def add_arrival(self, away_s: float, length: int, drafting_s: float) -> None:
-        """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
-        `drafting_s` of that to draft it, 0 = it does not say."""
+        """A draft of `length` >= 1 tokens arrived `away_s` seconds after the previous verdict left. The device reports
+        `drafting_s` seconds of drafting; 0 = it reports none."""
         self.drafts += 1
         usual_s = self.delay_s + length * self.draft_s
         away_s = min(away_s, OUTAGE * (usual_s + GUESS.delay_s))
@@ -128,25 +128,25 @@ class DeviceEstimate:
             self._tenant.add_verdict(length, accepted, unseen)
 
     def add_second_draft(self, added: int, independent: float) -> None:
-        """A second draft has `added` so many tokens to what stands of the first; see `Forecast.apart`."""
+        """A second draft has added so many accepted tokens to those of the first; see `Forecast.apart`."""
         self._beside.add(added, independent)
         if self._tenant is not None:
             self._tenant.add_second_draft(added, independent)
 
     def another(self) -> DeviceEstimate:
-        """Of a new device of this tenant, which is assumed to be like the others."""
+        """The estimate of a new device of this tenant, which is assumed to be like the others."""
         known = self.forecast(self.acceptance.first, self.acceptance.later)
         return DeviceEstimate(known._replace(drafts=0), self)
 
     def forecast(self, first: float, later: float) -> Forecast:
-        """Of the next draft of a sequence with these chances."""
+        """The forecast for the next draft of a sequence with these chances."""
         return Forecast(
             first, later, self.delay_s, self.draft_s, self.jitter_s, self.drafts, self._beside.ratio
         )
 
 
 class DraftEstimate:
-    """A running forecast of one sequence's drafts: times of its device, and an acceptance of its own."""
+    """A running forecast of one sequence's drafts: the times of its device, and its own acceptance."""
 
     def __init__(self, device: DeviceEstimate | None = None) -> None:
         self.device = device or DeviceEstimate(tenant=DeviceEstimate())
@@ -155,12 +155,12 @@ class DraftEstimate:
 
     @property
     def drafts(self) -> int:
-        """How many of the device have arrived."""
+        """The number of drafts that have arrived from the device."""
         return self.device.drafts
 
     @property
     def forecast(self) -> Forecast:
-        """Made when it is asked for: a round teaches three times, and asks once."""
+        """Computed on demand: a round has three observations and one request for the forecast."""
         if self._forecast is None:
             self._forecast = self.device.forecast(*self._acceptance.blend(self.device.acceptance))
         return self._forecast
@@ -181,10 +181,10 @@ class DraftEstimate:
         tried: Iterable[tuple[float, bool]] = (),
         unseen: Sequence[float] = (),
     ) -> None:
-        """The target accepted the first `accepted` of the `length` tokens of a draft that it has seen; `tried`: see
-        their calibration. `unseen`: for each token behind them the chance that it stands, with those between, if they
-        do. A server leaves out what is unlikely: without it, a long draft of which it verifies the likely half would
-        look as good as that half."""
+        """The target accepted the first `accepted` of the `length` draft tokens that it verified. `tried`: see
+        `ConfidenceCalibration.add_verdict`. `unseen`: for each further token, which was not verified, the chance that
+        it and those before it are accepted if the verified ones are. Without `unseen`, a long draft of which only the
+        likely half is verified would look as good as that half."""
         if length:
             self.device.add_verdict(length, accepted, unseen)
             self._acceptance.add_verdict(length, accepted, unseen)
@@ -192,8 +192,8 @@ class DraftEstimate:
             self._forecast = None
 
     def follow(self, other: DraftEstimate) -> None:
-        """While the drafter of this rests: the text is as much harder than usual for it as for the `other`, which
-        drafts. Else an easy or a hard text would look like a difference between the two."""
+        """Follow the `other` estimate while this drafter rests: the text is as much harder than usual for both.
+        Otherwise an easy or a hard text would look like a difference between the two drafters."""
         self._forecast = None
         usual, others, now = self.device.acceptance, other.device.usual, other.forecast
         first = min(1.0, usual.first * now.first / max(LEAST, others.first))
@@ -201,9 +201,10 @@ class DraftEstimate:
         self._forecast = self.forecast._replace(first=first, later=later)
 
     def reach(self, confidences: Sequence[float], parents: Sequence[int] = ()) -> tuple[float, ...]:
-        """For each token of a draft the chance that it stands with all before it; () = of no token its drafter says.
+        """Survival chances: for each draft token, the chance that it and all before it are accepted; () = the drafter
+        gives no confidences.
 
-        `parents`: of a tree (`DraftBlock`); () = a chain.
+        `parents`: those of a tree (`DraftBlock`); () = a chain.
         """
         if not confidences or min(confidences) >= UNTOLD:
             return ()
@@ -218,19 +219,19 @@ class DraftEstimate:
 
 
 class DeviceBook:
-    """Estimates by the name that a device has given itself, of the latest MAX_DEVICES devices of each tenant.
+    """Estimates by device name, for the latest MAX_DEVICES devices of each tenant.
 
-    A new device is assumed to be like the others of its tenant; tenants learn nothing of each other.
+    A new device is assumed to be like the others of its tenant. Tenants learn nothing from each other.
     """
 
     def __init__(self, guess: Forecast = GUESS) -> None:
-        """`guess`: of the first device of a tenant."""
+        """`guess`: the forecast for the first device of a tenant."""
         self._guess = guess
         self._tenants: dict[str, DeviceEstimate] = {}  # the mean device of each
         self._devices: dict[str, OrderedDict[str, DeviceEstimate]] = {}
 
     def known(self, tenant: str, device: str) -> DeviceEstimate | None:
-        """What is remembered of a tenant's device; None = nothing, or it has no name."""
+        """The estimate of a tenant's device; None = there is none, or the device has no name."""
         devices = self._devices.get(tenant)
         return devices.get(device) if devices else None
 

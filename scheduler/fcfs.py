@@ -1,4 +1,4 @@
-"""First come, first served: continuous ragged batching with one fixed setting, how long to wait for a draft."""
+"""First come, first served: continuous ragged batching with one fixed wait for drafts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapsho
 
 @dataclass(frozen=True)
 class Fcfs:
-    """`draft_wait`: seconds a session waits for its device before the server decodes one token by itself;
-    0 = never wait, infinity = no limit. `server_draft`: tokens of each draft of the server's own."""
+    """`draft_wait`: maximum seconds that a session waits for its device before the server decodes one token;
+    0 = never wait, infinity = no limit. `server_draft`: length of server drafts, in tokens."""
 
     draft_wait: float
     server_draft: int = 0
@@ -35,7 +35,7 @@ class Fcfs:
         return BatchPlan(tuple(slices), self._wake_at(present, now))
 
     def _in_turn(self, present: Sequence[SessionView], now: float) -> list[tuple[SessionView, bool]]:
-        """The sessions with anything to compute, and whether they may decide."""
+        """The sessions that have something to compute, and whether they may decide."""
         judged = [(session, self._may_decide(session, now)) for session in present]
         work = [each for each in judged if each[1] or each[0].uncomputed > 1]
         # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.

@@ -1,4 +1,4 @@
-"""The types of scheduling: what a policy sees, and what it answers."""
+"""The types of scheduling: the snapshot that a policy gets, and the plan that it returns."""
 
 from dataclasses import dataclass
 from math import inf
@@ -7,54 +7,58 @@ from typing import NamedTuple, Protocol
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import Forecast
 
-MAX_DRAFT = 16  # tokens of a draft block, where nothing else is said
+MAX_DRAFT = 16  # default maximum length of a draft block, in tokens
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make; tuples, to read
 class OfferView:
-    """One source of drafts as a policy sees it: what waits, and what is expected of the next draft. Lengths in tokens,
-    times in seconds on the caller's clock. Nobody changes one."""
+    """One source of drafts as a policy sees it: the draft that waits, and the forecast for the next one. Lengths are in
+    tokens, times in seconds on the caller's clock. It never changes."""
 
-    tokens: int | None = None  # of the draft that waits, of all branches of a tree; None = none waits
-    forecast: Forecast | None = None  # of its next draft; None = nothing drafts there, or nothing has yet
-    longest: int = MAX_DRAFT  # longest draft it may be asked for; 0 = its drafts are not verified
-    depth: int = 0  # of the draft that waits if it is a tree: tokens of its longest path; 0 = it is a chain
-    # For each token of that draft the chance that it stands with all before it; () = its drafter does not say
+    tokens: int | None = (
+        None  # size of the waiting draft, all branches of a tree included; None = no draft waits
+    )
+    forecast: Forecast | None = (
+        None  # for its next draft; None = there is no drafter, or it has not drafted yet
+    )
+    longest: int = MAX_DRAFT  # maximum length that it may be asked for; 0 = its drafts are not verified
+    depth: int = 0  # length of the longest path if the waiting draft is a tree; 0 = it is a chain
+    # For each token of that draft, the chance that it and all before it are accepted; () = the drafter gives none
     reach: tuple[float, ...] = ()
     least: int = 0  # tokens of its drafts where the rule needs long ones, all or nothing; 0 = any
-    hint: int | None = None  # the latest one that a device was given
-    # When the verdict left on which a device now drafts: it stays while the server decodes. -inf = the device rested
-    # until then, and may have a long text to read first.
+    hint: int | None = None  # the latest hint that was sent to the device
+    # When the verdict left after which the device now drafts; it stays while the server decodes. -inf = the device
+    # rested until then, and may have to read a long text first.
     asked_since: float = 0.0
-    share: float = 1.0  # of the tokens that it is asked for, those that it proposes
-    unread: int = 0  # tokens of the text that it has to read first
+    share: float = 1.0  # tokens that it proposes / tokens that it is asked for
+    unread: int = 0  # tokens of the text that it must read first
 
 
-NO_OFFER = OfferView(longest=0)  # where nothing drafts
+NO_OFFER = OfferView(longest=0)  # there is no drafter
 
 
 @dataclass(slots=True)
 class SessionView:
-    """One session as a policy sees it. All lengths in tokens, all times in seconds on the caller's clock.
+    """One session as a policy sees it. Lengths are in tokens, times in seconds on the caller's clock.
 
-    Nobody changes one: a session of which nothing has changed has the same view in the next snapshot.
+    A view never changes. A session that has not changed has the same view in the next snapshot.
     """
 
     id: int
     uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
-    server_drives: bool  # the server decodes it unasked (no draft expected)
+    server_drives: bool  # the server decodes it without waiting, since no draft is expected
     waiting_since: float  # when its last verdict left
-    device: OfferView  # what its device drafts,
-    server: OfferView  # and what the drafter beside the target does
-    paused: bool = False  # the reader is slow: nothing unasked until it catches up
-    absent: bool = False  # the reader is gone: nothing at all until one comes back
+    device: OfferView  # drafts of its device
+    server: OfferView  # server drafts
+    paused: bool = False  # the reader is slow: compute only answers to drafts until it catches up
+    absent: bool = False  # the reader is gone: compute nothing until one comes back
     context: int = 0  # KV positions that a step over it reads, without those it computes
     ready_since: float = 0.0  # when its device's draft came, or else when its last verdict left
-    pace: float = 0.0  # tokens/s its user was promised; 0 = none
-    due: float = inf  # when its next token must be there to keep that pace
-    background: bool = False  # gives way to others
+    pace: float = 0.0  # tokens/s guaranteed to its user; 0 = none
+    due: float = inf  # when its next token must leave to keep that pace
+    background: bool = False  # low priority
     left: int = 1 << 30  # tokens that it may still write
-    # Its answer is long, and nothing but the context ends it: gives way to shorter ones
+    # Its answer is long and only the context ends it, so shorter answers have priority
     runs_on: bool = False
 
 
@@ -63,35 +67,36 @@ class Snapshot:
     """The server at the moment of planning; sessions in order of arrival."""
 
     sessions: tuple[SessionView, ...]
-    memory: object = None  # what the policy's last plan said, in `BatchPlan.memory`
+    memory: object = None  # `BatchPlan.memory` of the policy's last plan
 
 
 @dataclass(slots=True)
 class Slice:
-    """Compute the next `tokens` uncomputed committed tokens of a session; if `decide`, its pending draft as well,
-    and commit what the target says. Without `decide` it is a chunk of a prompt, which leaves the newest token out."""
+    """Compute the next `tokens` uncomputed committed tokens of a session. With `decide`, also verify its waiting drafts
+    and commit the target's tokens. Without `decide` it is a chunk of a prompt, which excludes the newest token."""
 
     session: int
     tokens: int
     decide: bool
-    ahead: bool = False  # no reader waits for it yet: it takes free KV blocks only
-    padding: int = 0  # positions computed for nothing, so that all slices of a static batch are equally long
-    # Draft tokens to verify at most, of a tree the first ones; None = all that are pending
+    ahead: bool = False  # no reader waits for it yet: use free KV blocks only
+    padding: int = 0  # positions without use, which make all slices of a static batch equally long
+    # Maximum number of the device's draft tokens to verify, the first ones of a tree; None = all
     draft: int | None = None
-    # Goes with the verdict: longest useful next draft, of a tree its depth; 0 = do not draft, None = no advice.
+    # Sent with the verdict: maximum useful length of the next draft (depth of a tree); 0 = do not draft, None = no hint
     hint: int | None = None
-    own: int | None = None  # tokens of the server's own draft to verify at most; None = all
-    ask: int = 0  # tokens that the server's drafter is to draft after this step at most
+    own: int | None = None  # maximum number of server draft tokens to verify; None = all
+    ask: int = 0  # maximum number of tokens that the server's drafter drafts after this step
 
 
 def fitting(offer: OfferView, room: int) -> int | None:
-    """`Slice.draft`, or `Slice.own`, in a step with `room` tokens left: None = the whole draft fits."""
+    """The value of `Slice.draft` or `Slice.own` in a step with `room` tokens left; None = the whole draft fits."""
     return room if room < (offer.tokens or 0) else None
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The next step. When nothing of it can be done: sleep until an arrival or `wake_at` (None = an arrival)."""
+    """The next step. If none of it can be computed, the server sleeps until an arrival or until `wake_at` (None = until
+    an arrival)."""
 
     slices: tuple[Slice, ...] = ()
     wake_at: float | None = None
@@ -99,17 +104,19 @@ class BatchPlan:
 
 
 class PolicyOptions(NamedTuple):
-    """What a server is told about its policy; each policy takes what it needs, by its class method `of`."""
+    """The server's options for policies. The class method `of` of a policy takes those that it needs."""
 
-    draft_wait: float  # seconds a session waits for its device before the server decodes one token by itself
-    batch: int = 0  # drafts that policy `static` waits for; 0 = one of every session
-    server_draft: int = 4  # tokens of each draft of the server's own under policy `fcfs`
+    draft_wait: (
+        float  # maximum seconds that a session waits for its device before the server decodes one token
+    )
+    batch: int = 0  # number of drafts that policy `static` collects; 0 = one of every session
+    server_draft: int = 4  # length of server drafts under policy `fcfs`, in tokens
 
 
 class SchedulingPolicy(Protocol):
-    """Decides what one step computes. Pure: same arguments, same plan.
+    """Decides what one step computes. Pure: the same arguments give the same plan.
 
-    Never more positions than `profile.max_step_tokens`: level exact is tried at load for steps up to that size.
+    A plan never has more positions than `profile.max_step_tokens`: level exact is tested at load up to that size.
     """
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan: ...

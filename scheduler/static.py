@@ -1,6 +1,6 @@
 """SLED as published (arXiv 2506.09397): one fixed batch at a time, padded to its longest draft.
 
-Devices that are done wait for the others; the server decodes nothing for a device that drafts.
+Devices whose draft has arrived wait for the others; the server decodes nothing for a device that drafts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapsho
 
 @dataclass(frozen=True)
 class Static:
-    """A batch goes when `batch` sessions are ready, 0 = all there are; it is never larger than that.
+    """A batch starts when `batch` sessions are ready (0 = all sessions), and never has more of them.
 
-    A session is ready if it has a draft, if the server decodes it unasked, or if its device has been silent for
-    `draft_wait` seconds since its last verdict (it gets the server's own token): no batch waits longer than that.
-    A prompt, or KV that was lost, is computed in a step without padding before the next batch, and decided with it.
+    A session is ready if it has a draft, if no draft of it is expected, or if its device has been silent for
+    `draft_wait` seconds since its last verdict (the server then decodes one token). So no batch waits longer than that.
+    A prompt, or lost KV, is computed and decided in a step without padding before the next batch.
     """
 
     draft_wait: float
@@ -46,7 +46,7 @@ class Static:
         return now >= session.waiting_since + self.draft_wait
 
     def _wake_at(self, awaited: Sequence[SessionView], now: float) -> float | None:
-        """When the next silent device has been waited for long enough."""
+        """When the wait for the next silent device ends."""
         waits = [
             session.waiting_since + self.draft_wait
             for session in awaited
@@ -65,7 +65,7 @@ def _has_draft(session: SessionView) -> bool:
 
 
 def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:
-    """As much of the prompts as one step may compute."""
+    """Slices of the prompts, up to the maximum of one step."""
     slices = []
     for session in prompts:
         if budget <= 0:
@@ -81,14 +81,14 @@ def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, 
 
 
 def _chunk(uncomputed: int, budget: int) -> int:
-    """Never all tokens but one: that one would wait for a batch, and where KV is short two such sessions would take it
-    from each other endlessly."""
+    """The number of tokens to compute, but never all except one: the last one would wait for a batch, and if KV memory
+    is short, two such sessions would preempt each other endlessly."""
     tokens = min(uncomputed, budget)
     return tokens - 1 if 1 < tokens == uncomputed - 1 else tokens
 
 
 def _padded_slices(batch: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:
-    """As many of `batch` as fit into one step, at least one, all as long as the longest of them."""
+    """Slices for as many sessions of `batch` as fit into one step (at least one), padded to the longest of them."""
     chosen: list[SessionView] = []
     longest = 0
     for session in batch:
