@@ -1,4 +1,4 @@
-"""Which arm each session gets: the assignment that is worth most. The package's docstring derives the formulas."""
+"""The assignment of an arm to each session: the most valuable one. The package's docstring derives the formulas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 
 
 class PromptLoad(NamedTuple):
-    """Prompts beside answers: some steps have a piece of one, most have none."""
+    """The load of prompts: some steps have a piece of one, most have none."""
 
     rate: float = 0.0  # prompt tokens/s
     steps: float = 0.0  # steps/s that have some
@@ -50,7 +50,7 @@ class StepLoad(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """The arms of all sessions, and what they come to."""
+    """The arms of all sessions, and their value."""
 
     arms: Chosen
     worth: float  # tokens/s of all, and what kept promises count for
@@ -60,7 +60,7 @@ class Assignment(NamedTuple):
 
 
 class DraftPlanner(RoundTable):
-    """What a choice of arms comes to, and which one is worth most."""
+    """Computes the value of a choice of arms, and finds the best one."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class DraftPlanner(RoundTable):
         prompts: PromptLoad,
         worth: float = 1.0,
     ) -> None:
-        """`worth`: of a token that is planned with drafts of a device; see outcomes.py."""
+        """`worth`: the worth of a token planned with device drafts; see outcomes.py."""
         super().__init__(sessions)
         self.tokens = np.where(self.device > 0, worth * self.tokens, self.tokens)
         self._cost, self._step_tokens = profile.cost, profile.max_step_tokens
@@ -77,7 +77,7 @@ class DraftPlanner(RoundTable):
         self._prompts = prompts
 
     def best(self, present: Chosen) -> Assignment:
-        """The most valuable one; what changes must gain BETTER of the tokens/s that it touches."""
+        """The most valuable assignment; a change must gain BETTER of the tokens/s of the changed sessions."""
         present = np.where(present < len(self.allowed), present, 0)
         kept = self.assignment(np.where(self.allowed[present, self.all], present, 0))
 
@@ -92,7 +92,7 @@ class DraftPlanner(RoundTable):
         return max((kept, *uniform, *responses), key=worth)  # the first of equals
 
     def _margins(self, present: Chosen) -> Numbers:
-        """[arm, session]: by which share of its tokens/s a session must gain for a change from its present arm."""
+        """[arm, session]: the share of its tokens/s that a session must gain for a change from its present arm."""
         drafts = self.device[present, self.all]
         is_other = np.arange(len(self.allowed))[:, None] != present
         stops = (drafts > 0) & (self.device != drafts)
@@ -123,7 +123,7 @@ class DraftPlanner(RoundTable):
         return best
 
     def assignment(self, arms: Chosen) -> Assignment:
-        """What these arms come to; sessions that would be much slower than decoded ones are decoded."""
+        """The assignment with these arms, but sessions that would be much slower than decoded ones are decoded."""
         step_s, share, turns = self._fixed_point(arms)
         losing = (self.tokens[arms, self.all] * share < LEAST) & (arms > 0)
         if losing.any():
@@ -135,8 +135,8 @@ class DraftPlanner(RoundTable):
         return Assignment(arms, float((rates + promised).sum()), rates, shares, step_s)
 
     def _fixed_point(self, arms: Chosen) -> tuple[float, Numbers, float]:
-        """Seconds of a step, each session's share of the steps in which it has its turn, and in how many steps all have
-        had one."""
+        """The seconds of a step, the share of steps that each session is in, and the number of steps until all sessions
+        have had a turn."""
         away, positions, contexts = self.away[arms, self.all], self.positions[arms, self.all], self.contexts
         drafted, read = self.drafted[arms, self.all], self.read[arms, self.all]
         passes, mean = float(self.own[arms, self.all].max()), float(contexts.mean())
@@ -156,7 +156,7 @@ class DraftPlanner(RoundTable):
         return step_s, share, turns
 
     def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:
-        """Mean seconds of steps with and without prompts, if steps take about `last_s`."""
+        """The mean seconds of steps with and without prompts, if steps take about `last_s`."""
         plain_s = self._cost.verify_s(load, contexts, sessions)
         if not self._prompts.steps:
             return plain_s
@@ -166,8 +166,8 @@ class DraftPlanner(RoundTable):
 
     @staticmethod
     def _shares(step_s: float, away: Numbers, others: Numbers | float) -> Numbers:
-        """Of the steps, those that each session is in; its draft misses a whole number of them, smoothed by BLUR, as
-        far as `others`, in mean, keep the target busy."""
+        """The share of steps that each session is in. Its draft misses a whole number of steps (smoothed by BLUR), as
+        far as the mean share of the `others` keeps the target busy."""
         steps = away / step_s
         nearest = np.rint(steps)
         near = np.abs(steps - nearest) < BLUR / 2
@@ -177,7 +177,7 @@ class DraftPlanner(RoundTable):
 
     @staticmethod
     def _promise_worth(rates: Numbers, drafts: NDArray[np.bool_], paces: Numbers) -> Numbers:
-        """PROMISE times the pace, by the chance that it is kept."""
+        """PROMISE times the pace, times the chance that it is kept."""
         # A wide spread below the pace would make the riskiest drafts look best.
         spread = np.where(drafts & (rates > paces), DRAFTING, STEADY)
         return PROMISE * paces * (0.5 + 0.5 * np.tanh((rates - paces) / (spread * rates)))
@@ -205,6 +205,6 @@ class DraftPlanner(RoundTable):
 
 
 def _busy(shares: Numbers) -> float:
-    """The chance that some session is in a step: without any there is none. At 1 user all that counts is a step with
-    this user's draft."""
+    """The chance that at least one session is in a step; without one there is no step. With 1 user, only steps with the
+    draft of this user count."""
     return 1.0 - float(np.prod(1.0 - shares))

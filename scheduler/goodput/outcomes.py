@@ -1,9 +1,9 @@
-"""What came of plans, beside what they promised: the formulas leave out what a server cannot know.
+"""Outcomes of plans against their forecasts, because the formulas leave out facts that a server cannot know.
 
-One device may draft for several sequences with one processor, its drafter may be quick with one text and slow with the
-next, and prompts come in bursts. So each review compares what the sessions have committed since the one before with the
-rates that it gave them, apart for those with drafts of devices and for the others. The first ratio over the second is
-what a token that is planned with drafts is worth.
+One device may draft for several sequences with one processor, its drafter may be fast on one text and slow on the next,
+and prompts come in bursts. So each review compares the tokens committed since the previous review with the planned
+ones: once for sessions with device drafts, once for the others. The first ratio divided by the second is the worth of a
+token that is planned with drafts.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from scheduler.plan import SessionView
 # Planned tokens of a session, and seconds, after which half of an outcome is forgotten. With 60 s, UNSEEN 10 and
 # SETTLED 4, two users of one device (engine torch, SmolLM2) drafted no more after their first drafts.
 HALF_TOKENS, HALF_S = 50.0, 20.0
-UNSEEN = 25.0  # tokens of a session that a plan counts for by itself, beside what came of others
-SETTLED = 12  # steps after a change that tell nothing: the first drafts are still on their way
-LEAST, MOST = 0.5, 1.25  # chosen: of that worth, so that nothing is given up for good by an accident
+UNSEEN = 25.0  # weight of the prior, in planned tokens of a session
+SETTLED = 12  # steps after a change that do not count: the first drafts are still in transit
+LEAST, MOST = 0.5, 1.25  # chosen: bounds of the worth, so that an accident does not end drafting for good
 
 
 class Expected(NamedTuple):
-    """Of a session, as of a review."""
+    """The forecast for one session at a review."""
 
-    context: int  # its length then
+    context: int  # its length at the review
     rate: float  # tokens/s
-    drafts: bool  # whether its device drafts,
-    since: float  # and since when, on the caller's clock
+    drafts: bool  # whether its device drafts
+    since: float  # when that began, on the caller's clock
 
 
 class Outcome(NamedTuple):
-    """Of sessions of one kind, lately; tokens of one of them in mean."""
+    """Recent tokens of sessions of one kind; the mean over these sessions."""
 
     tokens: float = 0.0
     planned: float = 0.0
@@ -42,20 +42,20 @@ class Outcome(NamedTuple):
         return Outcome(keep * self.tokens + tokens, keep * self.planned + planned)
 
     def ratio(self, usual: float) -> float:
-        """Of what came to what was planned; `usual`: what is assumed of a kind that was hardly seen."""
+        """Committed tokens / planned tokens; `usual`: the ratio assumed for a kind with few observations."""
         return (self.tokens + UNSEEN * usual) / (self.planned + UNSEEN)
 
 
 class Outcomes(NamedTuple):
-    """Of sessions that are decoded or that the server drafts for, and of those whose device drafts."""
+    """The outcome of sessions without device drafts, and of those with device drafts."""
 
     others: Outcome = Outcome()
     drafted: Outcome = Outcome()
 
     @property
     def worth(self) -> float:
-        """Of a token that is planned with drafts of a device, in tokens that are planned without. A server that is slow
-        for all says nothing of drafts."""
+        """The worth of a token planned with device drafts, in tokens planned without. A server that is slow for all
+        sessions does not change it."""
         tokens, planned = (sum(values) for values in zip(self.others, self.drafted))
         if not tokens:
             return 1.0
@@ -65,8 +65,8 @@ class Outcomes(NamedTuple):
     def after(
         self, expected: Mapping[int, Expected], sessions: Sequence[SessionView], seconds: float, began: float
     ) -> Outcomes:
-        """`seconds` after a review that `expected` so much. Sessions that read a prompt or wait for a reader, or whose
-        drafts began or ended after `began`, tell nothing."""
+        """The outcomes `seconds` after a review with the forecasts `expected`. Sessions that read a prompt, or wait for
+        a reader, or whose drafts began or ended after `began`, do not count."""
         found = [
             (known.drafts, max(0, session.context - known.context), known.rate * seconds)
             for session in sessions

@@ -1,9 +1,9 @@
-"""The default policy: most expected tokens per second of target time, under every session's promised pace.
+"""The default policy: it maximises the expected tokens per second of target time under the guaranteed paces.
 
-Per session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt. Plain
-decoding is always possible, so a device that is slow, late, silent or bad costs its user a short wait now and then.
-Which devices draft, and how much, is reviewed for all sessions together (state.py, assignment.py); each step follows
-the latest review. __init__.py derives the formulas.
+For each session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt.
+Plain decoding is always possible, so a slow, late, silent or bad device costs its user only a short wait now and then.
+A review decides for all sessions together which devices draft, and how much (state.py, assignment.py). Each step
+follows the latest review. __init__.py derives the formulas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WHOLE = 1e6  # above any price: a draft that was asked for as a whole is of litt
 
 
 class StepCandidates(NamedTuple):
-    """The sessions of a snapshot, by what can be done with them now; clock times."""
+    """The sessions of a snapshot, by the work that is possible now; times of the clock."""
 
     deciding: list[SessionView]  # one token to compute, and perhaps a draft
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
@@ -47,7 +47,7 @@ class StepCandidates(NamedTuple):
 
 @dataclass(frozen=True)
 class Goodput:
-    """`draft_wait`: seconds that a session waits for a device of which nothing is known yet."""
+    """`draft_wait`: maximum seconds that a session waits for a device that has not drafted yet."""
 
     draft_wait: float
 
@@ -94,7 +94,7 @@ class Goodput:
         return candidates
 
     def _wait(self, session: SessionView, state: GoodputState) -> Wait:
-        """When its draft is expected, and until when it is waited for; kept for the next plans."""
+        """The time at which its draft is expected, and the end of the wait; stored for the next plans."""
         device, asked = session.device, session.device.asked_since
         forecast = device.forecast
         found = Wait(session, inf, asked + self.draft_wait)
@@ -108,8 +108,8 @@ class Goodput:
 
 
 def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) -> float:
-    """When to start the step: `now`, or later if drafts are about to come whose wait for the step after would be longer
-    in sum than the wait of the sessions that are ready."""
+    """The start of the step: `now`, or later if drafts are about to arrive whose total wait for the next step would
+    be longer than that of the ready sessions."""
     ready = candidates.deciding
     if not ready or not candidates.awaited or candidates.prompts:
         return now
@@ -138,7 +138,7 @@ def _slices(
     profile: HardwareProfile,
     now: float,
 ) -> list[Slice]:
-    """Sessions that decide, then pieces of prompts with what is left of the step."""
+    """Slices of sessions that decide, then pieces of prompts with the rest of the step."""
     budget = profile.max_step_tokens
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = most_urgent(deciding, budget - kept)
@@ -169,8 +169,8 @@ def _slices(
 def _verified_lengths(
     chosen: Sequence[SessionView], room: int, second: float, profile: HardwareProfile
 ) -> tuple[list[int], list[int | None]]:
-    """How much of each device's and of each own draft is verified, None = there is no own one: the tokens of all of
-    them that are worth most. `second`: tokens that a second of the target is worth."""
+    """The verified lengths of each device's draft and of each server draft (None = there is none): the most valuable
+    tokens of all of them. `second`: tokens that a second of the target is worth."""
     drafts, own = [0] * len(chosen), list[int | None]([None]) * len(chosen)
     devices = [place for place, each in enumerate(chosen) if each.device.tokens]
     servers = [place for place, each in enumerate(chosen) if each.server.tokens]
@@ -194,7 +194,7 @@ def _columns(offers: Sequence[OfferView]) -> DraftOffers:
 
 
 def _draft(offer: OfferView) -> int:
-    """How much of a draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
+    """The number of draft tokens that may be verified; a tree, whose size has its own limit, is verified as a whole."""
     draft, longest = offer.tokens or 0, offer.longest
     return draft if draft <= longest or (offer.depth and longest) else longest
 
@@ -202,8 +202,8 @@ def _draft(offer: OfferView) -> int:
 def _price(
     chosen: Sequence[SessionView], drafted: NDArray[np.int_], second: float, profile: HardwareProfile
 ) -> Numbers:
-    """What the first `drafted` draft tokens cost, in tokens, `second` of them for a second; exact at PRICES places, and
-    linear in between: the cost of an engine that pads its steps has stairs."""
+    """The price of the first `drafted` draft tokens in tokens, with `second` tokens for a second. It is exact at PRICES
+    points and linear in between, because the cost of an engine that pads its steps has stairs."""
     count, contexts = len(chosen), sum([session.context for session in chosen])
     last = int(drafted[-1])
     knots = [*range(0, last, max(1, last // PRICES)), last]
@@ -212,7 +212,7 @@ def _price(
 
 
 def _ahead(sessions: Sequence[SessionView], budget: int) -> list[Slice]:
-    """Lost KV of sessions that wait, with the `budget` that others leave."""
+    """Slices that compute lost KV of waiting sessions again, with the `budget` that others leave."""
     slices = []
     for session in sessions:
         tokens = min(session.uncomputed - 1, budget)

@@ -1,13 +1,13 @@
-"""Sources of drafts that rest are asked again now and then, for what they can do is known only while they draft.
+"""Probes: draft sources that rest are asked again now and then, because they can be measured only while they draft.
 
-One rule for devices and the server's drafter. A probe asks the source of one session for drafts of LENGTH tokens, for
-about as long as DRAFTS of them take. Its session is decoded meanwhile, like all that rest. A device's drafts cost this
-session their time at most, those of the server and the rows of either cost all sessions a longer step:
+Devices and the server's drafter follow the same rule. A probe asks the source of one session for drafts of LENGTH
+tokens, for about the time of DRAFTS of them. The session is decoded meanwhile, like all whose sources rest. Drafts of a
+device cost only this session, at most their time; server drafts, and the rows of both, make the step longer for all:
 
     costs = DRAFTS * (device's seconds + sessions * (server's seconds + seconds of LENGTH positions))
 
-session-seconds. The next probe of the source comes PAUSE times its costs later, and PAUSE times its duration: probes of
-all devices, or of the server's drafter, take 1 / PAUSE of the sessions' time at most.
+in session-seconds. The next probe of the source comes after PAUSE times the larger of its costs and its duration, so
+probes of all devices, or of the server's drafter, take at most 1 / PAUSE of the sessions' time.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from scheduler.goodput.assignment import StepLoad
 from scheduler.plan import OfferView
 
 LENGTH = 4  # tokens of each draft, as a device without a hint drafts
-DRAFTS = 3  # the first one after a rest follows the reading of the text, and its time says nothing
-PAUSE = 30  # chosen: 3 % of the time at most, against what is noticed late
+DRAFTS = 3  # the first one after a rest includes the reading of the text, so its time does not count
+PAUSE = 30  # chosen: at most 3 % of the time, against a late notice of changes
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are first probes
 
 
 class Probe(NamedTuple):
-    """What a source is asked while it rests; clock times."""
+    """The probes of one source that rests; times of the clock."""
 
     due: float  # when the next probe may begin
     until: float = 0.0  # when the latest one ends
 
 
 class ProbeCosts(NamedTuple):
-    """Of one source."""
+    """The costs of probing one source."""
 
-    lasts_s: float  # the probe
-    pause_s: float  # from its beginning to that of the next one
+    lasts_s: float  # duration of a probe
+    pause_s: float  # from the beginning of a probe to that of the next one
 
     @classmethod
     def of(cls, offer: OfferView, sessions: int, load: StepLoad, drafting: DraftingCost | None) -> ProbeCosts:
-        """`drafting`: of the server's drafter; None = the source is a device."""
+        """`drafting`: cost of the server's drafter; None = the source is a device."""
         assert offer.forecast is not None
         if drafting is None:
             draft_s, delayed = offer.forecast.away_s(LENGTH), 1
@@ -50,7 +50,8 @@ class ProbeCosts(NamedTuple):
         return cls(lasts_s, PAUSE * max(lasts_s, costs_s))
 
     def first(self, id: int, now: float) -> Probe:
-        """Before the first probe, which begins anywhere within the pause: else short answers would never see one."""
+        """The state before the first probe. It may begin anywhere within the pause, or short answers would never have a
+        probe."""
         return Probe(now + self.pause_s * (id * GOLDEN % 1))
 
     def begin(self, now: float) -> Probe:

@@ -1,4 +1,4 @@
-"""What a round of each session brings and takes with each arm: the table that an assignment is chosen from.
+"""The table behind assignments: the tokens and seconds of a round of each session, for each arm.
 
 The package's docstring derives the formulas.
 """
@@ -45,7 +45,7 @@ def _lengths(asked: NDArray[np.int_], devices: Sequence[OfferView]) -> NDArray[n
 
 
 class RoundTable:
-    """Of these sessions; arrays are [arm, session], or [session]."""
+    """The table for some sessions; arrays are [arm, session], or [session]."""
 
     def __init__(self, sessions: Sequence[SessionView]) -> None:
         devices, servers = [one.device for one in sessions], [one.server for one in sessions]
@@ -68,7 +68,7 @@ class RoundTable:
         self.all = np.arange(len(sessions))
 
     def _add_server(self, sessions: Sequence[SessionView], device: Numbers) -> None:
-        """What the server's drafts add, beside those of the device where both draft, and what they take."""
+        """Add the tokens and the time of server drafts, in addition to those of the device if both draft."""
         servers = [one.server for one in sessions]
         forecasts = [one.forecast or NO_FORECAST for one in servers]
         offered = np.array([one.share for one in servers])

@@ -1,4 +1,4 @@
-"""What policy `goodput` remembers from one plan to the next: who drafts how much, probes, and the load of prompts."""
+"""The state of policy `goodput` between plans: the arms of all sessions, probes, and the load of prompts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Source = tuple[int, bool]  # a session, and whether it is the server that drafts
 
 
 class Wait(NamedTuple):
-    """For a device's draft; clock times."""
+    """The wait for a device's draft; times of the clock."""
 
     view: SessionView  # of the session that waits
     expected: float  # when the draft comes
@@ -37,7 +37,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class GoodputState:
-    """As of its latest review. Times in seconds on the caller's clock."""
+    """The state since the latest review. Times are in seconds on the caller's clock."""
 
     arms: Mapping[int, int] = field(default_factory=dict)  # of each session
     hints: Lengths = field(default_factory=dict)  # of devices that have drafted
@@ -56,7 +56,7 @@ class GoodputState:
     waits: dict[int, Wait] = field(default_factory=dict)
 
     def orders(self, now: float) -> tuple[Lengths, Lengths]:
-        """What devices, and the server's drafter, are asked for; those that are probed, too."""
+        """The draft lengths that devices, and the server's drafter, are asked for, with those of probes."""
         if now >= self.until:
             return self.hints, self.asks
         probed = [source for source, probe in self.probes.items() if now < probe.until]
@@ -64,7 +64,7 @@ class GoodputState:
         return {**self.hints, **devices}, {**self.asks, **servers}
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
-        """After a plan with these slices (without those that run ahead)."""
+        """The state after a plan with these slices (without those that run ahead)."""
         tokens = sum([piece.tokens for piece in slices]) - len(slices)
         rate, steps, passed = *self.prompts, now - self.planned
         prompts = PromptLoad(
@@ -96,7 +96,7 @@ def current(
 
 
 def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
-    """With the best arms of a few new sessions, which change nothing for the others."""
+    """The state with the best arms of a few new sessions, which do not change the others."""
     planner = DraftPlanner(new, profile, old.prompts, old.outcomes.worth)
     arms, hints, asks = _orders(new, planner, planner.response(old.load))
     return replace(
@@ -112,7 +112,7 @@ def _with_new(old: GoodputState, new: Sequence[SessionView], profile: HardwarePr
 def _review(
     old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
-    """With the best assignment of all present sessions."""
+    """The state with the best assignment of all present sessions."""
     newest = max([old.newest, *[one.id for one in sessions[-1:]]])
     state = replace(old, reviewed=now, sessions=len(sessions), newest=newest, waits={}, expected={})
     present = [session for session in sessions if not session.absent]
@@ -141,7 +141,7 @@ def _expect_rates(
     worth: float,
     now: float,
 ) -> Iterator[tuple[int, Expected]]:
-    """What the formulas promise of each session that writes; `drafts`: whether its device does, `worth`: of that."""
+    """The forecast for each session that writes; `drafts`: whether its device drafts, `worth`: see outcomes.py."""
     for one, rate, drafted in zip(sessions, best.rates.tolist(), drafts.tolist()):
         before = old.expected.get(one.id)
         since = before.since if before and before.drafts == drafted else now
@@ -152,7 +152,8 @@ def _expect_rates(
 def _orders(
     sessions: Sequence[SessionView], planner: DraftPlanner, arms: Chosen
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-    """What an assignment has each session do: its arm, tokens of its device if that has drafted, and of the server."""
+    """The orders of an assignment: the arm of each session, and the draft lengths of its device (if that has drafted)
+    and of the server."""
     ids = [session.id for session in sessions]
     device, own = planner.device[arms, planner.all].tolist(), planner.own[arms, planner.all].tolist()
     hints = {one.id: length for one, length in zip(sessions, device) if one.device.forecast is not None}
@@ -160,8 +161,8 @@ def _orders(
 
 
 def _with_waiting(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwareProfile) -> PromptLoad:
-    """The prompts seen lately, and those that wait, as if they came within PROMPTS_S; but no answer is beside the
-    prompt of its own session."""
+    """The load of recent prompts and of waiting ones, as if these came within PROMPTS_S. An answer is never in a step
+    with its own prompt."""
     waiting = sum([session.uncomputed - 1 for session in sessions]) / PROMPTS_S
     others = 1 - 1 / len(sessions)
     rate, steps = seen.rate + waiting, seen.steps + waiting / profile.max_step_tokens
@@ -171,7 +172,7 @@ def _with_waiting(seen: PromptLoad, sessions: Sequence[SessionView], profile: Ha
 def _probes(
     state: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> Iterator[tuple[Source, Probe]]:
-    """Of the sources that may draft, and rest."""
+    """The probes of all sources that may draft and rest."""
     for session in sessions:
         for offer, drafting, ordered in (
             (session.device, None, state.hints),

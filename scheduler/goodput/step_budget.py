@@ -1,6 +1,8 @@
-"""What of the ready sessions one step computes: of their drafts the tokens that are worth a row, and when it cannot
-compute all, drafts are shortened before a session waits, background sessions wait before others, and every session has
-its turn."""
+"""The work of one step: it verifies the draft tokens that are worth a row.
+
+If a step cannot compute all ready sessions, drafts are shortened before a session waits, and background sessions wait
+before others. Every session has its turn.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -13,28 +15,28 @@ from hw_profiles.speculation import Numbers, accepted_tokens
 from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 
-# Chosen: seconds for which others pass one in the background, or one whose answer is long without an end in sight
+# Chosen: seconds for which others pass a background session, or a session whose long answer has no end in sight
 BACKGROUND_S, LONG_S = 2.0, 0.5
-NOTICED = 0.1  # chosen: share of a step that those who give way may add to it for others
+NOTICED = 0.1  # chosen: maximum share of a step that sessions of low priority may add for others
 CREDIT_S = 1.0  # chosen: seconds for which a session that is ahead of its pace lets others pass
 
 
 class DraftOffers(NamedTuple):
-    """Drafts that a step may verify as far as they pay, of devices and of the server itself: the columns of a table,
-    for to make an object of each would take as long as to weigh them."""
+    """Drafts of devices and server drafts that a step may verify, as the columns of a table: making an object for each
+    would take as long as weighing them."""
 
     tokens: Sequence[int]
-    forecasts: Sequence[Forecast]  # of such drafts
-    # For each token the chance that it stands with all before it; () = unknown
+    forecasts: Sequence[Forecast]  # for drafts of the same source
+    # For each token, the chance that it and all before it are accepted; () = unknown
     reach: Sequence[tuple[float, ...]]
     depths: Sequence[int]  # of a tree: tokens of its longest path; 0 = it is a chain
 
 
 def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.int_]], Numbers]) -> list[int]:
-    """How many tokens of each draft a step verifies: the likeliest ones of the whole batch, `room` at most.
+    """The number of tokens of each draft that a step verifies: the likeliest ones of the whole batch, at most `room`.
 
-    `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
-    many are taken as makes the sum of their chances, less their price, largest.
+    `price`: the price of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit
+    instead. The number of tokens maximises the sum of their chances minus their price.
     """
     chances, sizes = _chances(offers), np.array(offers.tokens, int)
     ranked = np.sort(chances)[::-1][:room]
@@ -51,7 +53,7 @@ def most_valuable(offers: DraftOffers, room: int, price: Callable[[NDArray[np.in
 
 
 def _chances(offers: DraftOffers) -> Numbers:
-    """For each token of the first draft, then of the next ones, the chance that it stands with all before it."""
+    """Survival chances of all tokens of the first draft, then of the next ones."""
     tokens = np.array(offers.tokens, int)
     first = np.array([each.first for each in offers.forecasts])
     later = np.array([each.later for each in offers.forecasts])
@@ -72,7 +74,7 @@ def _spread(offers: DraftOffers, place: int) -> Sequence[float]:
 
 
 def short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
-    """The rest of a step by urgency, but short prompts pass long ones: half of it at most, so that those go on, too."""
+    """Prompts by urgency, but short ones first, up to half of the `budget`, so that long ones go on, too."""
     room, short, long = budget // 2, [], []
     for session in prompts:
         if session.uncomputed <= room and not session.background:
@@ -84,7 +86,8 @@ def short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView
 
 
 def urgency(session: SessionView) -> float:
-    """The smallest is served first. It stands still while a session waits, so every session has its turn."""
+    """The session with the smallest urgency is served first. It does not change while a session waits, so every session
+    has its turn."""
     since = due = session.ready_since
     if session.pace and session.due > since:
         due = session.due if session.due < since + CREDIT_S else since + CREDIT_S
@@ -100,7 +103,7 @@ def _gives_way_s(session: SessionView) -> float:
 def in_turn(
     sessions: Sequence[SessionView], now: float, step_s: Callable[[Sequence[SessionView]], float]
 ) -> Sequence[SessionView]:
-    """The sessions of a step, without those that still let others pass, if the step is noticeably shorter then."""
+    """The sessions of a step, without those that still let others pass if that makes the step noticeably shorter."""
     waiting = [session for session in sessions if now - session.ready_since >= _gives_way_s(session)]
     watched = any(not _gives_way_s(session) for session in waiting)
     if not watched or len(waiting) == len(sessions):
@@ -109,7 +112,7 @@ def in_turn(
 
 
 def most_urgent(sessions: Sequence[SessionView], places: int) -> Sequence[SessionView]:
-    """The `places` most urgent ones; all, in their order, if there are no more."""
+    """The `places` most urgent sessions; if there are no more than that, all in their order."""
     if len(sessions) <= places:
         return sessions
     return sorted(sessions, key=urgency)[:places]
