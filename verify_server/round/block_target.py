@@ -1,4 +1,4 @@
-"""A target over one of our engines, whose KV blocks are accounted for here: preemption, prefix cache, rules."""
+"""A target on one of our engines. It manages the KV blocks of the engine: preemption, prefix cache, rules."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class BlockTarget(Target):
         prefix_cache: bool = True,
         prefix_key: bytes = b"",
     ) -> None:
-        """`drafting`: the drafter beside the engine; None = there is none. `prefix_cache`: share KV if the engine can.
-        `prefix_key`: the secret behind the keys of KV blocks, common to servers that compare them; b"" = draw one."""
+        """`drafting`: the server's drafter; None = there is none. `prefix_cache`: share KV if the engine can.
+        `prefix_key`: the secret for the keys of KV blocks, the same on all servers that compare them; b"" = random."""
         self.engine, self.drafting = engine, drafting
         self.facts = info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
@@ -66,7 +66,7 @@ class BlockTarget(Target):
         return run_step(self.engine, work)
 
     def reads(self, segment: Segment) -> int:
-        """See `Target`: at level `exact` once for each branch of a tree."""
+        """See `Target`; at level `exact` once for each branch of a tree."""
         by_branch = segment.parents and self.engine.info.numerics == "exact"
         return len(list(runs(segment.parents))) if by_branch else 1
 
@@ -85,7 +85,7 @@ class BlockTarget(Target):
         session.forget_kv()
 
     def _forget_blocks(self, blocks: Sequence[int]) -> None:
-        """KV blocks whose content is not needed any more."""
+        """The content of these KV blocks is not needed any more."""
         self.engine.forget(blocks)
         if self.drafting is not None:
             self.drafting.forget_blocks(blocks)

@@ -1,4 +1,4 @@
-"""What a session's device drafts: when its drafts come, what it was told, and whose turn it is."""
+"""The drafts of a session's device: their times, the hints for the device, and the turn."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class DeviceDrafts(DraftSource):
     """See `DraftSource`."""
 
     def __init__(self, estimate: DraftEstimate | None = None, budget: DraftBudget | None = None) -> None:
-        """Of a device of which nothing is known, without an `estimate`."""
+        """Without an `estimate`, the device is unknown."""
         super().__init__(estimate or DraftEstimate(), budget)
         self.turn = Turn(self.estimate.device.hint)
-        # When the verdict left on which it now drafts; -inf = it rested, so that it may have a long text to read first
+        # When the verdict left after which it now drafts; -inf = it rested, so it may have to read a long text first
         self.asked_since = 0.0
         self._verdicts: deque[tuple[int, float]] = deque(maxlen=VERDICTS_TIMED)  # (length, time)
 
@@ -34,13 +34,13 @@ class DeviceDrafts(DraftSource):
         self.asked_since = now
 
     def reopen(self) -> None:
-        """A new stream: what the device sends again after an outage says nothing of its drafting."""
+        """A new stream: drafts that the device sends again after an outage do not count for its times."""
         self.offer = None
         self.turn.reopen(self.turn.hint)
         self._verdicts.clear()
 
     def receive(self, draft: Draft, now: float) -> None:
-        """A new draft is here, in the place of one that waited: learn how long the device takes."""
+        """A new draft arrives and replaces a waiting one: learn how long the device takes."""
         self.offer = None
         self.turn.draft(draft)
         block = draft.block
@@ -53,15 +53,14 @@ class DeviceDrafts(DraftSource):
                 return
 
     def drop(self, draft: Draft, length: int, stands: int, now: float) -> None:
-        """The text, of `length` tokens, has passed a draft of which `stands` tokens stand: a verdict says so."""
+        """The text of `length` tokens has passed a draft, with `stands` right tokens; a verdict reports this."""
         self._ask(length, now)
         block = draft.block
         passed = max(0, min(depth(block.tokens, block.parents), length - block.base))
         self.estimate.add_verdict(passed, stands)
 
     def answer(self, draft: Draft | None, hint: int | None, length: int, now: float) -> None:
-        """A verdict leaves, which makes the text `length` tokens long and answers `draft`, with a `hint` of what to do
-        next."""
+        """A verdict leaves: it makes the text `length` tokens long, answers `draft`, and carries the `hint`."""
         if draft is not None:
             self._ask(length, now)
         if self.turn.verdict(draft.counter if draft else 0, hint):
@@ -70,12 +69,12 @@ class DeviceDrafts(DraftSource):
             self.estimate.device.hint = hint
 
     def hold_again(self, taken: Offer, length: int, now: float) -> None:
-        """Nothing was decided of a step: its draft is still to be answered, and not verified any more."""
+        """A step decided nothing: its draft must still be answered, but is not verified again."""
         if self.offer is None and taken.draft is not None:
             self.offer = Offer(DraftBlock(length), now, (), taken.draft)
 
     def hint(self, advice: int | None, limits: DraftLimits, length: int, now: float) -> int | None:
-        """The hint that goes with the next verdict; `advice`: the policy's."""
+        """The hint for the next verdict; `advice`: the hint of the policy."""
         return self.budget.hint(advice, self.budget.longest(limits.max_draft, length, now))
 
     def view(self, limits: DraftLimits, length: int, now: float) -> OfferView:

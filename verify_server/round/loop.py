@@ -1,4 +1,4 @@
-"""Drives the rounds of a server: one event loop, one thread for the engine, and the clock between them."""
+"""Drives the rounds of a server with an event loop, a thread for the engine, and a clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class VerifyLoop:
         self._thread = EngineThread()
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises EngineLost: readers lose their streams, and reopen them where they can."""
+        """Serve until cancelled. Raises EngineLost; readers then lose their streams, and reopen them if they can."""
         while True:
             await self._gather()
             begun = self.machine.begin(self.clock())
@@ -57,7 +57,7 @@ class VerifyLoop:
         return gains
 
     def listen(self, session: Session) -> None:
-        """No more drafts come from its device, which reads on."""
+        """The device of the session sends no more drafts, but still reads."""
         session.listen()
         self.wake()
 
@@ -77,7 +77,7 @@ class VerifyLoop:
         self.machine.target.close()
 
     async def _round(self, work: Work) -> None:
-        """One step in the engine's thread; then the server's drafts, while the verdicts on it leave."""
+        """Run one step in the engine's thread, then the server drafts, while the verdicts on the step leave."""
         machine, started = self.machine, self.clock()
         try:
             outcomes = await self._thread.run(machine.target.step, work.items)
@@ -92,7 +92,7 @@ class VerifyLoop:
             machine.take(await self._thread.run(machine.target.draft, asks))
 
     async def _gather(self) -> None:
-        """Let arriving drafts join the step; return at once if no device is drafting, or there is nothing to join."""
+        """Let arriving drafts join the step; return at once if no device is drafting, or if all sessions rest."""
         if self.machine.rests:
             return
         for _ in range(GATHER_TURNS):

@@ -1,7 +1,7 @@
 """The rounds of a server without clock, thread and event loop: plan, fit, commit, draft.
 
-Whoever drives it says what time it is, lets the target compute the work, and brings the outcomes back: the server's
-loop (verify_server/round/loop.py), the simulated server, and tests.
+A driver tells it the time, lets the target compute the work, and returns the outcomes. Drivers are the server's loop
+(verify_server/round/loop.py), the simulated server, and tests.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Work(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """There is nothing to compute until something changes, or it is so late."""
+    """There is nothing to compute until something changes, or until a time."""
 
-    until: float | None  # seconds; None = nothing but a change
+    until: float | None  # seconds; None = only a change ends it
 
 
 class StepMachine:
-    """Owns the live sessions, in order of arrival, and what a policy learns and remembers of them."""
+    """Owns the live sessions, in order of arrival, and the memory of the policy."""
 
     def __init__(
         self, target: Target, policy: SchedulingPolicy, profile: HardwareProfile, learns: bool = True
@@ -57,12 +57,12 @@ class StepMachine:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing can be done for any session."""
+        """Whether all sessions rest, so that there is nothing to compute."""
         return all(session.rests for session in self.sessions.values())
 
     @property
     def awaits_draft(self) -> bool:
-        """Whether a device is at work on a draft."""
+        """Whether any device is drafting."""
         return any(session.awaits_draft for session in self.sessions.values())
 
     def add(self, session: Session, now: float) -> None:
@@ -79,13 +79,13 @@ class StepMachine:
             self.target.forget(session)
 
     def begin(self, now: float) -> Work | Sleep:
-        """What is to be computed now."""
+        """The work to compute now, or how long to sleep."""
         plan = self.plan(now)
         work = self.fit(plan.slices, now)
         return Work(work) if work else Sleep(plan.wake_at)
 
     def plan(self, now: float) -> BatchPlan:
-        """What the policy wants of the next step."""
+        """The policy's plan for the next step."""
         self.planned_at = now
         self.target.refresh(self.sessions)
         views = tuple([session.view(now) for session in self.sessions.values()])
@@ -94,7 +94,7 @@ class StepMachine:
         return plan
 
     def fit(self, slices: Sequence[Slice], now: float) -> list[StepItem]:
-        """The work of those slices that the target's memory holds; a session without it waits for the next plan."""
+        """The work of the slices that fit into the target's memory; the other sessions wait for the next plan."""
         work, self.left_out, preempted = self.target.fit(slices, self.sessions, now)
         self.stats.preempted += preempted
         return work
@@ -102,9 +102,9 @@ class StepMachine:
     def end(
         self, work: Work, outcomes: Sequence[Outcome | Progress] | None, now: float, seconds: float
     ) -> list[Ask]:
-        """Apply a step that took `seconds`; None: the target failed, and so does each session of the step.
+        """Apply the outcomes of a step that took `seconds`; None = the target failed, and so does each session of it.
 
-        Returns what the target is to draft next, if anything, before `take` and the next step.
+        Returns the drafts that the target must make, if any, before `take` and the next step.
         """
         items = work.items
         if outcomes is None:
@@ -125,7 +125,7 @@ class StepMachine:
         return asks
 
     def take(self, drafted: OwnDrafts) -> None:
-        """Drafts of the target wait with their sessions, as far as these are still there."""
+        """Give the server drafts to their sessions, as far as these still exist."""
         self.target.settle()
         self.stats.drafting_s += drafted.seconds
         drafted.teach(self.drafting_costs)
@@ -136,7 +136,7 @@ class StepMachine:
                 session.take_own(*made)
 
     def _learn(self, items: Sequence[StepItem], computed: Sequence[int], seconds: float) -> None:
-        """Learn the cost of steps from one that succeeded, and computed so many tokens of each item."""
+        """Learn the cost of steps from a step that succeeded; `computed`: tokens of each item."""
         if not self._learns or not any(computed):
             return
         segments = [item.segment for item, tokens in zip(items, computed) if tokens]
@@ -147,7 +147,7 @@ class StepMachine:
             self.profile = replace(self.profile, cost=self.costs.cost)
 
     def _advance(self, item: StepItem, progress: Progress, now: float) -> None:
-        """What a target that schedules by itself says of one session."""
+        """Apply the progress of one session on a target that schedules by itself."""
         session, result = item.session, progress.result
         self.stats.preempted += progress.computed < item.segment.start
         session.sequence.progress(progress.computed, progress.cached)
@@ -180,7 +180,7 @@ class StepMachine:
         self._continue(session)
 
     def _continue(self, session: Session) -> None:
-        """No step computes it any more: what waited for that."""
+        """No step computes the session any more: remove it or hand it over if that had to wait."""
         if session.sequence.over or session.closed:
             self.remove(session)
         elif session.reader.leaving:
@@ -188,7 +188,7 @@ class StepMachine:
 
 
 def _count_computed(item: StepItem, outcome: Outcome | Progress) -> int:
-    """Tokens of one session that a step computed."""
+    """The number of tokens of one session that a step computed."""
     if not isinstance(outcome, Progress):
         return len(item.segment.tokens)
     if outcome.result is not None:

@@ -1,4 +1,4 @@
-"""A draft that waits for the next step. `Offer.cut` is the one place where drafts are shortened."""
+"""A draft that waits for the next step. `Offer.cut` is the only place that shortens drafts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ NO_DRAFT = DraftBlock(0)
 
 
 class DraftLimits(NamedTuple):
-    """What a draft of one session may be."""
+    """Limits of the drafts of one session."""
 
-    vocab_size: int  # ids that a draft may hold
-    max_draft: int  # tokens of a chain
-    max_tree: int = 0  # tokens of a tree; 0 = chains only
-    tree_reads: int = 0  # positions that its branches may read together; 0 = any number (`EngineInfo`)
-    min_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
+    vocab_size: int  # ids in a draft must be lower
+    max_draft: int  # maximum length of a chain, in tokens
+    max_tree: int = 0  # maximum size of a tree, in tokens; 0 = chains only
+    tree_reads: int = 0  # maximum number of positions that its branches read together; 0 = any (`EngineInfo`)
+    min_draft: int = 0  # minimum length of a chain for the full effect of its rule, in tokens; 0 = any
 
 
 class Text(Protocol):
-    """What a draft must know of the text that it follows; see `Sequence`."""
+    """The facts about the text before a draft; see `Sequence`."""
 
     def __len__(self) -> int: ...
 
@@ -33,23 +33,23 @@ class Text(Protocol):
 
 
 class Offer(NamedTuple):
-    """A draft that waits, or one of which a step verifies a part."""
+    """A draft that waits, or that a step verifies in part."""
 
-    block: DraftBlock  # what of it follows the text; of a tree the likeliest tokens come first
-    since: float = 0.0  # when it came, in seconds
-    # For each token of `block` the chance that it stands with all before it; () = its drafter does not say
+    block: DraftBlock  # the part that follows the text; in a tree the likeliest tokens come first
+    since: float = 0.0  # when it arrived, in seconds
+    # For each token of `block`, the chance that it and all before it are accepted; () = the drafter gives none
     reach: tuple[float, ...] = ()
-    draft: Draft | None = None  # as a device sent it; None = the server's own
-    verified: DraftBlock = NO_DRAFT  # by a step: some of `block`
+    draft: Draft | None = None  # the draft as a device sent it; None = it is a server draft
+    verified: DraftBlock = NO_DRAFT  # the part of `block` that a step verifies
 
     def cut(self, limits: DraftLimits, budget: int, text: Text, beside: DraftBlock) -> DraftBlock:
-        """What of it is verified behind a text: a chain, or a tree in the engine's order. `budget`: tokens at most;
-        `beside`: the draft of another source that is verified, too."""
+        """The part to verify after a text: a chain, or a tree in the engine's order. `budget`: maximum tokens;
+        `beside`: the verified draft of the other source."""
         block = self.block
         is_tree, length = bool(block.parents), len(text)
         most = min(budget, limits.max_tree if is_tree else limits.max_draft)
         if is_tree:
-            # What a tree needs beyond the longest chain it takes of free memory: no other session loses KV for it.
+            # Beyond the longest chain, a tree takes free memory only: no other session loses KV for it.
             most = min(most, max(limits.max_draft, text.free))
         if beside.tokens:  # both become one tree
             if beside.parents or 0 < limits.tree_reads < 2 * length:

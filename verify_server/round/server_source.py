@@ -1,4 +1,4 @@
-"""What the drafter beside the target drafts for one session."""
+"""The server drafts of one session."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class ServerDrafts(DraftSource):
         self.share = FadingRatio(SHARE, PRIOR * self._usual.ratio, PRIOR)
 
     def ask(self, most: int, limits: DraftLimits, length: int, now: float) -> int:
-        """Tokens that the drafter is to draft after the step, where the plan has `most`."""
+        """The number of tokens that the drafter drafts after the step, with the plan's maximum `most`."""
         return self.budget.longest(min(most, limits.max_draft), length, now) if most else 0
 
     def blocks(self, length: int, memory: SequenceMemory) -> tuple[int, ...]:
-        """The session's KV blocks for the drafter; where that computes in them, they cover `length` positions, as far
-        as there is free memory."""
+        """The session's KV blocks for the drafter. If the drafter computes in them, they cover `length` positions, as
+        far as there is free memory."""
         if self.needs_kv:
             memory.grow(min(memory.reach(), length))
         return tuple(memory.blocks) if self.needs_kv or self.reads_blocks else ()
 
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
-        """The drafter was asked for `asked` tokens of a chain after a text of `length`, and this came of it."""
+        """Take the drafter's answer to a request for a chain of `asked` tokens after a text of `length` tokens."""
         self.read = length - proposal.unread
         block = self.arrange(proposal.block)
         self.offer, count = None, len(block.tokens)
@@ -61,8 +61,8 @@ class ServerDrafts(DraftSource):
             self.estimate.add_arrival(0.0, count, 0.0)
 
     def compare(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
-        """A step verified `verified` beside a chain of the device, of which `forecast` tells: `more` tokens of it stand
-        than of that."""
+        """A step verified the server draft `verified` and a chain of the `device` with this `forecast`; `more`: number
+        of accepted tokens beyond those of the chain."""
         if verified.tokens and device.tokens:
             own = depth(verified.tokens, verified.parents)
             independent = tokens_beside(self.estimate.forecast[:2], forecast[:2], own, len(device.tokens))

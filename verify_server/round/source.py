@@ -1,4 +1,4 @@
-"""One that drafts for a session, the device and the server's drafter alike: what waits, and how well it drafts."""
+"""A source of drafts for one session, a device or the server's drafter: its waiting draft, and its acceptance."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class DraftSource:
     """Every `now` is in seconds on the caller's clock."""
 
     def __init__(self, estimate: DraftEstimate, budget: DraftBudget | None = None) -> None:
-        """`estimate`: of its drafts; `budget`: how much of them is verified, None = no limit."""
+        """`estimate`: forecasts of its drafts; `budget`: how many draft tokens are verified, None = no limit."""
         self.estimate, self.budget = estimate, budget or DraftBudget()
         self.offer: Offer | None = None  # the draft that waits
 
     def arrange(self, block: DraftBlock) -> DraftBlock:
-        """A tree without twins, its likeliest tokens first; a chain as it is."""
+        """Remove twins from a tree, and put its likeliest tokens first; a chain stays as it is."""
         if not block.parents:
             return block
         tree = without_twins(block)
         return likeliest_first(tree, self._reach(tree))
 
     def hold(self, block: DraftBlock, since: float, draft: Draft | None = None) -> None:
-        """From now on `block` waits; see `Offer`."""
+        """Hold `block` as the waiting draft; see `Offer`."""
         self.offer = Offer(block, since, self._reach(block), draft)
 
     def cut(
         self, limits: DraftLimits, text: Text, most: int | None, now: float, beside: DraftBlock = NO_DRAFT
     ) -> Offer:
-        """The draft that waits, with what of it is verified; there is one. Changes nothing. `most`: tokens that the
-        plan has for it, None = all; `beside`: see `Offer.cut`."""
+        """The waiting draft (there must be one), with the part to verify. Changes nothing. `most`: maximum number of
+        tokens by the plan, None = all; `beside`: see `Offer.cut`."""
         offer = self.offer
         assert offer is not None
         longest = len(offer.block.tokens)
@@ -49,19 +49,20 @@ class DraftSource:
         return Offer(block, since, reach, draft, offer.cut(limits, budget, text, beside))
 
     def spend(self, taken: Offer, length: int, now: float) -> None:
-        """A step takes the draft that waited, behind a text of `length` tokens."""
+        """A step takes the waiting draft, after a text of `length` tokens."""
         self.offer = None
         self.budget.take(len(taken.verified.tokens), length, now)
 
     def postpone(self, taken: Offer, now: float) -> None:
-        """The step did not verify it: the draft waits again, unless another one came meanwhile."""
+        """The step did not verify the draft: it waits again, unless another one has arrived meanwhile."""
         self.budget.give_back(len(taken.verified.tokens), now)
         if self.offer is None and taken is not NOTHING:
             self.offer = taken._replace(verified=NO_DRAFT)
 
     def judge(self, taken: Offer, ids: tuple[int, ...], known: int = 0, committed: int = 0) -> int:
-        """The text goes on with `ids`, of which `committed` count, where some of its draft, or nothing, was verified;
-        `known`: tokens of the draft that had proved right before. Returns how many of the verified tokens stand."""
+        """Learn from a step that verified some of the draft, or nothing, and decided that the text goes on with `ids`.
+        `committed`: number of committed tokens; `known`: draft tokens that were known to be right before the step.
+        Returns the number of accepted tokens."""
         verified, whole, stands = taken.verified, taken.block, 0
         if known or whole.tokens:
             seen = observed_part(verified, whole)
@@ -78,8 +79,8 @@ class DraftSource:
 
 
 def _behind(seen: int, taken: Offer) -> tuple[float, ...]:
-    """For each token of a chain behind the first `seen` the chance that it stands if they do; () = its drafter does not
-    say."""
+    """For each token of a chain after the first `seen`, the chance that it is accepted if these are; () = the drafter
+    gives none."""
     if taken.block.parents or not taken.reach or not 0 < seen < len(taken.reach):
         return ()
     given = taken.reach[seen - 1]

@@ -1,4 +1,4 @@
-"""All that drafts for one session. The rest of the session asks nobody else for drafts."""
+"""All draft sources of one session: the rest of the session gets drafts only from here."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from verify_server.round.server_source import ServerDrafts
 
 
 class StepDrafts(NamedTuple):
-    """The drafts that a step takes, with what of them it verifies."""
+    """The drafts that a step takes, with the parts that it verifies."""
 
     device: Offer = NOTHING
     server: Offer = NOTHING
-    block: DraftBlock = NO_DRAFT  # what is verified of both as one draft, a chain or a tree
+    block: DraftBlock = NO_DRAFT  # the verified parts of both as one draft, a chain or a tree
 
 
 NO_DRAFTS = StepDrafts()
 
 
 class DraftSources:
-    """A device, and the drafter beside the target where there is one."""
+    """A device, and the server's drafter if there is one."""
 
     def __init__(
         self, limits: DraftLimits, device: DeviceDrafts | None = None, server: ServerDrafts | None = None
     ) -> None:
-        """`limits`: of its drafts, whoever makes them; `server`: None = no drafter of the server drafts for it."""
+        """`limits`: limits of drafts from all sources; `server`: None = there are no server drafts."""
         self.limits, self.device, self.server = limits, device or DeviceDrafts(), server
 
     def cut(self, piece: Slice, text: Text, now: float) -> StepDrafts:
-        """The waiting drafts, with what of them a slice verifies. Changes nothing."""
+        """The waiting drafts, with the parts that a slice verifies. Changes nothing."""
         device = server = NOTHING
         if self.device.offer is not None:
             device = self.device.cut(self.limits, text, piece.draft, now)
@@ -46,8 +46,8 @@ class DraftSources:
         return StepDrafts(device, server, together(device.verified, server.verified))
 
     def spend(self, drafts: StepDrafts, advice: int | None, length: int, now: float) -> int | None:
-        """A step takes these drafts, behind a text of `length` tokens. Returns the hint that goes with its verdict, by
-        the policy's `advice`."""
+        """A step takes these drafts, after a text of `length` tokens. Returns the hint for its verdict, made from the
+        policy's `advice`."""
         hint = self.device.hint(advice, self.limits, length, now)
         self.device.spend(drafts.device, length, now)
         if self.server is not None:
@@ -55,8 +55,8 @@ class DraftSources:
         return hint
 
     def ask(self, most: int, text: Sequence, drafted: int, now: float) -> tuple[int, tuple[int, ...]]:
-        """Tokens that the server's drafter is to draft after a step that verifies `drafted` tokens, where the plan has
-        `most`; and the KV blocks that it may need for that."""
+        """The number of tokens that the server's drafter drafts after a step that verifies `drafted` tokens, with the
+        plan's maximum `most`; and the KV blocks that it may need for them."""
         server = self.server
         wanted = server.ask(most, self.limits, len(text), now) if server is not None else 0
         if server is None or not wanted:
@@ -70,7 +70,8 @@ class DraftSources:
             self.server.postpone(drafts.server, now)
 
     def judge(self, drafts: StepDrafts, ids: tuple[int, ...], known: int, committed: int) -> int:
-        """See `DraftSource.judge`; `known`: of the device's draft. Returns how many tokens of the server's stand."""
+        """See `DraftSource.judge`; `known` is about the device's draft. Returns the number of accepted tokens of the
+        server draft."""
         stands = 0
         if self.server is not None:
             stands = self.server.judge(drafts.server, ids)
@@ -80,7 +81,7 @@ class DraftSources:
         return stands
 
     def _compare(self, server: ServerDrafts, drafts: StepDrafts, ids: tuple[int, ...], stands: int) -> None:
-        """A step verified a draft of the server, of which so much `stands`: alone, or beside one of the device."""
+        """A step verified a server draft, alone or together with a device draft, and accepted `stands` tokens of it."""
         device, verified = self.device, drafts.device.verified
         server.compare(
             drafts.server.verified,

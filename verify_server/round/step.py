@@ -37,7 +37,8 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
 
 
 def question_of(item: StepItem, row: int = 0) -> Question | OpenSledError | None:
-    """In the engine's thread, before or after the forward pass: what a session asks of its rows, or its outcome.
+    """The question of a session about its rows, or its outcome if there is none. Runs in the engine's thread, before or
+    after the forward pass.
 
     `row`: see `Question`; 0 = it is not known yet.
     """
@@ -58,7 +59,8 @@ def question_of(item: StepItem, row: int = 0) -> Question | OpenSledError | None
 
 
 def _without_blame(engine: TargetEngine, item: StepItem, outcome: Outcome) -> Outcome:
-    """A draft never ends an answer: one token whose embedding or KV is not finite spoils the rows before it, too."""
+    """A failure with a draft does not end the answer: the step is repeated without the draft, because one token whose
+    embedding or KV is not finite also spoils the rows before it."""
     if isinstance(outcome, OpenSledError) and item.check is not None and item.check.draft:
         log.warning("a step with a draft failed, and is taken again without it: %s", outcome)
         engine.erase(item.segment.blocks, item.segment.start)
@@ -69,7 +71,7 @@ def _without_blame(engine: TargetEngine, item: StepItem, outcome: Outcome) -> Ou
 def _compact(
     engine: TargetEngine, item: StepItem, result: AcceptanceResult
 ) -> AcceptanceResult | OpenSledError:
-    """Put the KV of a tree's accepted path where a chain's would be: the rest is rolled back like any other."""
+    """Move the KV of a tree's accepted path to the positions of a chain; the rest is rolled back as usual."""
     assert item.check is not None
     try:
         places = moves(item.check, result)

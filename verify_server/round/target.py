@@ -1,9 +1,9 @@
-"""What computes the steps of a server, and keeps the KV of its sequences.
+"""A target computes the steps of a server, and keeps the KV of its sequences.
 
-There are two kinds. One serves our engines: it accounts for their KV blocks, so it knows before a step what fits, and
-computes exactly what is planned (`BlockTarget`). The other kind schedules by itself: it keeps the KV, may leave a
-sequence of the plan out, may preempt one at any time, and says after the step how far each one is (`Progress`). What
-this base class does suits the second kind.
+There are two kinds. The first one serves our engines: it manages their KV blocks, so it knows before a step which
+slices fit, and computes exactly these (`BlockTarget`). The second kind schedules by itself: it manages the KV, may
+leave out or preempt any sequence of the plan, and reports after the step how far each one is (`Progress`). The methods
+of this base class suit the second kind.
 """
 
 from __future__ import annotations
@@ -29,52 +29,52 @@ from verify_server.rules.decide import Outcome
 
 
 class FittedStep(NamedTuple):
-    """What of a plan is computed in this step."""
+    """The part of a plan that this step computes."""
 
     work: list[StepItem]
-    # Sessions with a slice that a reader waits for, but without memory
+    # Sessions without memory for their slice, although a reader waits for it
     left_out: frozenset[int] = frozenset()
     preempted: int = 0  # sessions that lost their memory to others
 
 
 class Progress(NamedTuple):
-    """What became of one session in a step of a target that schedules by itself."""
+    """The result of one session in a step of a target that schedules by itself."""
 
-    # Positions of its text, as the step met it, that the KV holds now; fewer than before = it was preempted
+    # Number of positions of its text (at the start of the step) that the KV holds now; fewer than before = preempted
     computed: int
-    cached: int = 0  # of them, those that this step found instead of computing them
+    cached: int = 0  # number of these that the step found in the KV cache
     result: AcceptanceResult | None = None  # None = nothing is decided: its draft waits for the next step
 
 
 class Target(ABC):
     """One model. `step` and `draft` may run in a thread, never two at once; the rest runs beside the sessions.
 
-    A segment says all that a target must know of a session: the tokens from `start` on, where KV that the session
-    counts as computed ends. A target that has lost KV says so by `Progress`, and gets the tokens again.
+    A segment holds all that a target must know about a session: its tokens from `start` on; the KV before `start` is
+    computed. A target that has lost KV reports that by `Progress`, and gets the tokens again.
     """
 
-    facts: EngineInfo  # what never changes
-    memory: TargetMemory  # who holds how much of it
-    drafting: DraftStage | None = None  # the drafter beside it; None = there is none
+    facts: EngineInfo  # constant facts
+    memory: TargetMemory  # KV memory of each session
+    drafting: DraftStage | None = None  # the server's drafter; None = there is none
 
     def refresh(self, sessions: Mapping[int, Session]) -> None:  # noqa: B027
-        """Before a plan: sessions find what was computed for others."""
+        """Before a plan: let sessions adopt KV that was computed for others."""
 
     def fit(self, slices: Sequence[Slice], sessions: Mapping[int, Session], now: float) -> FittedStep:
-        """The work of those slices that its memory holds; `now` in seconds."""
+        """The work of the slices that fit into its memory; `now` in seconds."""
         return FittedStep([sessions[piece.session].plan(piece, now) for piece in slices])
 
     @abstractmethod
     def step(self, work: Sequence[StepItem]) -> Sequence[Outcome | Progress]:
         """Compute and decide one step; an outcome for each of `work`.
 
-        At least one session gets on, if need be with the KV of sessions outside the step, which may rest for long.
-        Raises EngineLost if nothing can be computed any more. By any other error all sessions of the step end, so a
-        target that can recover gives `Progress` instead.
+        At least one session progresses, if necessary with the KV of sessions outside the step, which may rest for
+        long. Raises EngineLost if nothing can be computed any more. Any other error ends all sessions of the step, so
+        a target that can recover returns `Progress` instead.
         """
 
     def reads(self, segment: Segment) -> int:
-        """How often a step reads the KV of the text before a segment."""
+        """The number of times that a step reads the KV before a segment."""
         return 1
 
     def see(self, pixels: NDArray[np.uint8]) -> Any:
@@ -82,17 +82,17 @@ class Target(ABC):
         raise Unsupported(f"engine {self.facts.runtime} serves text only, no images", "images")
 
     def draft(self, asks: Sequence[Ask]) -> OwnDrafts:
-        """Drafts for the next step; the step before is committed."""
+        """Server drafts for the next step; the previous step is committed."""
         assert self.drafting is not None, "who asks has a place for drafts"
         return self.drafting.run(asks)
 
     def settle(self) -> None:
-        """The step and the drafts behind it are over, and nothing is written any more."""
+        """The step and its server drafts are over, and nothing is written any more."""
         if self.drafting is not None:
             self.drafting.run(())  # forgets the sessions that are over
 
     def close(self) -> None:  # noqa: B027
-        """No step follows: end the processes that compute it."""
+        """No step follows: end the processes that compute steps."""
 
     def forget(self, session: Session) -> None:
         """The session is over, and no step computes it. A step over others may be under way."""
@@ -101,8 +101,8 @@ class Target(ABC):
 
 
 def whole(slices: Sequence[Slice], sessions: Mapping[int, Session]) -> list[Slice]:
-    """The slices for a target that schedules by itself: it divides prompts as it likes, and decides when it has read
-    one. So each goes up to the newest token, and what is computed before a reader waits for it is left out."""
+    """The slices for a target that schedules by itself. It divides prompts itself, and decides when it has read one. So
+    each slice goes up to the newest token, and slices that no reader waits for yet are left out."""
     return [
         piece
         if piece.decide
