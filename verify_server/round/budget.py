@@ -1,5 +1,5 @@
-"""How much of a device's drafts the target verifies: its tenant's quota, a floor under which drafts are ignored, the
-operator's switch, and a grammar that takes no drafts any more.
+"""The budget of draft tokens that the target verifies: the tenant's quota, a minimum acceptance, the operator's switch,
+and riders for which drafts are of no use.
 
 A session whose drafts are not verified is decoded token by token, like one without a device; its answer goes on.
 """
@@ -14,12 +14,12 @@ from hw_profiles.fading import remaining_share
 from opensled.metrics.registry import DraftCounts
 from verify_server.access.security import Tenants
 
-# All chosen: a device is judged after a few seconds of drafts, and gets a new chance about once an answer.
-BURST = 2.0  # seconds of a quota that can be saved up
-RESUMED = 0.5  # seconds of a quota that an exhausted one needs before it is good again
+# All chosen: a device is judged after a few seconds of drafts, and gets a new chance about once per answer.
+BURST = 2.0  # maximum seconds of a quota that can be saved up
+RESUMED = 0.5  # seconds of a quota that must be available again after exhaustion
 EVIDENCE = 16  # verified drafts before a device is judged
-HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
-MAX_DEVICES = 4096  # whose record is kept
+HALF_LIFE = 32.0  # drafts after which an observation counts half
+MAX_DEVICES = 4096  # maximum number of records
 KEEP = remaining_share(1, HALF_LIFE)  # of that weight with each draft
 RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
 MIN_ACCEPTANCE = 0.05  # share of a device's drafts with an accepted token, below which they are ignored
@@ -27,7 +27,7 @@ PROBE = 64  # tokens after which one more draft of a device below the floor is v
 
 
 class Quota:
-    """A token bucket of draft tokens that are verified for one tenant, accepted or not."""
+    """A token bucket of verified draft tokens of one tenant, accepted or not."""
 
     def __init__(self, per_second: float, now: float) -> None:
         self.per_second, self._since = per_second, now
@@ -36,7 +36,7 @@ class Quota:
         self._exhausted = False
 
     def tokens_left(self, now: float) -> int:
-        """Tokens that may be verified now."""
+        """The number of tokens that may be verified now."""
         self._refill(now)
         return 0 if self._exhausted else ceil(self._left)
 
@@ -47,7 +47,7 @@ class Quota:
         self._exhausted = self._exhausted or self._left <= 0
 
     def wait(self, now: float) -> float:
-        """Seconds until an exhausted quota is good again; 0 while it is good."""
+        """Seconds until an exhausted quota is available again; 0 = it is available."""
         self._refill(now)
         return (self._good_again - self._left) / self.per_second if self._exhausted else 0.0
 
@@ -59,7 +59,7 @@ class Quota:
 
 
 class Quotas:
-    """The quota of each tenant that has one, from its first session on."""
+    """The quotas of tenants, from their first session on."""
 
     def __init__(self, tenants: Tenants, clock: Callable[[], float]) -> None:
         self._tenants, self._clock = tenants, clock
@@ -82,17 +82,17 @@ class Quotas:
 
 @dataclass
 class DraftRecord:
-    """How many of a device's drafts gained a token, older ones count less; and what an operator is told of it."""
+    """How many drafts of a device gained a token (older ones count less), and the counts that operators see."""
 
-    verified: float = 0.0  # drafts
-    gained: float = 0.0  # of them, drafts with an accepted token
-    counts: DraftCounts = field(default_factory=DraftCounts)  # of all that were verified
-    tokens: int = 0  # committed for it, with a draft or without
-    opened_at: float = 0.0  # when a sequence of it was last opened, on the server's clock
-    drafting: bool = True  # an operator has not switched its drafts off
+    verified: float = 0.0  # verified drafts
+    gained: float = 0.0  # verified drafts with an accepted token
+    counts: DraftCounts = field(default_factory=DraftCounts)  # all verified drafts
+    tokens: int = 0  # committed tokens, with a draft or without
+    opened_at: float = 0.0  # when its latest sequence was opened, on the server's clock
+    drafting: bool = True  # False = an operator has switched its drafts off
 
     def add(self, tokens: int, accepted: int) -> None:
-        """The target verified one more draft, and accepted this many of its `tokens`."""
+        """The target verified another draft of `tokens` tokens, and accepted `accepted` of them."""
         self.verified = self.verified * KEEP + 1
         self.gained = self.gained * KEEP + (accepted > 0)
         self.counts.add(tokens, accepted)
@@ -102,7 +102,7 @@ class DraftRecord:
 
 
 class DraftRecords:
-    """By the name that a device gives itself; a tenant's devices without a name share one record."""
+    """Records by tenant and device name; a tenant's devices without a name share one record."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -118,7 +118,7 @@ class DraftRecords:
         return found
 
     def latest(self) -> list[tuple[str, str, DraftRecord]]:
-        """All that are kept, with tenant and name; those of which a sequence was opened last come first."""
+        """All records, with tenant and name; the device whose sequence was opened last comes first."""
         return [(tenant, device, record) for (tenant, device), record in reversed(self._records.items())]
 
     def known(self, tenant: str, device: str) -> DraftRecord | None:
@@ -126,7 +126,7 @@ class DraftRecords:
 
 
 class TakesDrafts(Protocol):
-    """What of a `Rider` decides about drafts."""
+    """The part of a `Rider` that decides about drafts."""
 
     @property
     def takes_drafts(self) -> bool: ...
@@ -134,17 +134,19 @@ class TakesDrafts(Protocol):
 
 @dataclass
 class DraftBudget:
-    """How much of the drafts of one source is verified in a session, under every policy."""
+    """The budget of one source in a session, under every policy."""
 
-    quota: Quota | None = None  # of its tenant; None = no limit
-    record: DraftRecord = field(default_factory=DraftRecord)  # of its device
-    floor: float = 0.0  # share of drafts that gain a token, below which its device's are ignored
-    verified_at: int = 0  # tokens of the session when a draft of it was last verified
+    quota: Quota | None = None  # quota of its tenant; None = no limit
+    record: DraftRecord = field(default_factory=DraftRecord)  # record of its device
+    floor: float = (
+        0.0  # minimum share of drafts that gain a token; below it, drafts of the device are ignored
+    )
+    verified_at: int = 0  # length of the session when a draft was last verified, in tokens
     resting: bool = False  # the last hint to its device was 0, for lack of budget
-    riders: Sequence[TakesDrafts] = ()  # of the session
+    riders: Sequence[TakesDrafts] = ()  # riders of the session
 
     def longest(self, wanted: int, length: int, now: float) -> int:
-        """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
+        """The maximum number of tokens verified now of a draft of `wanted` tokens, in a session of `length` tokens."""
         if not self.record.drafting or (self.riders and not self._are_of_use):
             return 0
         if length < self.verified_at + PROBE and self.record.is_below(self.floor):
@@ -159,18 +161,18 @@ class DraftBudget:
                 self.quota.take(tokens, now)
 
     def give_back(self, tokens: int, now: float) -> None:
-        """So many were planned, and not verified."""
+        """`tokens` tokens were planned but not verified."""
         if self.quota is not None:
             self.quota.take(-tokens, now)
 
     def add_verdict(self, tokens: int, accepted: int, committed: int) -> None:
-        """The target accepted this many of the `tokens` that were verified; `committed`: in all."""
+        """The target accepted `accepted` of the `tokens` verified tokens, and committed `committed` in all."""
         self.record.tokens += committed
         if tokens:
             self.record.add(tokens, accepted)
 
     def hint(self, advice: int | None, longest: int) -> int | None:
-        """The hint to the device: a policy's advice, if drafts of `longest` tokens are verified."""
+        """The hint for the device: the policy's `advice`, limited by the maximum length that is verified."""
         rested, self.resting = self.resting, not longest
         if advice is None:
             return min(RETURN, longest) if rested or self.resting else None

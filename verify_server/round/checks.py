@@ -1,4 +1,4 @@
-"""What a device's draft must be before it costs any computation: it is checked as it arrives."""
+"""Checks of a device's draft on arrival, before it costs any computation."""
 
 import math
 
@@ -12,10 +12,10 @@ ROUNDING = 1e-3  # how far from 1 the float32 probabilities of a distribution ma
 
 
 def check_draft(draft: Draft, limits: DraftLimits, prompt: int, rule: AcceptanceRule) -> None:
-    """Raises InvalidRequest or Unsupported, naming the field, for a draft that a session does not take.
+    """Raises InvalidRequest or Unsupported, naming the field, for an invalid draft.
 
-    `limits`: of the session; `prompt`: tokens of its prompt. A rule with `draft_probs` needs the distribution that each
-    token was drawn from; others take none.
+    `limits`: limits of the session; `prompt`: length of its prompt, in tokens. A rule with `draft_probs` needs the
+    distribution that each token was drawn from; other rules accept none.
     """
     block = draft.block
     _check_size(block, limits.max_draft, limits.max_tree)

@@ -1,4 +1,4 @@
-"""What the server counts while it works: the loop, the session manager and the sessions add to it."""
+"""Counters of the server; the loop, the session manager and the sessions add to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFUSALS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0) 
 
 @dataclass
 class LoopStats:
-    """What the loop has done since the start."""
+    """Counts of the loop since the start."""
 
     steps: int = 0
     sessions: int = 0  # sessions served, summed over steps

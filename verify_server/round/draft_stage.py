@@ -1,8 +1,8 @@
-"""The drafter beside the target in a step: after the rules have decided, it drafts for the sessions that ask.
+"""The stage of server drafts in a step: after the rules have decided, the drafter drafts for the sessions that ask.
 
-What it proposes is trusted as little as a device's drafts: a draft that is no chain or tree of known ids is cut, a
-confidence that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no
-answer. `ask_of` says what a session asks for.
+Its proposals are trusted as little as drafts of a device: invalid tokens are cut off, an invalid confidence is 0, and
+an error of the drafter or an invalid proposal costs drafts, but never an answer. `ask_of` makes the request of a
+session.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from verify_server.round.step_item import StepItem
 
 log = logging.getLogger(__name__)
 
-# Tokens of a tree for each of a chain: a policy plans with the depth of drafts, and leaves out later what of a tree is
-# not worth its row.
+# Size of a tree / length of a chain: a policy plans with the depth of drafts, and later leaves out tokens of a tree
+# that are not worth a row.
 WAYS = 4
-# Of a step of the target that a pass of a draft model, of a head, or of an early exit is assumed to take (chosen).
+# Assumed time of a pass of a draft model, a head, or an early exit, as a share of a step of the target (chosen).
 GUESS, HEAD_GUESS, EXIT_GUESS = 0.25, 0.1, 0.4
 READS = 8  # tokens of text that a draft model is assumed to read in such a pass (chosen)
 
 
 def ask_of(item: StepItem) -> Ask | None:
-    """What one session asks for after its step is committed; None = nothing, as where it has ended."""
+    """The request of one session after its step is committed; None = none, for example because it has ended."""
     session, sequence, terms = item.session, item.session.sequence, item.session.terms
     limits = session.sources.limits
     most = min(item.ask, sequence.useful)
@@ -58,13 +58,13 @@ def ask_of(item: StepItem) -> Ask | None:
 
 
 class OwnDrafts(NamedTuple):
-    """What the drafter has made in one step."""
+    """The server drafts of one step."""
 
     proposals: Mapping[int, tuple[Proposal, int]]  # by session, each with the tokens that were asked for
     seconds: float
 
     def teach(self, costs: DraftingCostModel) -> None:
-        """What they cost."""
+        """Teach `costs` the time that they took."""
         lengths = [len(proposal.block.tokens) for proposal, _ in self.proposals.values()]
         read = sum([proposal.read for proposal, _ in self.proposals.values()])
         if lengths:
@@ -101,7 +101,7 @@ class DraftStage:
         return ServerDrafts(estimate, self._drafter.needs_kv, self._drafter.reads_blocks, budget)
 
     def first_cost(self, target: StepCost) -> DraftingCost:
-        """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
+        """The assumed cost of the drafter before the first step; `target`: cost of the target's steps."""
         step_s = target.verify_s(1, 0, 1)
         if self.needs_kv and self._drafter.reads_blocks:
             return DraftingCost(EXIT_GUESS * step_s, 0.0, 0.0)
@@ -132,7 +132,7 @@ class DraftStage:
         return OwnDrafts(proposals, self._clock() - began if asks else 0.0)
 
     def _forget(self) -> None:
-        """What the drafter keeps of sessions that are over."""
+        """Let the drafter forget the sessions that are over."""
         while self._over:
             try:
                 self._drafter.forget(self._over.popleft())
@@ -145,8 +145,8 @@ class DraftStage:
         return {ask.session: (self._usable(ask, made), ask.most) for ask, made in zip(asks, proposals)}
 
     def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
-        """The draft up to the first id that the target does not know, no longer than asked, and counts that can be
-        true."""
+        """The draft up to the first id that the target does not know and up to the requested length, with counts in
+        their possible range."""
         block = proposal.block
         follows = block.base == ask.length and (not block.parents or _is_tree(block))
         most = ask.max_of_tree if block.parents else ask.most

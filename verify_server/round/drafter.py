@@ -1,7 +1,7 @@
-"""What a drafter beside the target is: after a step it proposes what may follow in each session that asks.
+"""The base class of server drafters: after a step, a drafter proposes a continuation for each session that asks.
 
-Its drafts are verified in the next step by the same rule as a device's, so they change the cost of a text and never
-the text. Called from the engine's thread, when the step is committed and its verdicts leave.
+Server drafts are verified in the next step by the same rule as a device's, so they change the cost of a text but never
+the text. The engine's thread calls the drafter when the step is committed and its verdicts leave.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.estimates import GUESS, Forecast
 
 
 class Ask(NamedTuple):
-    """One session that wants a draft after this step."""
+    """The request of one session for a draft after this step."""
 
     session: int
     tenant: str
@@ -28,9 +28,11 @@ class Ask(NamedTuple):
     # KV blocks that the session holds; for the draft's positions, too, if the drafter needs that and memory allows
     blocks: tuple[int, ...] = ()
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
-    # By position, what stands for rows of pictures: their placeholders are the same ids in every text
+    # For positions of pictures, a number for their content: the placeholder ids are the same in every text
     content: Mapping[int, int] = {}
-    max_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
+    max_of_tree: int = (
+        0  # maximum size of the draft if it is a tree, in tokens; 0 = the draft must be a chain
+    )
 
     @property
     def length(self) -> int:
@@ -38,33 +40,33 @@ class Ask(NamedTuple):
         return len(self.tokens)
 
     def penalty_counts(self, drafted: Sequence[int]) -> Emitted | None:
-        """What penalties count behind `drafted` tokens of the draft."""
+        """The token counts for penalties after `drafted` tokens of the draft."""
         return None if self.emitted is None else Emitted(self.emitted, tuple(drafted))
 
     def chain(self, guesses: Iterable[tuple[int, float]]) -> Proposal:
-        """The draft of these ids, each with its confidence: the first `most` of them."""
+        """The draft of the first `most` guesses, each an id with its confidence."""
         tokens = tuple([DraftToken(*guess) for guess in islice(guesses, self.most)])
         return Proposal(DraftBlock(self.length, tokens))
 
 
 class Proposal(NamedTuple):
-    """What came of one `Ask`."""
+    """The answer to one `Ask`."""
 
     block: DraftBlock
-    read: int = 0  # tokens of the text that had to be read for it,
-    unread: int = 0  # and those that are still to be read before there can be a draft
+    read: int = 0  # number of tokens of the text that were read for it
+    unread: int = 0  # number of tokens that must still be read before there can be a draft
 
 
 class ServerDrafter(ABC):
-    """Drafts for all sessions of a server. It keeps what it knows of each until it is told to forget it."""
+    """Drafts for all sessions of a server. It keeps the state of each session until `forget`."""
 
-    needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
-    reads_blocks: ClassVar[bool] = False  # it reads what lies in the blocks of the sessions beside KV
-    guess: Forecast = GUESS  # how its drafts fare, as far as that is known before the first one
+    needs_kv: ClassVar[bool] = False  # it computes its own KV in the blocks of the sessions
+    reads_blocks: ClassVar[bool] = False  # it reads further data in the blocks of the sessions
+    guess: Forecast = GUESS  # forecast before the first draft
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        """A draft for each of `asks`, of as many tokens as it wants or fewer, that follows its text."""
+        """A draft for each of `asks` that follows its text and has at most the requested number of tokens."""
 
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""

@@ -1,4 +1,4 @@
-"""The only thread that touches the engine: one call after the other."""
+"""The only thread that uses the engine: it runs one call after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")  # and its result
 
 
 class _Call(NamedTuple):
-    """What is to run, and the future of the event loop that waits for it."""
+    """A call to run, and the future of the event loop that waits for it."""
 
     work: Callable[[], Any]
     answer: asyncio.Future[Any]
@@ -52,7 +52,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returns or raises. Whoever is cancelled does not wait; what has begun goes on."""
+        """Return or raise the result of `work`. A cancelled caller does not wait; a call that has begun goes on."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="engine", daemon=True)
             self._thread.start()
@@ -62,7 +62,7 @@ class EngineThread:
         return await answer
 
     def close(self) -> None:
-        """Wait for the calls that have begun or wait, then end the thread."""
+        """Wait for all calls, then end the thread."""
         if self._thread is not None:
             self._calls.put(None)
             self._thread.join()

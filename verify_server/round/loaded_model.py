@@ -46,7 +46,7 @@ class TextCodec(Protocol):
 
 
 class LoadedModel(ABC):
-    """What `serve` serves, whatever computes it."""
+    """The model that `opensled serve` serves, on any engine."""
 
     model_id: str  # its name for users
     text: TextCodec
@@ -63,11 +63,12 @@ class LoadedModel(ABC):
 
     @abstractmethod
     def cost(self) -> StepCost:
-        """What its steps cost, as measured before there are sessions, or as it states it."""
+        """The cost of its steps, measured before there are sessions, or stated by the model."""
 
     @abstractmethod
     def target(self, config: ServeConfig, drafting: DraftStage | None, prefix_key: bytes = b"") -> Target:
-        """What computes the steps of a server, with the drafter beside it; `prefix_key`: see `BlockTarget`."""
+        """The target that computes the server's steps, with the stage of server drafts; `prefix_key`: see
+        `BlockTarget`."""
 
 
 @dataclass(frozen=True)

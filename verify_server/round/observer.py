@@ -1,4 +1,4 @@
-"""What may hear of one session's life, beside its reader."""
+"""Observers of one session, in addition to its reader."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from verify_server.rules.decide import StepResult
 
 
 class Observer:
-    """This one has no use for what it hears. All is called on the event loop; `now` in seconds."""
+    """The base class ignores all events. The event loop calls the methods; `now` in seconds."""
 
     def reader_changed(self) -> None:
         """A reader came, or is gone."""
 
     def committed(self, tokens: int, result: StepResult | None, now: float) -> None:
-        """A step of the session is over, and so many tokens follow its text; None: the step decided nothing."""
+        """A step of the session is over and has committed `tokens` tokens; `result`: None = it decided nothing."""
 
     def forgotten(self) -> None:
         """Nobody comes back for the session."""

@@ -1,4 +1,4 @@
-"""The reader's end of a session: a queue whose `put` never blocks, and that tells producers when to pause."""
+"""The queue to the reader of a session: `put` never blocks, and a full queue tells producers to pause."""
 
 import asyncio
 from collections import deque
@@ -40,8 +40,8 @@ class Outbox:
         _settle(self._news)
 
     def put_prefill(self, message: Prefill) -> None:
-        """In place of one that nobody has read: a reader needs the latest alone, and none of them makes it slow. Those
-        with tokens of the prompt all stay."""
+        """Put a message that replaces an unread one: a reader needs only the latest, so these messages cannot fill the
+        queue. Messages with tokens of the prompt all stay."""
         last = self._messages[-1] if self._messages else None
         if isinstance(last, Prefill) and not last.tokens:
             self._messages[-1] = message
@@ -85,7 +85,7 @@ class Outbox:
 
 @dataclass(eq=False, slots=True)
 class Reader:
-    """Readers come one after another; between two of them the session has none."""
+    """The reader of a session. Readers come one after another; between two of them the session has none."""
 
     outbox: Outbox = field(default_factory=Outbox)
     present: bool = False

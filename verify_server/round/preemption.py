@@ -1,4 +1,5 @@
-"""Fits one step into the KV memory: which sessions compute, and which are preempted: they lose their KV and recompute.
+"""Fits one step into the KV memory: it chooses the sessions that compute, and those that are preempted (that lose their
+KV and compute it again).
 
 Short memory fails no session, and no session recomputes without progress:
 - Any session can preempt one that is *resting* (without a reader, with a slow one, or with a device that drafts).
@@ -20,9 +21,9 @@ from verify_server.round.session import Session
 from verify_server.round.step_item import StepItem
 from verify_server.round.twins import StepBlocks
 
-# A session that has been resting for longer is not within a round. Such sessions are preempted by least recent use.
-# Sessions within a round come back in the order of their use, so each would lose its KV just before it needs it: of
-# those the newest is preempted, always the same one. Chosen: longer than a round of a slow device.
+# A session that has rested for longer is not within a round. Such sessions are preempted by least recent use. Sessions
+# within a round come back in the order of their use, so by least recent use each would lose its KV just before it needs
+# it; of those the newest is preempted, always the same one. Chosen: longer than a round of a slow device.
 ROUND_SECONDS = 2.0
 
 

@@ -1,7 +1,7 @@
-"""What a rider is: an optional trait of one sequence, such as a guide, penalties, pictures or log-probabilities.
+"""The base class of riders: optional traits of one sequence, such as a guide, penalties, pictures, log-probabilities.
 
-A session has those that its `Open` asks for, and asks each of them at the same few places of every step. A trait that
-no sequence asks for costs nothing. The registry is in registry.py, what riders are made of in opening.py.
+A session has the riders that its `Open` requests, and calls each of them at the same few points of every step. A trait
+that no sequence requests costs nothing. The registry is in registry.py; opening.py makes riders.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ Message = TypeVar("Message", Opened, Prefill, Verdict)
 
 
 class DecideAgain(Exception):
-    """Nothing can be decided in this step, for no fault of the sequence; the next one has no draft."""
+    """This step cannot decide anything, without a fault of the sequence; the next step has no draft."""
 
 
 class Rider:
-    """Changes nothing; each rider overrides what concerns it.
+    """The base class changes nothing; each rider overrides the methods that concern it.
 
-    All is called on the event loop, except for `check`. Positions and lengths count tokens of the text, its prompt
-    included.
+    The event loop calls all methods except `check`. Positions and lengths count tokens of the text, prompt included.
     """
 
     @property
@@ -37,29 +36,30 @@ class Rider:
 
     @property
     def content(self) -> Mapping[int, int]:
-        """By position, what the KV follows from beside the ids: see `BlockTable`."""
+        """By position, data in addition to the ids that the KV depends on: see `BlockTable`."""
         return {}
 
     # -- before a step ------------------------------------------------------------------------------------
 
     def reusable(self, length: int) -> int:
-        """Of the first `length` positions, those whose KV may be found instead of computed, all but the last."""
+        """The number of the first `length` positions whose KV may be found instead of computed, never the last one."""
         return length
 
     def limit_slice(self, piece: Slice, computed: int) -> Slice:
-        """The slice, which begins at `computed`; a shorter chunk where all of it would take too much memory."""
+        """The slice, which begins at `computed`, or a shorter chunk if it would need too much memory."""
         return piece
 
     def segment(self, segment: Segment, stop: int) -> Segment:
-        """What the engine computes; its tokens from position `stop` on are a draft."""
+        """The segment for the engine; its tokens from position `stop` on are a draft."""
         return segment
 
     def reads(self, start: int, stop: int, decides: bool) -> tuple[Reading, ...]:
-        """What is to be read of the rows of a step that computes positions [start, stop) of the text."""
+        """The readings from the rows of a step that computes positions [start, stop) of the text."""
         return ()
 
     def check(self, check: DraftCheck) -> DraftCheck:
-        """What the target must mind as it decides. In the engine's thread. Raises EngineError, DecideAgain."""
+        """The check with the conditions for the target's decision. Runs in the engine's thread. Raises EngineError,
+        DecideAgain."""
         return check
 
     # -- after it -----------------------------------------------------------------------------------------
@@ -68,15 +68,15 @@ class Rider:
         """A step has decided that `news` follow the first `base` tokens, or has read a chunk. Raises EngineError."""
 
     def rewound(self, tokens: Sequence[int]) -> None:
-        """The text was changed from outside: these are all its tokens now."""
+        """The text was changed from outside; `tokens`: all its tokens now."""
 
     def ask(self, ask: Ask) -> Ask:
-        """What the server's drafter is asked for."""
+        """The request to the server's drafter."""
         return ask
 
     def tell(self, message: Message) -> Message:
-        """A message that leaves for the reader, with what this rider has to say by it."""
+        """The message for the reader, with the fields of this rider."""
         return message
 
     def ended(self, tokens: Sequence[int]) -> None:
-        """No step computes the sequence any more; readers may still come back for what was told. `tokens`: all."""
+        """No step computes the sequence any more; readers may still come back for its messages. `tokens`: all."""

@@ -1,8 +1,8 @@
-"""The tokens of one sequence and their KV: what is known, what of it is computed, and what is confirmed.
+"""The tokens of one sequence and their KV: how many are known, how many are confirmed, and for how many KV is computed.
 
-`confirmed <= known`: tokens beyond `confirmed` may still be taken back (`follow`), as a server does whose tokens
-another one has to confirm. Prefix blocks are published for confirmed tokens only. `computed < known`: the newest
-token's KV is never computed before the next step, which needs its logits.
+`confirmed <= known`: a server whose tokens another server must confirm may take back tokens after `confirmed`
+(`follow`). Prefix blocks are published for confirmed tokens only. `computed < known`: the KV of the newest token is
+computed in the next step, which needs its logits.
 """
 
 from collections.abc import Sequence as Ids
@@ -18,28 +18,28 @@ class Sequence:
     """One sequence; lengths count tokens, the prompt included."""
 
     def __init__(self, tokens: Ids[int], prompt_length: int, ends: EndRules, memory: SequenceMemory) -> None:
-        """`tokens`: the prompt and what is committed already, all of it confirmed."""
+        """`tokens`: the prompt and the tokens committed so far, all confirmed."""
         self.truth = Truth(tokens[:prompt_length], tokens[prompt_length:])
         self.tokens = self.truth.tokens  # all that is known
         self.prompt_length, self.ends, self.memory = prompt_length, ends, memory
-        # Tokens that may be decided before another server confirms them; None = what is decided is final
+        # Maximum number of tokens decided before another server confirms them; None = decided tokens are final
         self.ahead: int | None = None
         self.unverified_from: int | None = None  # no target confirms tokens from here on
         self.computed = 0  # positions [0, computed) are in the KV
         self.prefilled = 0  # positions that steps without a decision have computed, again or not
 
     def __len__(self) -> int:
-        """Tokens that are known."""
+        """The number of known tokens."""
         return len(self.tokens)
 
     @property
     def confirmed(self) -> int:
-        """Tokens that are final."""
+        """The number of final tokens."""
         return self.truth.confirmed
 
     @property
     def finish_reason(self) -> str:
-        """Why it ends with what is known; "" = it goes on."""
+        """Why it ends with the known tokens; "" = it goes on."""
         return self.truth.finish_reason
 
     @property
@@ -50,7 +50,7 @@ class Sequence:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing is decided until more of it is confirmed: it is far enough ahead, or at an end."""
+        """Whether it waits for confirmation before the next decision: it is far enough ahead, or at an end."""
         if self.ahead is None:
             return False
         at_end = bool(self.finish_reason) or len(self.tokens) >= self.ends.last_length
@@ -58,43 +58,43 @@ class Sequence:
 
     @property
     def unverified(self) -> int:
-        """Of the last confirmed tokens, those that no target has confirmed, nor will."""
+        """The number of the last confirmed tokens that no target confirms."""
         return 0 if self.unverified_from is None else self.confirmed - self.unverified_from
 
     @property
     def uncomputed(self) -> int:
-        """Known tokens whose KV is missing, >= 1."""
+        """The number of known tokens whose KV is missing, >= 1."""
         return len(self.tokens) - self.computed
 
     @property
     def prefill(self) -> Prefill:
-        """How far the text is computed, for its reader; before the first decision what was not computed was found."""
+        """The progress for the reader; before the first decision, positions that were not computed were found."""
         return Prefill(self.computed, len(self.tokens), max(0, self.computed - self.prefilled))
 
     @property
     def useful(self) -> int:
-        """Draft tokens that can still commit; the very last position needs no draft, it is the bonus token."""
+        """The number of draft tokens that can still be committed; the last position is the bonus token's."""
         return max(0, self.ends.last_length - len(self.tokens) - 1)
 
     @property
     def free(self) -> int:
-        """Positions behind the text that it can compute without taking memory from another one."""
+        """The number of positions after the text that it can compute without memory of other sequences."""
         return self.memory.reach() - len(self.tokens)
 
     def rebase(self, block: DraftBlock) -> DraftBlock | None:
-        """See `opensled.core.protocol.rebase`; a draft on tokens that were taken back is stale, too."""
+        """See `opensled.core.protocol.rebase`; a draft after tokens that were taken back is stale, too."""
         if self.truth.rewinds and block.base > len(self.tokens):
             return None
         return rebase(block, self.tokens)
 
     def count_agreed(self, block: DraftBlock) -> int:
-        """Tokens of a draft, in a row from its base on, that stand."""
+        """The number of a draft's tokens, from its base on, that agree with the text."""
         return len(follow_path(block, self.tokens[block.base :]))
 
     # -- steps --------------------------------------------------------------------------------------------
 
     def segment(self, piece: Slice, block: DraftBlock) -> Segment:
-        """The work of a slice, with the draft `block` behind it; OutOfBlocks changes nothing."""
+        """The work of a slice, followed by the draft `block`. Raises OutOfBlocks, and then changes nothing."""
         stop, drafted = self.computed + piece.tokens, block.tokens
         assert piece.decide == (stop == len(self.tokens)), "a slice decides when it reaches the newest token"
         self.memory.grow(stop + len(drafted))
@@ -117,8 +117,8 @@ class Sequence:
         self._publish()
 
     def progress(self, computed: int, cached: int) -> None:
-        """Positions [0, computed) are computed now, `cached` of them because they were found: a target says so that
-        schedules by itself."""
+        """A target that schedules by itself reports that positions [0, computed) are computed; it found `cached` of
+        them."""
         self.prefilled += max(0, computed - self.computed - cached)
         self.computed = computed
 
@@ -136,7 +136,7 @@ class Sequence:
         return news
 
     def follow(self, news: Ids[int], final: int, finish_reason: str = "") -> int:
-        """See `Truth.follow`; the KV of what is taken back is rolled back."""
+        """See `Truth.follow`; the KV of tokens that are taken back is rolled back."""
         base, truth = self.confirmed, self.truth
         known = truth.follow(news, final, finish_reason)
         if known < len(news) or finish_reason:
@@ -147,23 +147,23 @@ class Sequence:
         return known
 
     def decide_alone(self) -> None:
-        """No target confirms anything from now on: what is known is final, and so is all that follows."""
+        """No target confirms tokens from now on: all known tokens are final, and so are all that follow."""
         self.ahead = None
         self.is_unverified_from(self.confirmed)
         self.truth.settle()
         self._publish()
 
     def is_unverified_from(self, length: int) -> None:
-        """No target confirms what is behind the first `length` tokens."""
+        """No target confirms the tokens after the first `length`."""
         if self.unverified_from is None:
             self.unverified_from = length
 
     def cut(self, ids: Ids[int]) -> tuple[tuple[int, ...], str]:
-        """What of decided `ids` is appended, and why the sequence ends with it; "" = it goes on."""
+        """The part of decided `ids` to append, and why the sequence ends with it; "" = it goes on."""
         return cut(ids, len(self.tokens), self.ends)
 
     def rewind(self, computed: int) -> None:
-        """The KV of positions from `computed` on does not count: a step that decided nothing wrote it."""
+        """Drop the KV of positions from `computed` on: a step that decided nothing wrote it."""
         self._roll_back(min(self.computed, computed))
 
     def _roll_back(self, computed: int) -> None:
@@ -173,17 +173,18 @@ class Sequence:
     # -- KV -----------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """The last confirmed token stays out: after `follow` its logits are computed again, in a block of its own."""
+        """Publish the blocks of confirmed tokens without the last one: after `follow` its logits are computed again, in
+        a block of its own."""
         self.memory.publish(self.tokens, min(self.computed, self.truth.confirmed - 1))
 
     def forget_kv(self) -> None:
-        """Give all KV back; what is not found again by then is recomputed when the sequence is planned."""
+        """Give all KV back; the next plan computes it again, except blocks that are found in the cache."""
         self.memory.clear()
         self.computed = 0
 
     def adopt_kv(self, reusable: int) -> bool:
-        """Take over what other sequences, or this one before, computed of the first `reusable` tokens, all but the
-        last of them; whether there was anything still to compute. `reusable`: at most those that are confirmed."""
+        """Take over cached KV of the first `reusable` tokens, except the last one, from other sequences or from an
+        earlier time. Returns whether it found any. `reusable`: at most the number of confirmed tokens."""
         before = self.computed
         if before <= reusable:
             known = self.tokens if reusable == len(self.tokens) else self.tokens[:reusable]

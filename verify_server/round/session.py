@@ -1,8 +1,8 @@
-"""The server's side of one sequence: the drafts that wait for it, and the verdicts.
+"""The server's side of one sequence: its waiting drafts and its verdicts.
 
-Tokens and KV are in sequence.py, drafts and whose turn it is in offers/, the reader's end in outbox.py, times in
-session_timing.py, optional traits in riders/. Lives on the server's event loop; only a `StepItem`, what one step
-computes for the session, travels to the engine's thread. Every `now` is in seconds on the loop's clock.
+Tokens and KV are in sequence.py, drafts and the turn in sources.py, the queue to the reader in outbox.py, times in
+session_timing.py, optional traits in riders/. A session lives on the server's event loop; only a `StepItem`, the work
+of one step for the session, goes to the engine's thread. Every `now` is in seconds on the loop's clock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Session:
         self.sources.device.begin(now)
 
     def attach(self, known: int) -> Outbox:
-        """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
+        """A new reader, which has `known` tokens, takes over: the older stream ends, and the server drives again."""
         self.reader.attach()
         self.sources.device.reopen()
         self._view = None
@@ -70,17 +70,17 @@ class Session:
         self.observer.reader_changed()
 
     def hand_over(self) -> None:
-        """Send the reader elsewhere; what is being computed for it goes out first."""
+        """Send the reader to another server, after the result of a step that is being computed."""
         self.reader.leaving = True
         if not self.in_step:  # else once more when the step ends
             self.outbox.put(Moved())
             self.detach()
 
     def submit(self, draft: Draft, now: float) -> bool:
-        """Take a draft by the position rules; answers at once when nothing of it needs computing.
+        """Take a draft by the position rules; answer it at once if none of it needs computing.
 
-        Returns whether it can gain a token or hands the drive back, and takes no other draft's place: devices that keep
-        to their turns nearly always send such drafts.
+        Returns whether it can gain a token or hands the drive back, and does not replace another draft: devices that
+        keep their turns nearly always send such drafts.
         """
         device = self.sources.device
         if not device.turn.is_new(draft):
@@ -100,7 +100,7 @@ class Session:
         return gains and not replaces
 
     def _drop(self, draft: Draft, base: int, now: float) -> None:
-        """Answer a late draft, of which nothing can be computed any more, with the truth since `base`."""
+        """Answer a late draft, which cannot be verified any more, with the truth since `base`."""
         device, stands = self.sources.device, self.sequence.count_agreed(draft.block)
         if not self.sequence.over:
             self.stats.drop(len(draft.block.tokens))
@@ -109,8 +109,8 @@ class Session:
         self._tell(base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
-        """Send all that is known from `base` on, or else from the first token that is not confirmed; `answers`: the
-        counter of a draft of which `num_accepted` tokens stand."""
+        """Send all known tokens from `base` on, or from the first unconfirmed one if that is earlier; `answers`: the
+        counter of a draft with `num_accepted` accepted tokens."""
         sequence, truth = self.sequence, self.sequence.truth
         base = min(base, truth.confirmed)
         news, vetted = truth.confirmed - base, len(truth.tokens) - truth.confirmed

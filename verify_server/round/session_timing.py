@@ -1,4 +1,4 @@
-"""The pace that a session's user was promised, and when its verdicts leave."""
+"""The pace guaranteed to a session's user, and the times of its verdicts."""
 
 from math import inf
 
@@ -7,7 +7,7 @@ class SessionTiming:
     """Times in seconds on the caller's clock."""
 
     def __init__(self, pace: float = 0.0) -> None:
-        """`pace`: tokens/s promised to the user, 0 = none."""
+        """`pace`: tokens/s guaranteed to the user, 0 = none."""
         self.pace = pace
         self.waiting_since = 0.0  # when the latest verdict left
         self._first_at: float | None = None  # when the first committed token left, and
@@ -18,7 +18,7 @@ class SessionTiming:
         self.waiting_since = now
 
     def add_verdict(self, length: int, now: float) -> None:
-        """A verdict leaves, which makes the sequence `length` tokens long."""
+        """A verdict leaves and makes the sequence `length` tokens long."""
         self.waiting_since = now
         if self._first_at is None:
             self._first_at, self._first_length = now, length

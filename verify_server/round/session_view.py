@@ -1,4 +1,4 @@
-"""What scheduling policies see of a session."""
+"""The view of a session for scheduling policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG_ANSWER = 1024  # tokens; chosen: longer than people read at once
 
 
 class _Viewed(Protocol):
-    """What of a session its view is made of."""
+    """The parts of a session that its view is made from."""
 
     id: int
     sequence: Sequence
@@ -29,7 +29,7 @@ class _Viewed(Protocol):
 
 
 def view_of(session: _Viewed, now: float) -> SessionView:
-    """The view at this moment; by position, for many are made for each step."""
+    """The view at this moment; arguments by position, because each step makes many views."""
     sequence, timing, sources, reader = session.sequence, session.timing, session.sources, session.reader
     length, offer = len(sequence), sources.device.offer
     return SessionView(
@@ -52,7 +52,7 @@ def view_of(session: _Viewed, now: float) -> SessionView:
 
 
 def _runs_on(session: _Viewed) -> bool:
-    """Whether its answer is long, and only the context would end it: a background task that nobody bounded."""
+    """Whether its answer is long and only the context would end it: a background task without a bound."""
     sequence = session.sequence
     is_long = len(sequence) - sequence.prompt_length >= LONG_ANSWER
     return is_long and sequence.prompt_length + session.terms.params.max_tokens > sequence.ends.last_length

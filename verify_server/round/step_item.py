@@ -1,4 +1,4 @@
-"""What travels to the target and back: the work of one session in one step."""
+"""The work of one session in one step, on its way to the target and back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SessionT = TypeVar("SessionT")  # `Session`, or what a simulation or a test has 
 
 
 class StepItem(NamedTuple, Generic[SessionT]):
-    """What one step computes for one session."""
+    """The work of one step for one session."""
 
     session: SessionT
     segment: Segment
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
-    drafts: StepDrafts = NO_DRAFTS  # that waited, with what of them is verified
-    hint: int | None = None  # goes with the verdict
-    ask: int = 0  # tokens that the server's drafter is to draft after the step
-    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
-    reads: tuple[Reading, ...] = ()  # what its riders want to know of its rows
+    drafts: StepDrafts = NO_DRAFTS  # its drafts, with the parts to verify
+    hint: int | None = None  # sent with the verdict
+    ask: int = 0  # number of tokens that the server's drafter drafts after the step
+    blocks: tuple[int, ...] = ()  # all KV blocks of the session, if the drafter needs them
+    reads: tuple[Reading, ...] = ()  # readings of its riders from its rows

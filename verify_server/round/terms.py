@@ -1,4 +1,4 @@
-"""What is settled when a sequence is opened."""
+"""The terms of a sequence, set when it is opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verify_server.rules.base import AcceptanceRule
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """It stays as long as the sequence lives, whoever reads it."""
+    """They stay the same as long as the sequence lives, for all its readers."""
 
     params: SamplingParams
     key: bytes  # noise key
