@@ -1,4 +1,4 @@
-"""What a verdict commits, as the readers of an answer hear of it."""
+"""Commits: the tokens that a verdict commits, for the readers of an answer."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ from opensled.core.protocol import Truth, follow_path
 
 @dataclass(frozen=True)
 class Commit:
-    """Newly committed tokens, and what a draft had to do with them."""
+    """Newly committed tokens, and the draft that they answer."""
 
     tokens: tuple[int, ...]
-    drafted: int  # length of the draft this answers; 0 = decoded by the server unasked
-    accepted: int  # how many of `tokens` came from that draft
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
-    whole: bool = False  # a whole path of that draft stands, so that a token after it is the bonus token
-    loose: tuple[int, ...] = ()  # indices into `tokens` of drafted ones that are not the target's own
-    # Who wrote each of `tokens`, where a relay vets drafts before the target confirms them: `accepted` then says how
-    # much of the draft was vetted, and `tokens` come from earlier ones. None = as counted above
+    drafted: int  # length of the answered draft; 0 = the server decoded without one
+    accepted: int  # number of `tokens` that came from that draft
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, if requested
+    whole: bool = False  # a whole path of that draft was accepted, so the token after it is the bonus token
+    loose: tuple[int, ...] = ()  # indices into `tokens` of draft tokens that are not the target's own
+    # The origin of each token, if a relay vets drafts before the target confirms them: `accepted` is then the number of
+    # vetted draft tokens, and `tokens` come from earlier drafts. None = the counts above give it
     written: tuple[Origin, ...] | None = None
 
     def count_drafted(self, tokens: int) -> tuple[int, int, int]:
-        """Of the first `tokens` of them: what the answered draft has brought, those that a device had drafted, and
-        those that came of drafts."""
+        """Counts of the first `tokens` tokens: those accepted from the answered draft, those drafted by a device, and
+        those of verdicts that answered a draft."""
         accepted = min(self.accepted, tokens)
         if self.written is None:
             return accepted, accepted, tokens if self.drafted else 0
@@ -33,7 +33,7 @@ class Commit:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """Who wrote each of `tokens`. After a stale draft come tokens that the server decoded meanwhile."""
+        """The origin of each token. The tokens after a stale draft were decoded by the server meanwhile."""
         if self.written is not None:
             return self.written
         others = len(self.tokens) - self.accepted
@@ -48,7 +48,7 @@ class Commit:
 
 
 class Commits:
-    """Makes commits of one sequence's verdicts; of vetted tokens it remembers which ones the device had drafted."""
+    """Makes commits from one sequence's verdicts; it remembers which vetted tokens the device had drafted."""
 
     def __init__(self) -> None:
         self._places: set[int] = set()
@@ -62,9 +62,9 @@ class Commits:
         block: DraftBlock | None,
         truth: Truth,
     ) -> Commit:
-        """What a verdict commits: `news`, at the end of what is confirmed in `truth` now.
+        """The commit of a verdict: `news` are the last confirmed tokens in `truth` now.
 
-        `known`: tokens that were confirmed, and all that were known before it; `block`: the draft that it answers.
+        `known`: the numbers of confirmed and of known tokens before the verdict; `block`: the draft that it answers.
         """
         confirmed, length = known
         if not verdict.vetted and not verdict.unverified and confirmed == length:
@@ -88,7 +88,7 @@ class Commits:
 
 
 def commit_of(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:
-    """What a verdict commits behind `base`; `block`: the draft that it answers."""
+    """The commit of a verdict after `base`; `block`: the draft that it answers."""
     known, logprobs = base - verdict.base, _logprobs(news, verdict)  # `known`: of its tokens
     loose = tuple([index - known for index in verdict.loose if index >= known])
     if block is None:

@@ -1,16 +1,16 @@
-"""The job of drafting for one sequence: which tokens a block gets, what is drafted ahead, and when either ends.
+"""The job of drafting for one sequence: the tokens of each block, drafting ahead, and the end of both.
 
-No thread and no clock are in here. Work is a generator. It yields before the first pass of the drafter and after each
-one, and the driver sends the time: seconds on a clock of its own. The drafter's thread (drafting.py) sends real time;
-emulation and simulation send the time that the profile of a device gives.
+This module has no thread and no clock. Work is a generator: it yields before the first pass of the drafter and after
+each pass, and the driver sends the time, in seconds on its own clock. The drafter's thread (drafting.py) sends real
+time; emulation and simulation send the time given by the profile of a device.
 
-A long text is read in short pieces before the first draft: between two of them the job hears what the server commits by
-itself meanwhile, and drafts after that. While it reads, the server is never kept waiting.
+Before the first draft, a long text is read in short pieces. Between two pieces the job hears of the tokens that the
+server commits meanwhile, and drafts after them. The server never waits while the job reads.
 
-Look-ahead: while a verdict travels the drafter goes on. It bets that the whole block is accepted, and that the token it
-drafts next is the bonus token, which with shared noise is as likely as any draft token. When the verdict confirms that,
-what it drafted after that token is the head of the next block and needs no pass. Otherwise the work is wasted, and the
-device loses at most the pass under way.
+Look-ahead: the drafter goes on while a verdict is in transit. It bets that the whole block is accepted, and that the
+token it drafts next is the bonus token, which with shared noise is as likely as any draft token. If the
+verdict confirms both, the tokens drafted after that token are the head of the next block and need no pass. Otherwise the work is wasted,
+and the device loses at most one pass.
 
 Two pieces of the job come first: how much of a long text a pass reads, and the work ahead of one block.
 """
@@ -39,7 +39,7 @@ Work = Generator[None, float, Result]  # receives the time after each pass, in s
 
 @dataclass
 class Pieces:
-    """How many tokens the next pass of reading takes."""
+    """The number of tokens for the next pass of reading."""
 
     length: int = FIRST_PIECE
 
@@ -74,7 +74,7 @@ class LookAhead:
         return self.seconds / self.tokens if self.tokens else 0.0
 
     def count_wasted(self, ready: int) -> int:
-        """Tokens drafted for nothing, where `ready` are still proposals: not those, nor the bonus token."""
+        """The number of wasted tokens: all except the `ready` ones, which are still proposals, and the bonus token."""
         return max(0, self.tokens - (ready + 1 if ready else 0))
 
 
@@ -112,8 +112,8 @@ class DraftJob:
         vocab_size: int = 1 << 31,
         sparse: bool = False,
     ) -> None:
-        """`known`: tokens of the truth that the drafter hears of by `begin`. Ids outside [0, `vocab_size`) end a
-        block; `sparse`: so does a token that does not name the distribution from which it was drawn."""
+        """`known`: number of tokens of the truth that the drafter gets by `begin`. An id outside [0, `vocab_size`) ends
+        a block; with `sparse`, so does a token without the distribution from which it was drawn."""
         self.over = False  # interrupted, or the drafter failed
         self.wasted = 0  # tokens drafted ahead for nothing
         self._drafter, self._policy, self._vocab_size, self._sparse = drafter, policy, vocab_size, sparse
@@ -128,7 +128,7 @@ class DraftJob:
         self._bet: LookAhead | None = None  # on the latest block
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
-        """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
+        """Give the drafter the prompt and the tokens after it. The driver calls it in the place where the work runs."""
         if not self.over:
             try:
                 self._drafter.begin(truth, sampler)
@@ -146,7 +146,8 @@ class DraftJob:
         return self._draft(news, budget)
 
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> Work[None] | None:
-        """Work ahead of `block`, which was sent. None: the drafter cannot; nothing is bet on one path of a tree."""
+        """Work ahead of `block`, which was sent. None = the drafter cannot look ahead, or `block` is a tree: no path of
+        a tree is worth a bet."""
         if not self._looks_ahead or block.parents:
             return None
         bet = self._bet = LookAhead(block)
@@ -160,7 +161,7 @@ class DraftJob:
             bet.over = True
 
     def interrupt(self) -> None:
-        """The sequence needs no more drafts; all that was drafted ahead is wasted."""
+        """The sequence needs no more drafts; all tokens drafted ahead are wasted."""
         self.over = True
         self._end_bet()
         bet, self._bet = self._bet, None
@@ -168,7 +169,7 @@ class DraftJob:
             self.wasted += bet.tokens
 
     def _commit(self, news: tuple[int, ...]) -> None:
-        """The truth grew by `news`, perhaps by nothing."""
+        """The truth grew by `news`, which may be empty."""
         if news:
             self._drafter.commit(news)
 
@@ -202,7 +203,7 @@ class DraftJob:
         return 0 <= token.id < self._vocab_size and (not self._sparse or token.drawn_from is not None)
 
     def _propose(self, news: tuple[int, ...], budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
-        """Fill `nodes`; the seconds that they took, those of the tokens drafted ahead included."""
+        """Fill `nodes`. Returns the seconds that they took, drafting ahead included."""
         self._commit(news)
         ready, ready_s = self._settle()
         seconds = 0.0
@@ -213,8 +214,8 @@ class DraftJob:
         return seconds + min(ready, len(nodes)) * ready_s
 
     def _catch_up(self, budget: BlockBudget) -> Work[bool]:
-        """Have the drafter read what it is behind, and draft after what the truth is then. False: the server waits for
-        the block, and is to go on instead."""
+        """Let the drafter read the text that it has not read yet, and draft after the truth of that time. False = the
+        server waits for the block, and must go on without it."""
         if not self._drafter.lags:
             return True
         if budget.awaited:
@@ -235,11 +236,11 @@ class DraftJob:
 
     @property
     def _since(self) -> tuple[int, ...]:
-        """What is known of the truth after the base of the block being drafted."""
+        """The known tokens after the base of the block that is being drafted."""
         return tuple(self._truth[self._base : self._heard])
 
     def _settle(self) -> tuple[int, float]:
-        """Now that the truth is known: how many tokens are ready, and the seconds that each of them took."""
+        """After a new truth: the number of tokens that are ready, and the seconds that each of them took."""
         ready = self._drafter.ready
         bet, self._bet = self._bet, None
         if bet is None:
@@ -248,7 +249,7 @@ class DraftJob:
         return ready, bet.token_s
 
     def _tree(self, budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
-        """A tree where the policy wants one and the drafter has one; its seconds."""
+        """Draft a tree if the policy wants one and the drafter has trees. Returns its seconds."""
         count = (budget.policy or self._policy).nodes(budget.tree, budget.hint)
         if not count or not (yield from self._catch_up(budget)):
             return 0.0
@@ -257,7 +258,7 @@ class DraftJob:
         return (yield) - began
 
     def _chain(self, budget: BlockBudget, ready: int, nodes: list[TreeNode]) -> Work[float]:
-        """A chain, until it is long enough, or the policy or the truth ends it; its seconds."""
+        """Draft a chain until it is long enough, or until the policy or the truth ends it. Returns its seconds."""
         policy = budget.policy or self._policy
         length = policy.most(budget.length, budget.hint)
         if length:
@@ -278,7 +279,7 @@ class DraftJob:
         return (yield) - began  # a token that the policy threw away took a pass as well
 
     def _ends(self, nodes: list[TreeNode]) -> bool:
-        """Whether the block is not needed: nothing is, or the truth contradicts it, or has got further than it."""
+        """Whether the block is not needed: the job is over, or the truth contradicts the block or has passed it."""
         since = self._since
         return self.over or (bool(since) and tuple([node.token.id for node in nodes[: len(since)]]) != since)
 

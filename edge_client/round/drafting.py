@@ -17,34 +17,33 @@ from opensled.core.sampling import Sampler, SparseSampler
 
 
 class Drafting(Protocol):
-    """What the edge loop asks for drafts: a drafter in its thread, or drafts recorded earlier."""
+    """The source of drafts for the edge loop: a drafter in its thread, or recorded drafts."""
 
     @property
     def wasted(self) -> int:
-        """Tokens so far that were drafted ahead for nothing."""
+        """The number of tokens so far that were drafted ahead but not used."""
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """Start a sequence; returns before the prompt is read."""
+        """Start a sequence. Returns before the prompt is read."""
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
-        """Draft what is to follow the truth as it is now; ends whatever else the drafter does."""
+        """Draft a continuation of the present truth; any other work of the drafter ends."""
 
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
-        """Work ahead on what may follow `block`, which has just been sent, until the next call of anything but
-        `hear`."""
+        """Draft ahead of `block`, which has just been sent, until the next call of another method than `hear`."""
 
     def hear(self, truth: Truth) -> None:
-        """The truth grew: a block being drafted that it contradicts ends here."""
+        """The truth has grown: if it contradicts the block that is being drafted, that block ends."""
 
     def interrupt(self) -> None:
-        """Whatever is being drafted is not needed any more."""
+        """Stop drafting: the present block is not needed any more."""
 
 
 class JobDrafting(ABC):
-    """`Drafting` by the job of one drafter, one sequence at a time; a subclass says where its work is done.
+    """`Drafting` by the job of one drafter, one sequence at a time; a subclass chooses where its work runs.
 
     Ids outside [0, vocab_size) end a block: the target does not know them. `placeholder`: the id that stands for
-    pictures in a prompt. A drafter reads text alone, so it is not told of them.
+    pictures in a prompt. A drafter reads text only, so placeholders are left out for it.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ class JobDrafting(ABC):
 
     @abstractmethod
     def _begin(self, prompt: list[int], sampler: Sampler) -> None:
-        """Call `begin` of the job where its work is done."""
+        """Call `begin` of the job in the place where its work runs."""
 
     @abstractmethod
     def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
-        """Do the work after all work that was asked for before."""
+        """Do the work after all earlier work."""
 
     @property
     def wasted(self) -> int:
@@ -81,7 +80,7 @@ class JobDrafting(ABC):
         self._start(truth, sampler)
 
     def _start(self, truth: Truth, sampler: Sampler) -> None:
-        """A new job, behind all that is known."""
+        """Start a new job after all known tokens."""
         self.interrupt()
         self._sampler, self._rewinds = sampler, truth.rewinds
         stop, sparse = self._stop, isinstance(sampler, SparseSampler)
@@ -98,14 +97,14 @@ class JobDrafting(ABC):
         self._begin(text, sampler)
 
     def _without_pictures(self, truth: Truth) -> list[int]:
-        """What the drafter reads: the prompt without placeholders, and what the target has committed."""
+        """The text for the drafter: the prompt without placeholders, and the committed tokens."""
         prompt, answer = truth.tokens[: truth.prompt_length], truth.tokens[truth.prompt_length :]
         return [*[token for token in prompt if token != self._placeholder], *answer]
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; the seconds are the drafter's own, without the wait for earlier work.
 
-        Where a relay took tokens back the drafter begins again; a draft model keeps the part of its cache that agrees.
+        If a relay took tokens back, the drafter begins again; a draft model keeps the part of its cache that agrees.
         """
         if truth.rewinds != self._rewinds:
             self._wasted += self._job.wasted

@@ -1,6 +1,6 @@
 """The edge loop: draft, send, obey the verdict, hand its tokens on. Start reading here, at `generate`.
 
-A `Verifier` is what the loop talks to: the keeper of one sequence's truth.
+The loop talks to a `Verifier`, the keeper of one sequence's truth.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def generate(
 
 
 class Exchange:
-    """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent.
+    """The exchange between a device and the verifier of one open sequence: a block that is being drafted, or was sent.
 
     No I/O: `generate` sends what `drafted` returns.
     """
@@ -93,14 +93,14 @@ class Exchange:
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
 
     def draft(self) -> None:
-        """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
+        """Draft a continuation of the truth, unless a block is being drafted or the server has no use for one."""
         if self.drafting is None and self._sequence.turn.may_draft:
             truth = self._sequence.truth
             self._rewinds = truth.rewinds
             self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
     def take_draft(self) -> Draft | None:
-        """The block that is drafted by now, if it is to be sent."""
+        """The finished block to send; None = there is none, or it is out of date."""
         if self.drafting is None or not self.drafting.done():
             return None
         turn, truth = self._sequence.turn, self._sequence.truth
@@ -113,8 +113,8 @@ class Exchange:
         return None
 
     def look_ahead(self, block: DraftBlock) -> None:
-        """Work ahead on what may follow a block that was sent, until the truth is known; or read on, where an empty
-        one gave the drive back to the server because there is much to read."""
+        """Draft ahead of a block that was sent, until its verdict. After an empty block, which gave the drive back to
+        the server because there is much to read, read on instead."""
         if block.tokens and self._sequence.turn.unanswered:
             self._drafter.look_ahead(block, self._budget(block.base + len(block.tokens) + 1))
         elif self._reads_on:

@@ -1,4 +1,4 @@
-"""What is asked and what is given: tasks, chunks of text, and at the end the statistics."""
+"""Requests and answers: tasks, chunks of text, and the statistics at the end."""
 
 from __future__ import annotations
 

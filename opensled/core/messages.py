@@ -40,7 +40,9 @@ class DraftToken(NamedTuple):
     """One proposed token id."""
 
     id: int
-    confidence: float = 1.0  # chance that it stands if those before it do, by its drafter; 1 = untold
+    confidence: float = (
+        1.0  # the drafter's chance of its acceptance after accepted ones; 1 = the drafter gives none
+    )
     drawn_from: SparseDistribution | None = None  # for rules with `draft_probs` only
 
 
@@ -165,7 +167,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Guide:
-    """What an answer must look like: the server masks every token that would leave it, before the target samples."""
+    """The form of an answer: the server masks every token that would break it, before the target samples."""
 
     json_schema: str = ""  # of the whole answer; "{}" = any JSON object, "" = not asked for
     tools: tuple[Tool, ...] = ()
@@ -198,10 +200,10 @@ class Open:
     top_logprobs: int | None = None  # log-probabilities: of committed tokens and so many others; None = no
     prompt_logprobs: int | None = None  # the same of the prompt's tokens, which come with `Prefill`
     guide: Guide | None = None
-    pace: float = 0.0  # tokens/s the user needs; 0 = as fast as possible, without a promise
-    background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
-    device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
-    takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
+    pace: float = 0.0  # minimum tokens/s that the user needs; 0 = as fast as possible, without a guarantee
+    background: bool = False  # no user waits for the answer: low priority under load
+    device: str = ""  # name under which the server keeps its draft statistics; "" = unknown
+    takes_unverified: bool = False  # whether the reader accepts tokens that no target verifies, see `Verdict`
     images: tuple[Image, ...] = ()  # of the prompt, in order
     template_variables: str = ""  # of a chat, for its template: JSON object, "" = none
 
@@ -229,12 +231,12 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one sequence may ask of this server."""
+    """The limits of one sequence on this server."""
 
-    max_draft: int  # tokens of a chain
-    context_length: int  # positions, prompt included
-    max_tree: int = 0  # tokens of a tree; 0 = chains only
-    min_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
+    max_draft: int  # maximum length of a chain, in tokens
+    context_length: int  # maximum number of positions, prompt included
+    max_tree: int = 0  # maximum size of a tree, in tokens; 0 = chains only
+    min_draft: int = 0  # minimum length of a chain for the full effect of its rule, in tokens; 0 = any
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ class Failure:
 
     @staticmethod
     def of(error: Exception) -> Failure:
-        """What a peer is told of an exception; the text of an unexpected one stays on this machine."""
+        """The failure that a peer gets for an exception; the text of an unexpected one stays on this machine."""
         if isinstance(error, RequestError):
             return Failure(error.code, str(error), error.field, error.retry_after)
         if isinstance(error, OpenSledError):
@@ -303,13 +305,13 @@ class Failure:
         return Failure(OpenSledError.code, "internal error; the server's log has the details")
 
     def error(self) -> OpenSledError:
-        """The exception it stands for."""
+        """The exception of this failure."""
         return from_code(self.code, self.reason, self.field, self.retry_after)
 
 
 @dataclass(frozen=True)
 class Moved:
-    """The sequence is served elsewhere; the device reopens it there with what it holds."""
+    """The sequence is served by another server; the device reopens it there with its own copy of the tokens."""
 
     address: str = ""  # HOST:PORT; "" = where the device asked first
     resume_token: bytes = b""  # b"" = the one the device has
@@ -331,7 +333,7 @@ ServerMessage = Opened | Verdict | Prefill | Failure | Moved
 
 @dataclass(frozen=True)
 class RuleFacts:
-    """What a device must know of an acceptance rule."""
+    """The facts about an acceptance rule for devices."""
 
     name: str
     lossless: bool = True  # the text has the target's distribution
@@ -348,7 +350,7 @@ class ThoughtTags(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What `Describe` tells of a server before the first sequence."""
+    """The description of a server before the first sequence (`Describe`)."""
 
     model_id: str
     vocab_size: int  # ids the tokenizer knows; the model's own logits may be padded beyond

@@ -63,7 +63,7 @@ class TokenCounts:
         return np.concatenate([ids, more[:, 0]]), np.concatenate([counts, more[:, 1]])
 
     def along(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[Emitted]:
-        """What was emitted before each row of a draft: row 0 follows the answer, row i + 1 draft token i.
+        """The tokens emitted before each row of a draft: row 0 follows the answer, row i + 1 draft token i.
 
         `parents`: of a tree (`DraftBlock`); () = a chain.
         """
@@ -86,7 +86,7 @@ class Emitted(NamedTuple):
 
 
 def deductions(counts: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """What frequency and presence penalty subtract from the logits of tokens with these counts >= 1; float64 [n]."""
+    """The frequency and presence penalties for the logits of tokens with these counts >= 1; float64 [n]."""
     return counts * params.frequency_penalty + params.presence_penalty
 
 

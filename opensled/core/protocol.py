@@ -97,13 +97,13 @@ def overlap(text: str, whole: str) -> int:
 
 
 class Truth:
-    """One end's copy of the tokens of a sequence. A device feeds it with verdicts (`extend`), in any order, any number
-    of times; a server with what its model decides (`decide`), and a relay also with what the server above says
-    (`follow`).
+    """One end's copy of the tokens of a sequence. A device feeds it with verdicts (`extend`), in any order and also
+    repeatedly; a server with the decisions of its model (`decide`); a relay also with the verdicts of its upstream
+    server (`follow`).
 
-    `tokens` is all that is known: the first `confirmed` of them are committed, the others vetted by a relay. Without a
-    relay the two are the same. `rewinds` counts how often vetted tokens were taken back; `kept` is what was left of the
-    known tokens the last time. `finish_reason`: why it ends, "" = it goes on; an end that is vetted may be none.
+    `tokens` are all known tokens: the first `confirmed` of them are committed, the others vetted by a relay. Without a
+    relay all are committed. `rewinds` counts how often vetted tokens were taken back; `kept` is the number of tokens
+    that remained the last time. `finish_reason`: why it ends, "" = it goes on; a vetted end may be taken back.
     """
 
     def __init__(self, prompt_ids: Sequence[int], committed: Sequence[int] = ()) -> None:
@@ -115,7 +115,7 @@ class Truth:
         self._revision = 0  # of the vetted tokens, by the latest verdict
 
     def __len__(self) -> int:
-        """Tokens that are known."""
+        """The number of known tokens."""
         return len(self.tokens)
 
     @property
@@ -125,12 +125,12 @@ class Truth:
 
     @property
     def vetted(self) -> tuple[int, ...]:
-        """The tokens behind those that are committed."""
+        """The tokens after the committed ones."""
         return tuple(self.tokens[self.confirmed :])
 
     def extend(self, verdict: Verdict) -> tuple[int, ...] | None:
-        """Apply what lies beyond what is known and return what is committed by it; None for a gap (an earlier verdict
-        is missing)."""
+        """Apply the new part of a verdict and return the tokens that it commits; None = there is a gap (an earlier
+        verdict is missing)."""
         base, confirmed = verdict.base, self.confirmed
         if base > confirmed:
             return None
@@ -150,7 +150,7 @@ class Truth:
         return verdict.tokens[known : final - base]
 
     def is_newer(self, verdict: Verdict) -> bool:
-        """Whether a verdict says more than is known, or takes back what was vetted."""
+        """Whether a verdict has new tokens, or takes back vetted ones."""
         end = verdict.base + len(verdict.tokens)
         return (end - verdict.vetted, verdict.revision, end) > (
             self.confirmed,
@@ -159,21 +159,21 @@ class Truth:
         )
 
     def decide(self, news: Sequence[int], finish_reason: str, final: bool = True) -> None:
-        """The model at this end goes on with `news`; they are committed, or else (`final` False) vetted."""
+        """The model at this end has decided `news`; they are committed, or only vetted (`final` False)."""
         self.tokens.extend(news)
         self.finish_reason = finish_reason
         if final:
             self.confirmed = len(self.tokens)
 
     def settle(self) -> None:
-        """What is vetted is committed now."""
+        """All vetted tokens are committed now."""
         self.confirmed = len(self.tokens)
 
     def follow(self, news: Sequence[int], final: int, finish_reason: str = "") -> int:
-        """The end above says that `news` follow what is committed here, the first `final` of them for good.
+        """The upstream server says that `news` follow the committed tokens here, the first `final` of them for good.
 
-        What was vetted here stays where it goes on from `news`. Where they say another token, that one and all behind
-        it are taken back, and so is what was vetted behind the end that the other end names (`finish_reason`). Returns
+        Tokens vetted here stay if they agree with `news` and continue them. At the first difference, the vetted tokens
+        from there on are taken back; so are those after an end named by the upstream server (`finish_reason`). Returns
         how many of `news` were known.
         """
         known = common_prefix(self.vetted, news)
@@ -191,7 +191,7 @@ class Truth:
         self._revision = 0
 
     def _replace_tail(self, tail: Sequence[int]) -> None:
-        """What is known behind the committed tokens."""
+        """Replace the known tokens after the committed ones."""
         if self.confirmed < len(self.tokens):
             kept = self.confirmed + common_prefix(self.tokens[self.confirmed :], tail)
             if kept < len(self.tokens):
@@ -201,7 +201,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class EndRules:
-    """What ends a sequence: ids, or a number of positions."""
+    """The ends of a sequence: token ids, or a number of positions."""
 
     eos_ids: frozenset[int]
     stop_ids: frozenset[int]
@@ -209,7 +209,7 @@ class EndRules:
 
     @property
     def ids(self) -> frozenset[int]:
-        """Those that end it, of both kinds."""
+        """All ids that end the sequence."""
         return self.eos_ids | self.stop_ids if self.stop_ids else self.eos_ids
 
 

@@ -1,8 +1,8 @@
 """Turn-taking of one sequence, as both ends see it: no I/O, no clock.
 
-The device and the server each keep a `Turn` and tell it the same three events: a draft, a verdict, a stream that was
-opened again. It says who drives (the server decodes unasked, or waits for a draft), which draft has no verdict yet,
-and what the latest hint allows. docs/protocol.md shows its transitions as a table. The model is h11's `_state.py`.
+The device and the server each keep a `Turn` and report the same three events to it: a draft, a verdict, a reopened
+stream. It knows whether the server drives (decodes without a draft) or waits for a draft, which draft has no verdict
+yet, and the latest hint. docs/protocol.md shows its transitions as a table. The model is h11's `_state.py`.
 """
 
 from opensled.core.messages import Draft, Verdict
@@ -12,8 +12,9 @@ from opensled.core.protocol import Truth
 class Turn:
     """The state of one sequence's turn at one end.
 
-    `hint`: longest useful next block in tokens, of a tree its depth, by the latest advice; 0 = do not draft, None = no
-    advice. `server_drives`: the server decodes without a draft. `unanswered`: the draft without a verdict.
+    `hint`: maximum useful length of the next block in tokens (the depth of a tree), by the latest verdict; 0 = do not
+    draft, None = no hint. `server_drives`: the server decodes without a draft. `unanswered`: the draft without a
+    verdict.
     """
 
     __slots__ = ("hint", "latest", "server_drives", "unanswered")
@@ -60,7 +61,7 @@ class Turn:
     # -- what follows from it -----------------------------------------------------------------------------
 
     def is_new(self, draft: Draft) -> bool:
-        """Whether a draft is not a frame that is repeated, or that a later draft overtook."""
+        """Whether a draft is new: neither repeated nor overtaken by a later draft."""
         return draft.counter > self.latest
 
     @property
