@@ -53,7 +53,7 @@ def test_names_of_the_option():
     assert model_names("") == ()
     assert model_names("gpt-4o, my-model,gpt-4o") == ("gpt-4o", "my-model")
     for bad in (",", "a,,b", "two words", "x" * 129, "tab\tbed"):
-        with pytest.raises(UsageError, match="is not a name of a model"):
+        with pytest.raises(UsageError, match="is not a valid model name"):
             model_names(bad)
 
 

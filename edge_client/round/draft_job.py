@@ -8,9 +8,9 @@ Before the first draft, a long text is read in short pieces. Between two pieces 
 server commits meanwhile, and drafts after them. The server never waits while the job reads.
 
 Look-ahead: the drafter goes on while a verdict is in transit. It bets that the whole block is accepted, and that the
-token it drafts next is the bonus token, which with shared noise is as likely as any draft token. If the
-verdict confirms both, the tokens drafted after that token are the head of the next block and need no pass. Otherwise the work is wasted,
-and the device loses at most one pass.
+token it drafts next is the bonus token, which with shared noise is as likely as any draft token. If the verdict
+confirms both, the tokens drafted after that token are the head of the next block and need no pass. Otherwise the work
+is wasted, and the device loses at most one pass.
 
 Two pieces of the job come first: how much of a long text a pass reads, and the work ahead of one block.
 """

@@ -185,7 +185,7 @@ def test_rules_of_the_command_line():
         "fly:theta=0.1,window=2",
         "pad",
     ]
-    with pytest.raises(UsageError, match="is the baseline itself"):
+    with pytest.raises(UsageError, match="is the same as --baseline"):
         print(QualityConfig(rule="match").rules)
     with pytest.raises(UsageError, match="unknown rule 'flie'"):
         serve_words(QualityConfig(rule="flie"))
