@@ -83,7 +83,7 @@ def store_with(folder: Path, *drafts: DraftManifest, content: bytes = WEIGHTS) -
     return store
 
 
-def hand_out(store: DraftStore | None, rate: float = 1e9) -> DraftHandOut:
+def hand_out(store: DraftStore, rate: float = 1e9) -> DraftHandOut:
     return DraftHandOut(store, rate, Counter(), time.monotonic)
 
 

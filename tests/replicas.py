@@ -4,7 +4,9 @@ import asyncio
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from adapt.handout.hand_out import hand_out_of
 from hw_profiles.step_cost import HardwareProfile
 from opensled.metrics.answer_counts import AnswerCounts
 from scheduler.cluster.placement import Heartbeat
@@ -136,7 +138,9 @@ class Cluster:
 
     async def open_gateway(self, port=0):
         config = replace(self.config, listen=f"127.0.0.1:{port}")
-        self.serving = await gateway.start(self, config, self.tenants, self.tls, self.key)
+        self.serving = await gateway.start(
+            self, config, self.tenants, self.tls, self.key, partial(hand_out_of, config, clock=time.monotonic)
+        )
 
     async def restart_gateway(self):
         """On the same port, with nothing but the key."""

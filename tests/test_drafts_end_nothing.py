@@ -158,7 +158,7 @@ def asked(constraint, draft=()):
     waits = 0
     while True:
         try:
-            return constraint.allowed(draft), waits
+            return constraint.next_masks(draft), waits
         except GrammarRebuilt:
             waits += 1
             draft = ()

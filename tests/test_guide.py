@@ -274,7 +274,7 @@ from opensled.core.messages import Guide
 from tests.guiding import tiny
 links = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(1200)}
 schema = json.dumps({"$ref": "#/$defs/d0", "$defs": {**links, "d1200": {"type": "integer"}}}, separators=(",", ":"))
-print(len(tiny().start(Guide(json_schema=schema), ()).allowed(())))
+print(len(tiny().start(Guide(json_schema=schema), ()).next_masks(())))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "1"), run.stderr

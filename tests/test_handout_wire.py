@@ -38,6 +38,7 @@ from tests.system import until
 from verify_server.access.client_limits import ClientLimits, Rate
 from verify_server.access.security import Tenants
 from verify_server.front import service
+from verify_server.front.hand_out import NoHandOut
 from verify_server.options.serve_config import ServeConfig
 
 TENANTS = Tenants((("k", "kitchen"), ("g", "garage"), ("u", "unread")))
@@ -125,7 +126,7 @@ def test_without_drafts_the_answer_says_so(tmp_path):
             with pytest.raises(NotFound, match=said):
                 await fetch_draft(link, Signer("garage", KEY.public))
 
-    asyncio.run(main(None, "hands out no drafts"))
+    asyncio.run(main(NoHandOut(), "hands out no drafts"))
     asyncio.run(main(hand_out(store_with(tmp_path / "store", manifest())), "device's tenant"))
 
 

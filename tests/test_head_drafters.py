@@ -245,7 +245,7 @@ def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-@pytest.mark.parametrize(("name", "wrong"), [("normed", without_the_norm), ("embedded", token_before)])
+@pytest.mark.parametrize(("name", "wrong"), [("normalize", without_the_norm), ("embed", token_before)])
 def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
     """Of the two that are compared, only one has it."""
     engine = fresh_engine()

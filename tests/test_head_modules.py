@@ -83,14 +83,14 @@ def test_all_places_of_a_draft_see_one_another() -> None:
     assert isinstance(head, SpecFormerHead)
     places = states(2, SHAPE.length)
     with torch.no_grad():
-        found = head._mixed(places)
+        found = head._mix(places)
         for changed in range(SHAPE.length):
             other = places.clone()
             other[0, changed] += 1
-            mixed = head._mixed(other)
+            mixed = head._mix(other)
             assert not any(same(mixed[0, place], found[0, place]) for place in range(SHAPE.length))
             assert same(mixed[1], found[1])
-        turned = head._mixed(places.flip(1))
+        turned = head._mix(places.flip(1))
     assert same(turned.flip(1), found)
 
 

@@ -51,8 +51,8 @@ def test_a_picture_is_seen_once_for_all_who_ask_at_the_same_time():
     eyes = Eyes(0.05)
 
     async def work(store):
-        first = await asyncio.gather(*(store.seen(image(1), "kitchen") for _ in range(5)))
-        later = await store.seen(image(1).named, "kitchen")
+        first = await asyncio.gather(*(store.look_up(image(1), "kitchen") for _ in range(5)))
+        later = await store.look_up(image(1).named, "kitchen")
         return [*first, later]
 
     seen = run(work, eyes)
@@ -63,11 +63,11 @@ def test_a_device_that_goes_in_the_middle_finds_its_picture_when_it_comes_back()
     eyes = Eyes(0.05)
 
     async def work(store):
-        gone = asyncio.ensure_future(store.seen(image(1), "kitchen"))
+        gone = asyncio.ensure_future(store.look_up(image(1), "kitchen"))
         await asyncio.sleep(0.01)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-        await store.seen(image(1), "kitchen")
+        await store.look_up(image(1), "kitchen")
 
     run(work, eyes)
     assert eyes.looked == 1
@@ -75,9 +75,9 @@ def test_a_device_that_goes_in_the_middle_finds_its_picture_when_it_comes_back()
 
 def test_a_tenant_learns_nothing_of_the_pictures_of_another():
     async def work(store):
-        await store.seen(image(1), "kitchen")
+        await store.look_up(image(1), "kitchen")
         with pytest.raises(MissingImage) as caught:
-            await store.seen(image(1).named, "cellar")
+            await store.look_up(image(1).named, "cellar")
         assert caught.value.field == "images"
 
     run(work, Eyes())
@@ -88,8 +88,8 @@ def test_a_file_of_another_digest_is_refused_and_harms_nobody():
 
     async def work(store):
         with pytest.raises(InvalidRequest, match="digest"):
-            await store.seen(lie, "kitchen")
-        assert (await store.seen(image(1), "kitchen")).digest == lie.digest
+            await store.look_up(lie, "kitchen")
+        assert (await store.look_up(image(1), "kitchen")).digest == lie.digest
 
     run(work, Eyes())
 
@@ -97,13 +97,13 @@ def test_a_file_of_another_digest_is_refused_and_harms_nobody():
 def test_pictures_that_were_used_longest_ago_go_first_and_of_the_tenant_that_has_most():
     async def work(store):
         for seed in range(3):
-            await store.seen(image(seed), "kitchen")
-        await store.seen(image(0), "kitchen")
-        await store.seen(image(9), "cellar")
+            await store.look_up(image(seed), "kitchen")
+        await store.look_up(image(0), "kitchen")
+        await store.look_up(image(9), "cellar")
         found = []
         for seed, tenant in ((0, "kitchen"), (1, "kitchen"), (2, "kitchen"), (9, "cellar")):
             try:
-                await store.seen(image(seed).named, tenant)
+                await store.look_up(image(seed).named, tenant)
                 found.append(seed)
             except MissingImage:
                 pass
@@ -114,14 +114,16 @@ def test_pictures_that_were_used_longest_ago_go_first_and_of_the_tenant_that_has
 
 def test_sessions_that_hold_too_many_turn_new_pictures_away_until_they_end():
     async def work(store):
-        held = [await store.seen(image(seed), "kitchen") for seed in range(3)]
+        held = [await store.look_up(image(seed), "kitchen") for seed in range(3)]
         assert store.held == 3 * ROW_BYTES
         with pytest.raises(Overloaded):
-            await store.seen(image(7), "kitchen")
-        assert await store.seen(image(2).named, "kitchen") is held[2], "what is known is served all the same"
+            await store.look_up(image(7), "kitchen")
+        assert await store.look_up(image(2).named, "kitchen") is held[2], (
+            "what is known is served all the same"
+        )
         held.clear()
         gc.collect()
-        await store.seen(image(7), "kitchen")
+        await store.look_up(image(7), "kitchen")
 
     run(work, Eyes(), max_kept=ROW_BYTES, max_held=2 * ROW_BYTES)
 
@@ -130,10 +132,10 @@ def test_a_flood_of_pictures_of_one_tenant_leaves_another_its_thread():
     eyes = Eyes(0.1)
 
     async def work(store):
-        flood = [asyncio.ensure_future(store.seen(image(seed), "flood")) for seed in range(30)]
+        flood = [asyncio.ensure_future(store.look_up(image(seed), "flood")) for seed in range(30)]
         await asyncio.sleep(0)
         began = time.monotonic()
-        await store.seen(image(99), "kitchen")
+        await store.look_up(image(99), "kitchen")
         waited = time.monotonic() - began
         done = sum(each.done() for each in flood)
         for each in flood:

@@ -242,7 +242,7 @@ def test_bits_that_depend_on_the_batch_in_a_late_layer_of_its_own_kind_are_notic
     folder, monkeypatch
 ) -> None:
     """The only layer that attends to a window is the last one, and only there neighbours change the bits."""
-    plain, calls = selftest.shortened, []
+    plain, calls = selftest.shorten, []
     monkeypatch.setattr(selftest, "shorten", lambda *given: (calls.append(given[1]), plain(*given))[1])
     path = random_model(
         "gemma2", folder("llama").parent / "late", layer_types=["full_attention"] * 2 + ["sliding_attention"]

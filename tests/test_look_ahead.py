@@ -154,7 +154,7 @@ def test_a_block_that_the_truth_contradicts_ends_there():
         drafting = thread.draft(truth, BlockBudget(8))
         await until(lambda: drafter.drafted)
         truth.extend(Verdict(3, (5,)))
-        thread.heard(truth)
+        thread.hear(truth)
         drafter.gate.release(8)
         assert len((await drafting).block.tokens) <= 2
         thread.close()
@@ -239,7 +239,7 @@ def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
         drafter.gate.release()
         await worked_ahead(thread, block, drafter, 4)
         truth.extend(Verdict(3, (5,)))
-        thread.heard(truth)
+        thread.hear(truth)
         drafter.gate.release(9)
         await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
         assert len(drafter.passes) == 5, "the pass under way was the last one"

@@ -148,7 +148,7 @@ def test_a_drafter_beside_the_target_knows_pictures_apart(engine, text):
 
 def test_a_planted_fault_in_the_keys_is_caught(engine, text, reference, monkeypatch):
     """Without the pictures in the keys the second answer is about the first picture: what the test above is for."""
-    monkeypatch.setattr(BlockTable, "_named", lambda table, start, tokens: tokens)
+    monkeypatch.setattr(BlockTable, "_content_of", lambda table, start, tokens: tokens)
     params = SamplingParams(temperature=0, max_tokens=8)
     answers, hits = asyncio.run(one_after_another(engine, text, params, (LONG, [1]), (LONG, [2])))
     assert hits[1] > ROWS

@@ -327,7 +327,7 @@ def test_a_paced_drafter_works_ahead_at_its_pace(clock):
         next(steps)
         assert clock.now - started == pytest.approx(0.1 * tokens)
     assert next(steps, "over") == "over" and drafter.ready == 4
-    drafter.commit([block[0].id, drafter.take_draft[1].id])
+    drafter.commit([block[0].id, drafter.drafted[1].id])
     assert drafter.ready == 2
     drafter.close()
 

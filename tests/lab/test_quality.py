@@ -138,7 +138,7 @@ def test_rows_are_of_tasks_and_of_all_items():
     first, _, overall = rows["fly"]
     assert (first.accuracy, first.loose, first.nats_per_token, first.tokens_per_round) == (0, 0.25, 1.5, 2)
     assert first.compared.speed.mean == pytest.approx(4)  # 8 tokens/s against 2
-    assert (overall.compared.forget, overall.compared.gained) == (1, 1)
+    assert (overall.compared.lost, overall.compared.gained) == (1, 1)
     assert overall.compared.changed == pytest.approx(1 / 3)
     assert overall.accuracy == rows["match"][-1].accuracy == pytest.approx(2 / 3)
     assert overall.compared.difference.mean == pytest.approx(0)

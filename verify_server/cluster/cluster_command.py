@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,7 @@ async def _listen(
         tenants,
         tls,
         cluster.key,
-        lambda met: hand_out_of(config, met, time.monotonic),
+        partial(hand_out_of, config, clock=time.monotonic),
     )
     watching = asyncio.ensure_future(cluster.directory.watch())
     ports.metrics.extend(gateway_metrics(server.gateway, cluster.directory))

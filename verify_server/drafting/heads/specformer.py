@@ -55,7 +55,7 @@ class SpecFormerHead(DraftHead):
         seen = attend(queries[:, None], None)[:, 0]
         states = inputs + self.queries.back(seen) + self.token(self.token_norm(embedded))
         places = self.places(self.places_norm(states)).unflatten(-1, (self.shape.length, self.shape.size))
-        return self._mixed(places)
+        return self._mix(places)
 
     def _mix(self, places: Tensor) -> Tensor:
         """[B, length, d]: each place has seen all places of its draft."""
