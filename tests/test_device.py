@@ -245,7 +245,7 @@ def test_a_device_without_a_name_draws_one_for_each_run():
     [
         ("pace", -1.0, "from 0 to 1000000"),
         ("pace", math.nan, "out of range"),
-        ("device_name", "ö" * 33, "at most 64 bytes"),
+        ("device_name", "ö" * 33, "the maximum is 64 bytes"),
         ("device_name", "a\nb", "cannot be printed"),
     ],
 )
