@@ -205,7 +205,7 @@ class TestTurns:
 class TestNames:
     @pytest.mark.parametrize("name", ["chain:cacheback", "chain:", "chain"])
     def test_a_chain_has_two(self, name):
-        with pytest.raises(UsageError, match="two drafters or more"):
+        with pytest.raises(UsageError, match="two or more drafters"):
             DRAFTERS.get(name)("tiny-draft", 1)
 
     def test_unknown_ones_are_told_with_the_choices(self):

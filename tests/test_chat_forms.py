@@ -115,13 +115,13 @@ def test_a_device_that_starts_slowly_still_tries_every_form(monkeypatch):
 def test_a_device_says_that_a_template_takes_too_much_to_compile(monkeypatch):
     tokenizer = TargetTokenizer((TINY / "tokenizer.json").read_bytes())
     monkeypatch.setattr(local_only, "_special", lambda info, tokenizer: {})
-    with pytest.raises(InvalidRequest, match="to compile the chat template here takes more than"):
+    with pytest.raises(InvalidRequest, match="compiling the chat template on this device takes more than"):
         local_only.render(chat("u:A"), "{{ 3 ** (10 ** 9) % 2 }}", None, tokenizer)
 
 
 def test_what_no_form_suits_is_refused_with_the_first_reason():
     with pytest.raises(
-        InvalidRequest, match="refuses these messages: never 1; send turns of user and"
+        InvalidRequest, match="refuses these messages: never 1; alternate turns of user and"
     ) as refusal:
         rendered("{{ raise_exception('never ' ~ messages | length) }}", chat("s:A s:B"))
     assert refusal.value.field == "messages"

@@ -123,7 +123,7 @@ def test_published_pulled_drafted_with_and_rolled_back(homes, tmp_path):
         plain, _, _ = homes.answer(drafter="none")
         assert json.loads(plain)["tool"] == "light.switch"
         assert "fetched poor, serial 1" in homes.pull("kitchen")
-        assert "no draft is handed out to this device's tenant" in homes.pull("garage", code=3)
+        assert "there is no adapted draft for this device's tenant" in homes.pull("garage", code=3)
         assert not store.adapted_path()  # at the garage's device
         assert homes.serial() == 1
         text, name, before = homes.answer(drafter="llamacpp", draft_model="adapted")

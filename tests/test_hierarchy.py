@@ -235,7 +235,7 @@ def test_relays_nest():
 def test_rules_but_match_are_refused_by_name():
     async def scenario():
         async with tiers(FakeEngine(), FakeEngine()) as (_, relay, _):
-            with pytest.raises(Unsupported, match="rule 'ratio' at a relay") as caught:
+            with pytest.raises(Unsupported, match="a relay does not serve rule 'ratio'") as caught:
                 await relay.manager.open(Open((1, 2), rule="ratio"), "t")
             assert caught.value.field == "rule"
 

@@ -111,7 +111,7 @@ def test_the_draft_model_alone_can_be_asked_while_the_server_is_there():
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"top_logprobs": 1}, "log-probabilities are the target's"),
+        ({"top_logprobs": 1}, "only the target can give log-probabilities"),
         ({"guide": Guide("{}")}, "formats of answers"),
     ],
 )
@@ -121,7 +121,7 @@ def test_what_only_a_target_can_do_is_refused(wanted, said):
 
 
 def test_an_answer_that_takes_the_target_does_not_go_on_without_it():
-    with pytest.raises(Unreachable, match="log-probabilities are the target's"):
+    with pytest.raises(Unreachable, match="only the target can give log-probabilities"):
         local_answer(replace(LONG, top_logprobs=1), lost_at_first=False)
 
 

@@ -126,7 +126,7 @@ def test_a_reader_that_is_slow_gets_the_latest_alone():
 
 @pytest.mark.parametrize("wrong", [Prefill(5, 4), Prefill(3, 4, 4)])
 def test_what_cannot_be_is_an_error_of_the_server(wrong):
-    with pytest.raises(ProtocolError, match="computed is of the text"):
+    with pytest.raises(ProtocolError, match="cached <= computed <= length"):
         codec.decode_server(pb.ServerMessage(prefill=pb.Prefill(**wrong._asdict())))
 
 

@@ -56,9 +56,7 @@ def candidate(draft: Path, name: str) -> _Measured:
     folder = path if path.is_dir() else path.parent
     files = _files(path) if path.is_dir() else [path]
     if not path.exists() or not any(file.suffix == ".gguf" for file in files):
-        raise NotFound(
-            f"{path} is not a GGUF file or a folder with one; `opensled adapt` writes one", "draft"
-        )
+        raise NotFound(f"{path} is not a GGUF file or a folder with one; opensled adapt writes one", "draft")
     for file in files:
         try:
             require_name(file.name)
