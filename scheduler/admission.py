@@ -14,9 +14,7 @@ from scheduler.plan import SessionView
 
 # Chosen: they leave time for prompts, for steps that vary, and for background sessions.
 HEADROOM = 0.9  # share of the target's time that paces may claim; prompts take the rest
-PROMISED = (
-    0.5  # maximum guaranteed pace / pace of a session that is alone: one request must not block all others
-)
+PROMISED = 0.5  # maximum guaranteed pace, as a share of that of a session alone: one must not block all
 BACKGROUND = 8  # one slot in so many is never given to background sessions
 
 

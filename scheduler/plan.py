@@ -15,12 +15,8 @@ class OfferView:
     """One source of drafts as a policy sees it: the draft that waits, and the forecast for the next one. Lengths are in
     tokens, times in seconds on the caller's clock. It never changes."""
 
-    tokens: int | None = (
-        None  # size of the waiting draft, all branches of a tree included; None = no draft waits
-    )
-    forecast: Forecast | None = (
-        None  # for its next draft; None = there is no drafter, or it has not drafted yet
-    )
+    tokens: int | None = None  # size of the waiting draft with all branches of a tree; None = none waits
+    forecast: Forecast | None = None  # for its next draft; None = no drafter, or it has not drafted yet
     longest: int = MAX_DRAFT  # maximum length that it may be asked for; 0 = its drafts are not verified
     depth: int = 0  # length of the longest path if the waiting draft is a tree; 0 = it is a chain
     # For each token of that draft, the chance that it and all before it are accepted; () = the drafter gives none
@@ -106,9 +102,7 @@ class BatchPlan:
 class PolicyOptions(NamedTuple):
     """The server's options for policies. The class method `of` of a policy takes those that it needs."""
 
-    draft_wait: (
-        float  # maximum seconds that a session waits for its device before the server decodes one token
-    )
+    draft_wait: float  # maximum seconds to wait for a device before the server decodes one token
     batch: int = 0  # number of drafts that policy `static` collects; 0 = one of every session
     server_draft: int = 4  # length of server drafts under policy `fcfs`, in tokens
 

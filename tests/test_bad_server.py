@@ -79,7 +79,7 @@ def verdict(*entries: pb.Logprobs, **fields) -> pb.ServerMessage:
         (verdict(pb.Logprobs(ids=[1] * 22, logprobs=[-1] * 22)), "log-probabilities"),
         (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is not a number"),
         (verdict(*[pb.Logprobs(ids=[1], logprobs=[-1])] * 2), "more log-probabilities than tokens"),
-        (verdict(finish_reason="whim"), "no end of a sequence"),
+        (verdict(finish_reason="whim"), "not a finish reason"),
     ],
 )
 def test_what_a_server_gets_wrong_is_not_the_users_error(message, cause):

@@ -167,7 +167,7 @@ def test_a_slow_chat_is_not_tried_in_every_form(monkeypatch):
     monkeypatch.setattr(chat_forms, "LIMITS", replace(chat_forms.LIMITS, seconds=0.08))
     turns = [{"role": turn.role, "content": turn.content} for turn in chat("u:A s:B u:C a:D u:E")]
     began = time.monotonic()
-    with pytest.raises(InvalidRequest, match="no; send turns"):
+    with pytest.raises(InvalidRequest, match="no; alternate turns"):
         chat_forms.first_taken([turns], render)
     assert 1 <= len(tried) <= 2
 

@@ -25,7 +25,7 @@ def test_it_is_printed_and_sets_nothing(capsys: pytest.CaptureFixture[str], tmp_
     assert cli.main(["config", "init"]) == 0
     printed = capsys.readouterr().out
     assert printed == sample() and max(map(len, printed.splitlines())) <= 120
-    assert "\n## drafting\n\n# what drafts." in printed
+    assert "\n## drafting\n\n# drafter: auto," in printed
     file = tmp_path / "opensled.toml"
     file.write_text(printed)
     assert read_file(file) == {name: {} for name in (*VERBS, *TABLES)}

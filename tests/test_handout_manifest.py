@@ -121,7 +121,7 @@ def test_a_signer_is_one_text():
         f"kitchen:{KEY.public.upper()}",
         "k\n:" + "a" * 64,
     ):
-        with pytest.raises(UsageError, match="no signer"):
+        with pytest.raises(UsageError, match="not a signer"):
             read_signer(wrong)
 
 

@@ -39,8 +39,8 @@ def animated(kind: str) -> bytes:
 
 
 HOSTILE = {
-    "no picture": (b"<script>", "no image"),
-    "empty": (b"", "no image"),
+    "no picture": (b"<script>", "not a readable image"),
+    "empty": (b"", "not a readable image"),
     "the head alone": (picture(0)[:8], "cannot be decoded"),
     "truncated": (picture(0)[:-400], "cannot be decoded"),
     "0 x 0": (png(0, 0), "cannot be decoded"),
@@ -50,8 +50,8 @@ HOSTILE = {
     "fewer pixels than it says": (png(2_000, 2_000, b"\0" * 100), "cannot be decoded"),
     "an animated PNG": (animated("PNG"), "animated"),
     "an animated WebP": (animated("WEBP"), "animated"),
-    "a GIF": (animated("GIF"), "no image"),
-    "a sound in RIFF": (b"RIFF\x04\0\0\0WAVEfmt ", "no image"),
+    "a GIF": (animated("GIF"), "not a readable image"),
+    "a sound in RIFF": (b"RIFF\x04\0\0\0WAVEfmt ", "not a readable image"),
     "WebP that ends": (picture(0, "WEBP")[:40], "cannot be decoded"),
     "JPEG that ends": (picture(0, "JPEG")[:200], "cannot be decoded"),
 }
@@ -133,7 +133,7 @@ def test_urls_files_and_base64(tmp_path):
         ("data:image/png,abc", InvalidRequest, "not a base64"),
         ("data:image/png;base64", InvalidRequest, "not a base64"),
         ("data:image/png;base64,!!", InvalidRequest, "no valid base64"),
-        ("data:image/png;base64,QUJD", InvalidRequest, "no image"),
+        ("data:image/png;base64,QUJD", InvalidRequest, "not a readable image"),
         ("data:image/png;base64," + "A" * (4 * images.MAX_IMAGE_BYTES // 3 + 8), InvalidRequest, "at most"),
     ],
 )

@@ -130,7 +130,7 @@ PART = "messages[0].content[0]"
     ("content", "param", "message"),
     [
         ([shown("https://example.org/cat.png")], f"{PART}.image_url.url", "fetches nothing"),
-        ([shown("data:image/png;base64,AAAA")], f"{PART}.image_url.url", "no image"),
+        ([shown("data:image/png;base64,AAAA")], f"{PART}.image_url.url", "not a readable image"),
         ([shown(7)], f"{PART}.image_url.url", "string"),
         ([shown(colour=1)], f"{PART}.image_url.colour", "colour"),
         ([shown(detail="best")], f"{PART}.image_url.detail", "detail"),

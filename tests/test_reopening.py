@@ -43,7 +43,7 @@ def test_times_are_forgiven():
 def test_a_server_that_does_not_stop_is_cut():
     """The 50 tokens of the request arrive; of what comes after them none does."""
     world = World(home=[[opened(), Verdict(3, (7,) * 50), Verdict(53, (8,))]])
-    with pytest.raises(ProtocolError, match=r"after the 50 tokens .*--max-tokens"):
+    with pytest.raises(ProtocolError, match=r"more than the 50 tokens .*--max-tokens"):
         world.run(told(world, 2))
     world = World(home=[[opened(), Verdict(3, (7,) * 50)]])
     assert world.run(told(world, 1)).truth.generated == (7,) * 50

@@ -125,7 +125,9 @@ def render(
     if not template:
         raise Unsupported("no server can be reached, and this target has no chat template", "messages")
     if any(turn.tool_calls or turn.tool_call_id for turn in messages):
-        raise Unsupported("no server can be reached, and only the server can handle tool calls", "messages")
+        raise Unsupported(
+            "no server can be reached, and only the server can handle calls of tools", "messages"
+        )
     renderer = _renderer(template, tuple(_special(info, tokenizer).items()))
 
     def text(messages: Sequence[ChatMessage], _: object, given: Variables) -> str:

@@ -40,9 +40,7 @@ class DraftToken(NamedTuple):
     """One proposed token id."""
 
     id: int
-    confidence: float = (
-        1.0  # the drafter's chance of its acceptance after accepted ones; 1 = the drafter gives none
-    )
+    confidence: float = 1.0  # chance that it is accepted if all before it are; 1 = its drafter gives none
     drawn_from: SparseDistribution | None = None  # for rules with `draft_probs` only
 
 

@@ -95,8 +95,8 @@ class _Content:
             if attempts >= ATTEMPTS:
                 raise Unreachable(
                     f"the connection to {endpoint} broke off at {self.done / 1e6:.0f} of "
-                    f"{self._file.bytes / 1e6:.0f} MB of {self._file.name} ({why}); run the same command again: it "
-                    "goes on from there"
+                    f"{self._file.bytes / 1e6:.0f} MB of {self._file.name} ({why}); run the same command again "
+                    "to continue"
                 )
             if attempts:
                 time.sleep(PAUSE * 2 ** (attempts - 1))

@@ -237,7 +237,7 @@ def _decode_draft(message: pb.Draft) -> Draft:
     bounds.check_draft(len(ids), parents, confidences, sources)
     counter, seconds = message.counter, message.seconds
     if counter == 0:
-        raise InvalidRequest("draft numbers start at 1", "counter")
+        raise InvalidRequest("drafts are numbered from 1", "counter")
     if not 0 <= seconds < math.inf:  # also NaN
         seconds = 0.0
     block = DraftBlock(message.base, _tokens(ids[:], confidences, sources), tuple(parents[:]))

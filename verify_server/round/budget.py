@@ -138,9 +138,7 @@ class DraftBudget:
 
     quota: Quota | None = None  # quota of its tenant; None = no limit
     record: DraftRecord = field(default_factory=DraftRecord)  # record of its device
-    floor: float = (
-        0.0  # minimum share of drafts that gain a token; below it, drafts of the device are ignored
-    )
+    floor: float = 0.0  # minimum share of drafts that gain a token; below it they are ignored
     verified_at: int = 0  # length of the session when a draft was last verified, in tokens
     resting: bool = False  # the last hint to its device was 0, for lack of budget
     riders: Sequence[TakesDrafts] = ()  # riders of the session

@@ -30,9 +30,7 @@ class Ask(NamedTuple):
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
     # For positions of pictures, a number for their content: the placeholder ids are the same in every text
     content: Mapping[int, int] = {}
-    max_of_tree: int = (
-        0  # maximum size of the draft if it is a tree, in tokens; 0 = the draft must be a chain
-    )
+    max_of_tree: int = 0  # maximum size of a draft tree, in tokens; 0 = the draft must be a chain
 
     @property
     def length(self) -> int:
