@@ -97,7 +97,7 @@ class GenerateConfig(SamplingConfig):
 
     prompt: str = option(
         "",
-        "the prompt, in quotes; text on standard input is put before it, as in "
+        "the prompt, in quotes; text on standard input is put before it, as in: "
         'cat letter.txt | opensled generate "Sum this up."; without it, or with -: standard input alone',
         positional=True,
         optional=True,
