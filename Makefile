@@ -19,7 +19,7 @@ EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py hom
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-lab test-long test-real check-all vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-install vllm-test kernel-check gpu-check bench bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 27
@@ -50,18 +50,24 @@ $(KERNELS): $(STAMP) tests/kernel_requirements.txt
 	else echo 'Triton cannot be had here: the tests of its kernels are skipped' >&2; fi
 
 # Three workers, since waits overlap, file by file; what measures time runs after them, alone.
-THREE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20 -m 'not long and not timed and not real'
-ALONE := $(BIN)/python -m pytest -m 'timed and not long and not real'
+THREE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 20
+SHORT := not long and not timed and not real
+ALONE := $(BIN)/python -m pytest
+TIMED := timed and not long and not real
 
-test: lint $(KERNELS) ## lint, then the tests of the product
-	@$(THREE)
-	@$(ALONE) $$(grep -l 'mark\.timed' tests/test_*.py)
+test: lint $(KERNELS) ## lint, then the tests of the product within one process
+	@$(THREE) -m '$(SHORT) and not system'
+	@$(ALONE) -m '$(TIMED) and not system' $$(grep -l 'mark\.timed' tests/test_*.py)
+
+test-system: $(KERNELS) ## the tests of the product that start real processes: servers, devices, clusters (minutes)
+	@$(THREE) -m '$(SHORT) and system'
+	@$(ALONE) -m '$(TIMED) and system' $$(grep -l 'mark\.timed' tests/test_*.py)
 
 test-lab: $(KERNELS) ## the tests of lab/: testbed, training and benchmarks (minutes)
-	@$(THREE) tests/lab
-	@$(ALONE) $$(grep -l 'mark\.timed' tests/lab/test_*.py)
+	@$(THREE) -m '$(SHORT)' tests/lab
+	@$(ALONE) -m '$(TIMED)' $$(grep -l 'mark\.timed' tests/lab/test_*.py)
 
-test-long: $(STAMP) ## the tests that the two before leave out: overload, failover, benchmark programs (minutes)
+test-long: $(STAMP) ## the tests that those before leave out: overload, failover, benchmark programs (minutes)
 	@$(BIN)/python -m pytest -m 'long and not real' tests tests/lab
 
 test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)

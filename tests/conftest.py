@@ -87,6 +87,23 @@ def pytest_collection(session):
             importlib.import_module(".".join(file.with_suffix("").parts))
 
 
+# Files whose tests start real processes, or what takes as long: `make test-system` runs them.
+SYSTEM = frozenset(
+    """
+    test_bare_machine test_chat_terminal test_cluster test_cluster_start test_cluster_streams test_conformance
+    test_drain test_goodput_processes test_handout_processes test_hangup test_hierarchy_kills
+    test_hierarchy_processes test_key_rotation test_loading test_metrics_port test_offline_processes
+    test_pairing_processes test_probes test_processes test_rolling_restart test_run test_scrape_guard test_startup
+    test_thinking test_upgrade test_vision_processes test_without_linux
+    """.split()
+)
+
+
+def pytest_itemcollected(item):
+    if item.path.stem in SYSTEM:
+        item.add_marker("system")
+
+
 def pytest_collection_modifyitems(items):
     places = {f"{name}.py": place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))

@@ -128,8 +128,9 @@ class FakeEngine(TargetEngine):
             for index, token in enumerate(segment.tokens):
                 self.slots[self._slot(segment, segment.start + index)] = token
             stop = segment.start + len(segment.tokens)
+            kept = self._read(segment, stop) if segment.rows else []
             for last in range(stop - segment.rows, stop):
-                contexts.append([self.slots[self._slot(segment, place)] for place in _seen(segment, last)])
+                contexts.append([kept[place] for place in _seen(segment, last)])
         return FakeScores(contexts, self.target)
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
@@ -137,6 +138,15 @@ class FakeEngine(TargetEngine):
         moved = {target: self.slots[self._slot(segment, source)] for source, target in moves}
         for target, token in moved.items():
             self.slots[self._slot(segment, target)] = token
+
+    def _read(self, segment: Segment, stop: int) -> list[int]:
+        """The tokens at the places [0, stop)."""
+        assert stop <= len(segment.blocks) * self.block_size, "no KV block covers this position"
+        whole, rest = divmod(stop, self.block_size)
+        sizes = [self.block_size] * whole + [rest]
+        assert all(0 <= block < self.num_blocks for block in segment.blocks)
+        first = [block * self.block_size for block in segment.blocks[: len(sizes)]]
+        return [self.slots[slot + place] for slot, size in zip(first, sizes) for place in range(size)]
 
     def _slot(self, segment: Segment, position: int) -> int:
         assert position < len(segment.blocks) * self.block_size, "no KV block covers this position"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -216,12 +217,19 @@ def can_be_decided(view: SessionView) -> bool:
     return not view.absent and (view.device.tokens is not None or not view.paused)
 
 
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+
+
 def plain(value: object) -> object:
     """A copy of plain tuples that can be compared, also where `value` holds arrays."""
+    if isinstance(value, int | float | str | None):
+        return value
     if isinstance(value, np.ndarray):
         return value.shape, value.tolist()
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value).__name__, [plain(getattr(value, each.name)) for each in fields(value)]
+    if names := _field_names(type(value)):
+        return type(value).__name__, [plain(getattr(value, name)) for name in names]
     if isinstance(value, Mapping):
         return [(plain(key), plain(each)) for key, each in value.items()]
     return [plain(each) for each in value] if isinstance(value, tuple | list) else value

@@ -246,7 +246,7 @@ def test_a_template_that_changes_words_makes_no_control_token_of_them(content, a
 
 def test_an_error_of_the_template_quotes_what_was_sent(tmp_path):
     text = tiny_with("{{ raise_exception('no ' + messages[0].content) }}", tmp_path)
-    with pytest.raises(InvalidRequest, match=r"no x<\|end\|>; send"):
+    with pytest.raises(InvalidRequest, match=r"no x<\|end\|>; alternate"):
         text.render([ChatMessage("user", "x<|end|>")])
 
 

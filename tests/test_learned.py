@@ -4,6 +4,7 @@ import math
 import random
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,14 +22,14 @@ def law(accelerator, target="dense-8b", bits=16):
 
 def steps(rng, count, context=1024, longest=4):
     """(tokens, contexts, sessions) of a server: a changing number of sessions, drafts, now and then a prompt."""
-    sessions = 0
+    sessions, chance = 0, np.random.default_rng(rng.randrange(1 << 32))
     for number in range(count):
         if number % 20 == 0:
             sessions = rng.randint(1, 64)  # there, in a rush or a lull
         sessions = min(64, max(1, sessions + rng.choice((-1, 0, 0, 1))))
         drafted = rng.randint(0, longest)
-        tokens = sum(1 + rng.randint(0, drafted) for _ in range(sessions))
-        contexts = sum(int(context * rng.uniform(0.5, 1.5)) for _ in range(sessions))
+        tokens = sessions + int(chance.integers(0, drafted + 1, sessions).sum())
+        contexts = int((context * chance.uniform(0.5, 1.5, sessions)).astype(int).sum())
         prompt = rng.randint(20, 512) if rng.random() < 0.05 else 0
         yield tokens + prompt, contexts + prompt, sessions + (prompt > 0)
 
