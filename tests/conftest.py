@@ -89,13 +89,35 @@ def pytest_collection(session):
 
 # Files whose tests start real processes, or what takes as long: `make test-system` runs them.
 SYSTEM = frozenset(
-    """
-    test_bare_machine test_chat_terminal test_cluster test_cluster_start test_cluster_streams test_conformance
-    test_drain test_goodput_processes test_handout_processes test_hangup test_hierarchy_kills
-    test_hierarchy_processes test_key_rotation test_loading test_metrics_port test_offline_processes
-    test_pairing_processes test_probes test_processes test_rolling_restart test_run test_scrape_guard test_startup
-    test_thinking test_upgrade test_vision_processes test_without_linux
-    """.split()
+    [
+        "test_bare_machine",
+        "test_chat_terminal",
+        "test_cluster",
+        "test_cluster_start",
+        "test_cluster_streams",
+        "test_conformance",
+        "test_drain",
+        "test_goodput_processes",
+        "test_handout_processes",
+        "test_hangup",
+        "test_hierarchy_kills",
+        "test_hierarchy_processes",
+        "test_key_rotation",
+        "test_loading",
+        "test_metrics_port",
+        "test_offline_processes",
+        "test_pairing_processes",
+        "test_probes",
+        "test_processes",
+        "test_rolling_restart",
+        "test_run",
+        "test_scrape_guard",
+        "test_startup",
+        "test_thinking",
+        "test_upgrade",
+        "test_vision_processes",
+        "test_without_linux",
+    ]
 )
 
 
