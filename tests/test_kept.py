@@ -295,7 +295,7 @@ def test_the_metric_is_there_without_a_keeper(tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (ServeConfig(keep_text="kept"), "add --tokens FILE"),
+        (ServeConfig(keep_text="kept"), "needs --tokens FILE"),
         (ServeConfig(keep_text="kept", tokens="t", replicas=2), "with replicas"),
     ],
 )

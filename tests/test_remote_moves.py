@@ -296,7 +296,7 @@ def test_what_is_no_address(address):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:22", "localhost:22", "[::1]:22", "127.1.2.3:22"])
 def test_a_server_elsewhere_sends_nobody_to_programs_on_the_devices_own_machine(address):
-    with pytest.raises(ProtocolError, match="on this machine itself"):
+    with pytest.raises(ProtocolError, match="of this machine itself"):
         destination(address, "hub.example:7411", secret_in_clear=False)
 
 
