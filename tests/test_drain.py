@@ -290,7 +290,7 @@ def test_an_answer_over_http_that_takes_longer_ends_with_an_error_that_says_so(s
         text = json.loads(next(lines))["choices"][0]["text"]
         leaving.process.send_signal(signal.SIGTERM)
         *chunks, last = map(json.loads, lines)
-    assert "shuts down" in last["error"]["message"] and "ask again" in last["error"]["message"]
+    assert "shutting down" in last["error"]["message"] and "ask again" in last["error"]["message"]
     text += "".join(chunk["choices"][0]["text"] for chunk in chunks)
     target = _Text()
     whole = TargetTokenizer(target.tokenizer_json).decode(expected(target.encode("Hi"), LONG.max_tokens))
