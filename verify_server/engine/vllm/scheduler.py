@@ -41,7 +41,7 @@ class FleetScheduler(Scheduler):
                 self._place(request)
         step = super().schedule(*args, **kwargs)
         self.preempted = frozenset(step.preempted_req_ids or ())
-        step.num_spec_tokens_to_schedule = self._proposed()
+        step.num_spec_tokens_to_schedule = self._proposal_length()
         return step
 
     def _proposal_length(self) -> int:
