@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -96,7 +97,8 @@ class Parent:
 def main(fd: int) -> None:
     """Answer requests until the other side closes; each child leaves this function and becomes `opensled`."""
     for module in HEAVY:
-        __import__(module)
+        with suppress(ModuleNotFoundError):  # an environment with vLLM has no llama.cpp
+            __import__(module)
     with socket.socket(fileno=fd) as control:
         while True:
             message, fds, _, _ = socket.recv_fds(control, MAX_BYTES, 2)
