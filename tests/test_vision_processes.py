@@ -88,7 +88,10 @@ def test_the_official_client_shows_it_at_a_device_and_at_the_server(places, word
 def test_a_hostile_file_is_refused_and_the_next_one_answered(places, words):
     _, http, _ = places
     client = OpenAI(base_url=f"http://{http}/v1", api_key="none", timeout=120)
-    for data, status in ((picture(1)[:-300], "cannot be decoded"), (picture(1, width=8193), "the maximum is")):
+    for data, status in (
+        (picture(1)[:-300], "cannot be decoded"),
+        (picture(1, width=8193), "the maximum is"),
+    ):
         url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
         bad = [{"type": "image_url", "image_url": {"url": url}}]
         with pytest.raises(BadRequestError, match=status) as caught:
