@@ -68,10 +68,12 @@ test-lab: $(KERNELS) ## the tests of lab/: testbed, training and benchmarks (min
 	@$(ALONE) -m '$(TIMED)' $$(grep -l 'mark\.timed' tests/lab/test_*.py)
 
 test-long: $(STAMP) ## the tests that those before leave out: overload, failover, benchmark programs (minutes)
-	@$(BIN)/python -m pytest -m 'long and not real' tests tests/lab
+	@$(BIN)/python -m pytest -m 'long and not real' tests
+	@$(BIN)/python -m pytest -m 'long and not real' tests/lab
 
 test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)
-	@$(BIN)/python -m pytest -m real -rs tests tests/lab
+	@$(BIN)/python -m pytest -m real -rs tests
+	@$(BIN)/python -m pytest -m real -rs tests/lab
 
 check-all: $(STAMP) ## the checks that are rarely run: browser, conformance, wheels, service, home, soak, fuzz; the time of each (root, Chromium; an hour)
 	@$(BIN)/python -m tests.check_all
