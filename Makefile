@@ -73,7 +73,6 @@ test-long: $(STAMP) ## the tests that those before leave out: overload, failover
 
 test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)
 	@$(BIN)/python -m pytest -m real -rs tests
-	@$(BIN)/python -m pytest -m real -rs tests/lab
 
 check-all: $(STAMP) ## the checks that are rarely run: browser, conformance, wheels, service, home, soak, fuzz; the time of each (root, Chromium; an hour)
 	@$(BIN)/python -m tests.check_all
