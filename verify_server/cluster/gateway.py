@@ -80,7 +80,7 @@ class Gateway:
         *,
         proxy: bool,
         limits: ClientLimits = ClientLimits(),
-        hand_out: MakeHandOut = lambda met: NoHandOut(),
+        hand_out: MakeHandOut,
     ) -> None:
         """`key`: the cluster's; `proxy`: pass streams through; `hand_out`: of drafts, by this gateway itself;
         told how often a limit was met.

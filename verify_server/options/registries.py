@@ -7,6 +7,7 @@ from opensled.core.registry import Registry
 ATTENTION = ("auto", "sdpa", "triton")
 GRAPHS = ("auto", "off")
 
+# Each is called with the `ServeConfig`, and returns a `LoadedModel`.
 ENGINES = Registry(
     "engine",
     {

@@ -58,8 +58,8 @@ class ServeConfig(LimitsConfig, GpuConfig, AdaptConfig, AccessConfig):
     operator_keys: str = option(
         "",
         "file with operator keys, one per line; a key gives access to the page of all devices and tenants at --http, "
-        "and to --metrics from other machines; default: access for every user of this machine, or for nobody with "
-        "--tokens or --tls-client-ca",
+        "and to --metrics from other machines; default: every user of this machine has access; with --tokens or "
+        "--tls-client-ca nobody has",
         metavar="FILE",
     )
     drain: float = option(
