@@ -1,16 +1,15 @@
 """One contender of figure `peer`: users who ask an OpenAI server at the same time, and what that took."""
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from lab.testbed.client import StreamedReply, stream_chat, stream_completion
+from lab.testbed.process_guard import cpu_s
 
 TIMEOUT_S = 600.0
 Stream = Callable[[httpx.AsyncClient, dict[str, Any]], AsyncIterator[StreamedReply]]
@@ -36,9 +35,9 @@ class Contender:
         return self._measured(bodies, stream_completion)
 
     def _measured(self, bodies: Sequence[dict[str, Any]], stream: Stream) -> float:
-        before = _cpu_s(self.pid)
+        before = cpu_s(self.pid)
         seconds, replies = asyncio.run(self._ask(bodies, stream))
-        self.cpu_s += _cpu_s(self.pid) - before
+        self.cpu_s += cpu_s(self.pid) - before
         tokens: int = sum(reply.usage["completion_tokens"] for reply in replies)
         self.tokens += tokens
         details = [reply.usage.get("prompt_tokens_details") or {} for reply in replies]
@@ -65,12 +64,6 @@ class Contender:
             first = first or (reply.seconds if reply.text else 0.0)
         self.first_s.append(first)
         return reply
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds of a process, all threads: fields 14 and 15 of its stat (man 5 proc)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -19,7 +19,7 @@ import httpx
 
 from lab.benchmarks.real_contenders import READY_S, SERVER_CORE, VLLM, serving
 from lab.testbed.client import stream_chat
-from lab.testbed.process_guard import below
+from lab.testbed.process_guard import cpu_s
 from lab.testbed.processes import QUIET, Process, free_port
 from opensled.core.errors import OpenSledError
 from opensled.metrics.scrape import Between, scrape
@@ -107,12 +107,12 @@ async def turn(
     which the answers that draft least decide.
     """
     ask = _streamed if is_streamed else _whole
-    before, worked, computed = scrape(server.http), cpu_s(idle), cpu_s([server])
+    before, worked, computed = scrape(server.http), _cpu_s(idle), cpu_s(server.pid)
     async with _client(server) as http:
         begun = time.monotonic()
         said = await asyncio.gather(*[ask(http, _body(text, fields)) for text, fields in asked.items()])
         group_s = time.monotonic() - begun
-    worked, computed = cpu_s(idle) - worked, cpu_s([server]) - computed
+    worked, computed = _cpu_s(idle) - worked, cpu_s(server.pid) - computed
     between = Between(before, scrape(server.http))
     firsts = [each.first_s for each in said if each.first_s is not None]
     return [each.text for each in said], {
@@ -154,12 +154,5 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def cpu_s(servers: Sequence[Server]) -> float:
-    """Processor seconds that these servers have used with all their processes (Linux counts in hundredths)."""
-    return sum(_cpu_s(pid) for server in servers for pid in below(server.pid))
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time, fields 14 and 15 of proc(5); the name of the program, field 2, may hold spaces."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _cpu_s(servers: Sequence[Server]) -> float:
+    return sum(cpu_s(server.pid) for server in servers)

@@ -16,10 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import httpx
-import psutil
 
 from lab.testbed.load.server_process import ready
-from lab.testbed.process_guard import below, guard, kill
+from lab.testbed.process_guard import below, cpu_s, guard, kill
 from lab.testbed.processes import Process, free_port, settings
 from opensled.core.errors import NotFound, OpenSledError
 from opensled.metrics.registry import PREFIX
@@ -74,16 +73,10 @@ class Server(NamedTuple):
     names: Sequence[str]  # of its metrics for the first three of `Counted`
 
     def counted(self) -> Counted:
-        cpu_s = _cpu_s(self.pid)
+        used_s = cpu_s(self.pid)
         found = _readings(httpx.get(self.metrics, trust_env=False).text)
         steps, drafted, accepted = (int(found.get(name, 0)) for name in self.names)
-        return Counted(steps, drafted, accepted, cpu_s)
-
-
-def _cpu_s(pid: int) -> float:
-    process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+        return Counted(steps, drafted, accepted, used_s)
 
 
 @contextmanager

@@ -59,6 +59,12 @@ def below(root: int) -> list[int]:
     return found
 
 
+def cpu_s(root: int) -> float:
+    """Processor seconds, user's and system's, of a process and all below it (Linux counts in hundredths)."""
+    ticks = sum(_field(Path(f"/proc/{pid}"), number) for pid in below(root) for number in (11, 12))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _field(path: Path, number: int) -> int:
     """Of /proc/PID/stat, counted after the name; 0 = the process has just ended. See proc(5)."""
     try:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pytest
 
 from lab.testbed import process_guard, processes
-from lab.testbed.process_guard import below, kill
+from lab.testbed.process_guard import below, cpu_s, kill
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -117,3 +117,14 @@ def test_an_ignored_signal_stays_ignored():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_processor_time_is_that_of_a_process_and_all_below_it():
+    before, child = cpu_s(os.getpid()), "while True: pass"
+    with subprocess.Popen([sys.executable, "-c", child]) as busy:
+        deadline = time.monotonic() + ENDS_S
+        while cpu_s(busy.pid) < 0.05 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen = cpu_s(os.getpid())
+        busy.kill()
+    assert seen >= before + 0.05

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lab.testbed.process_guard import below, cpu_s
 from lab.testbed.processes import Process, settings
 
 VICTIM, ATTACKER = "victim-of-the-attack", "the-attacker"  # tokens; the tenants have the same names
-TICKS = os.sysconf("SC_CLK_TCK")
 SAMPLE_S = 0.1
 
 
@@ -66,7 +66,7 @@ class Meter:
             self.kept_peak = max(self.kept_peak, _files(self._kept) if self._kept else 0.0)
 
     def _resident(self) -> float:
-        return sum(_resident(pid) for pid in _family(self._pid))
+        return sum(_resident(pid) for pid in below(self._pid))
 
     def at(self, moment: float) -> float:
         """MiB resident at the last look before `moment`."""
@@ -77,7 +77,7 @@ class Meter:
 
     def cpu(self) -> float:
         """Seconds of processor time so far, of all that serves."""
-        return sum(_cpu(pid) for pid in (*_family(self._pid), *self._beside))
+        return sum(cpu_s(pid) for pid in (self._pid, *self._beside))
 
 
 def _files(folder: Path) -> float:
@@ -89,24 +89,8 @@ def _files(folder: Path) -> float:
     return total / 2**20
 
 
-def _family(pid: int) -> Iterator[int]:
-    """The process and all that it started."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in task.read_text().split():
-                yield from _family(int(child))
-
-
 def _resident(pid: int) -> float:
     """MiB."""
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return 0.0
-
-
-def _cpu(pid: int) -> float:
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
     return 0.0
