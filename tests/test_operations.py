@@ -12,7 +12,9 @@ from opensled.cli.main import CONFIGS, VERBS, _parser
 
 ROOT = Path(__file__).parents[1]
 TROUBLES = (ROOT / "docs/troubleshooting.md").read_text()
-PAGE = "\n".join([TROUBLES, *((ROOT / "docs" / name).read_text() for name in ("cluster.md", "operations.md"))])
+PAGE = "\n".join(
+    [TROUBLES, *((ROOT / "docs" / name).read_text() for name in ("cluster.md", "operations.md"))]
+)
 PACKAGES = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles")
 
 
