@@ -15,7 +15,7 @@ TROUBLES = (ROOT / "docs/troubleshooting.md").read_text()
 PAGE = "\n".join(
     [TROUBLES, *((ROOT / "docs" / name).read_text() for name in ("cluster.md", "operations.md"))]
 )
-PACKAGES = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles")
+PACKAGES = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles", "home")
 
 
 def templates():
