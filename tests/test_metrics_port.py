@@ -23,6 +23,7 @@ from opensled.metrics.registry import (
 )
 from tests.devices import device_on, read
 from tests.foreign_hosts import FOREIGN_HOSTS
+from tests.metric_tables import PAGE, documented
 from tests.scraping import SPEC, samples, scrape
 from tests.serving import serving
 from verify_server.front.server_metrics import metrics as server_metrics
@@ -72,16 +73,10 @@ def test_the_four_names_of_speculation_are_those_of_vllm():
 
 
 def test_the_documentation_names_exactly_what_exists(sides):
-    page = (ROOT / "docs/operations.md").read_text()
-    rows = re.findall(r"^\| `opensled:(\w+)(?:\{([\w,]+)\})?` \| (.*?) \| (.*?) \|", page, re.M)
-    documented = {
-        side: {(name, label) for name, label, *marks in rows if marks[column] == "yes"}
-        for column, side in enumerate(("server", "device"))
-    }
-    assert documented == {side: {(m.name, m.label) for m in found} for side, found in sides.items()}
+    for side, found in sides.items():
+        assert documented("servers and devices", f"{side}s") == {(m.name, m.label) for m in found}
     # The gateway's own table: tests/test_metrics_scheduling.py
-    of_gateway = set(re.findall(r"^\| `opensled:(\w+)(?:\{[\w,]+\})?` \| (?!yes|no)", page, re.M))
-    mentioned = set(re.findall(r"opensled:(\w+)", page)) - of_gateway
+    mentioned = set(re.findall(r"opensled:(\w+)", PAGE)) - {name for name, _ in documented("gateways")}
     suffixes = re.compile(r"_(bucket|sum|count)$")
     existing = {metric.name for found in sides.values() for metric in found}
     assert {suffixes.sub("", name) if name not in existing else name for name in mentioned} <= existing

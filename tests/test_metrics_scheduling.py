@@ -1,15 +1,14 @@
 """What the metrics tell of scheduling: who waits for what, hints, KV that was lost or shared; a gateway's own."""
 
 import asyncio
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.core.messages import Moved, Open, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import FakeEngine, OracleDrafter
+from tests.metric_tables import documented
 from tests.replicas import cluster
 from tests.scraping import samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked
@@ -106,7 +105,5 @@ def test_a_gateway_tells_of_its_replicas_and_placements():
     assert found["placements_resumed_total",] == 1 and found["streams_lost_total",] == 0
     assert found["replica_places", "a"] == found["replica_places", "b"] == 64
     assert found["replica_step_seconds", "a"] == 0.01 and found["replica_draining", "b"] == 0
-    page = (Path(__file__).parents[1] / "docs/operations.md").read_text()
-    documented = set(re.findall(r"^\| `opensled:(\w+)(?:\{([\w,]+)\})?` \| (?!yes|no)", page, re.M))
-    assert documented == {(metric.name, metric.label) for metric in metrics}
+    assert documented("gateways") == {(metric.name, metric.label) for metric in metrics}
     assert all(metric.help.endswith(".") for metric in metrics)

@@ -71,7 +71,7 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
     if _answers(address, {**environ, **stranger}):
         raise UsageError(
             f"the Ray cluster at {address} requires no token; start it with RAY_AUTH_MODE=token "
-            "(docs/operations.md)"
+            "(docs/cluster.md)"
         )
     default = Path(environ.get("HOME", "~")).expanduser() / ".ray/auth_token"
     known = any(environ.get(name) for name in _TOKENS) or default.is_file()
