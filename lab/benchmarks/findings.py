@@ -7,7 +7,6 @@ Without names: the table by drafts over all grids that are there, then the whole
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -15,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks.grid_document import read
-from lab.benchmarks.grid_table import TASK_HEAD, by_cells, by_drafts, task_rows, winner
+from lab.benchmarks.grid_table import TASK_HEAD, ratios, task_rows
 from lab.benchmarks.law_table import HEAD as LAW_HEAD
 from lab.benchmarks.law_table import law_rows
 from lab.benchmarks.program import FOLDER, exit_code, parser_of, table
 from lab.testbed.baselines import CENTRALIZED
 from lab.testbed.report.grid_verdict import (
     CLAIM_HEAD,
-    GOOD,
     claim_rows,
     place_name,
     rated,
@@ -45,16 +43,11 @@ def findings(grid: dict[str, Any]) -> str:
     # Whether OpenSLED is ever worse than the best of the others; nothing where it was not measured.
     found = verdict(points)
     extremes = [row for baseline in OTHERS for row in _extreme(points, baseline)]
-    # Of each regime and pace: at how many places which mode is the best, and where memory is the limit anyway.
-    keys = dict.fromkeys((point["regime"], point["pace"]) for point in points)
-    regimes = [_regime(key, [p for p in points if (p["regime"], p["pace"]) == key]) for key in keys]
-    winners = ("server decodes", "draft beside it", "devices draft", "none served")
     blocks = [
         _head(grid),
         "\n".join(f"- {line}" for line in told(found).splitlines()) if found.shares else "",
         _text(("baseline", "", "ratio", "users", "draft length", "place"), extremes),
         _text(CLAIM_HEAD, claim_rows(points)),
-        _text(("regime", "tokens/s", *winners, "KV is full", "opensled behind"), regimes),
         _law(grid),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -80,17 +73,6 @@ def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]
     for name, (value, point) in (("best", best), ("worst", worst)):
         users = f"{point['capacity'][baseline]} against {point['capacity'][CENTRALIZED]}"
         yield baseline, name, f"{value:.2f}", users, str(point["draft_length"][baseline]), place_name(point)
-
-
-def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
-    """Equals count for the simplest: the server's own decoding, then a draft beside it. Beside that: where OpenSLED,
-    which does whatever is best, holds fewer than the best of the others."""
-    counts = {"server": 0, "beside": 0, "devices": 0, "none": 0}
-    for point in points:
-        counts[winner(point["capacity"])] += 1
-    full = sum(CENTRALIZED in point["kv_full"] for point in points)
-    behind = sum(each.respect == "users" and each.share < GOOD for each in verdict(points).shares)
-    return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full), str(behind)
 
 
 def _law(grid: dict[str, Any]) -> str:
@@ -151,16 +133,9 @@ def _shown(paths: Sequence[Path], page: Path | None) -> int:
 def _all() -> list[str]:
     parts = ["### By the acceptance of the drafts", _text(TASK_HEAD, task_rows())]
     parts += [LAW, _text(LAW_HEAD, law_rows())]
-    if compared := by_drafts(grids_there()):
-        parts += ["*Simulated*, at the places of the short grids:", compared]
-    if cells := by_cells(cells_there()):
-        parts += ["### The six cells, by the acceptance of the drafts", "*Simulated*, as above:", cells]
+    if compared := ratios(grids_there()):
+        parts += ["*Simulated*, users over those of the server's own decoding:", compared]
     return [*parts, findings(read(WHOLE_GRID))]
-
-
-def cells_there(folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """What lab/benchmarks/regimes.py wrote, of any drafts."""
-    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("regimes*.json"))]
 
 
 if __name__ == "__main__":

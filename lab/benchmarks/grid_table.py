@@ -36,29 +36,25 @@ WINNERS = {
 
 
 def by_drafts(grids: Sequence[Grid]) -> str:
-    """Both tables, from short grids; the whole grid counts at their places, unless its drafts have a short one too.
+    """Both tables, from short grids; "" without a short grid."""
+    found = _short(grids)
+    short = {source.name: points for source, points in found.items()}
+    return "\n\n".join((ratios(grids), _reading(short), "\n".join(_winners(short)))) if short else ""
 
-    "" without a short grid.
-    """
-    short = {source_of(grid).name: list(grid["points"]) for grid in grids if grid["figure"] != WHOLE}
-    if not short:
-        return ""
-    found = {source_of(grid): grid for grid in grids if source_of(grid).name in short}
+
+def ratios(grids: Sequence[Grid]) -> str:
+    """Users of each mode over those of the server's own decoding, from short grids; "" without one."""
+    rows = [row for source, points in _short(grids).items() for row in _rows(source, points)]
+    return "\n".join(table(HEAD, rows)) if rows else ""
+
+
+def _short(grids: Sequence[Grid]) -> dict[RecordedDrafts, list[Point]]:
+    """Points of the short grids; the whole grid counts at their places, unless its drafts have a short one too."""
+    short = {source_of(grid): list(grid["points"]) for grid in grids if grid["figure"] != WHOLE}
     places = {_place(point) for points in short.values() for point in points}
-    for grid in grids:
-        source = source_of(grid)
-        if source.name not in short:
-            short[source.name] = [point for point in grid["points"] if _place(point) in places]
-            found[source] = grid
-    order = _sorted(found)
-    rows = [row for source in order for row in _rows(source, short[source.name])]
-    return "\n\n".join(
-        (
-            "\n".join(table(HEAD, rows)),
-            _reading(short),
-            "\n".join(_winners({s.name: short[s.name] for s in order})),
-        )
-    )
+    for grid in grids if short else ():
+        short.setdefault(source_of(grid), [point for point in grid["points"] if _place(point) in places])
+    return {source: short[source] for source in _sorted(short)}
 
 
 def task_rows() -> list[tuple[str, ...]]:
@@ -67,19 +63,6 @@ def task_rows() -> list[tuple[str, ...]]:
         (f"`{name}`", f"{task.rate:.2f}", f"{uniform_tokens(task.rate, 4):.2f}", task.words, task.source)
         for name, task in sorted(TASKS.items(), key=lambda each: each[1].rate)
     ]
-
-
-def by_cells(documents: Sequence[Mapping[str, Any]]) -> str:
-    """The same for the six cells of lab/benchmarks/regimes.py, as simulated; "" without any."""
-    found = {source_of(document): [_as_point(cell) for cell in document["cells"]] for document in documents}
-    order = [source for source in _sorted(found) if found[source]]
-    rows = [row for source in order for row in _rows(source, found[source])]
-    return "\n".join(table(HEAD, rows)) if rows else ""
-
-
-def _as_point(cell: Mapping[str, Any]) -> Point:
-    where = {key: cell[key] for key in ("regime", "device", "link", "pace")}
-    return {**where, "capacity": {each["baseline"]: each["simulated"] for each in cell["capacity"]}}
 
 
 def _sorted(sources: Iterable[RecordedDrafts]) -> list[RecordedDrafts]:
@@ -117,7 +100,7 @@ def _reading(short: Mapping[str, Sequence[Point]]) -> str:
         name: [
             point for point in points if ratio(point, OPENSLED) is None and any(point["capacity"].values())
         ]
-        for name, points in short.items()
+        for name, points in sorted(short.items())
     }
     counts = ", ".join(f"{name} {len(points)}" for name, points in lone.items())
     return (

@@ -13,7 +13,7 @@ from lab.benchmarks.findings import grids_there
 from lab.benchmarks.grid_document import SHORT, begun, name_of, source_of
 from lab.benchmarks.grid_fill import Capacities
 from lab.benchmarks.grid_place import Place, PlaceCapacity, by_law, left_open
-from lab.benchmarks.grid_table import by_cells, by_drafts, task_rows
+from lab.benchmarks.grid_table import by_drafts, ratios, task_rows
 from lab.benchmarks.readme import write_readme
 from lab.testbed.planner.acceptance import of_traces
 from lab.testbed.planner.mode_map import panels
@@ -195,7 +195,7 @@ def test_the_table_has_best_median_and_worst_of_each_mode_at_the_places_of_the_s
 
 
 def test_without_a_short_grid_there_is_no_table() -> None:
-    assert by_drafts(GRIDS[:1]) == "" == by_drafts([])
+    assert by_drafts(GRIDS[:1]) == "" == by_drafts([]) == ratios(GRIDS[:1])
 
 
 def test_the_page_of_all_figures_has_the_table(tmp_path: Path) -> None:
@@ -206,16 +206,6 @@ def test_the_page_of_all_figures_has_the_table(tmp_path: Path) -> None:
         "## Users held, by the acceptance of the drafts (simulated)" in page
         and "| code | 0.80 | opensled" in page
     )
-
-
-def test_the_cells_have_the_same_table_of_simulated_capacities() -> None:
-    cell = {"regime": "hub", "device": "pi-5", "link": "lte", "pace": 5}
-    held = {"centralized": 40, "server-sd": 44, "sled-static": 10, "sled-continuous": 30, "opensled": 42}
-    users = [{"baseline": name, "simulated": count, "emulated": None} for name, count in held.items()]
-    documents = [{"source": CODE._asdict(), "cells": [{**cell, "capacity": users}]}, {"cells": []}]
-    row = "| code | 0.80 | opensled | 1.05 | 1.05 | 1.05 | hub, pi-5, lte, 5 tokens/s | hub, pi-5, lte, 5 tokens/s |"
-    assert row in by_cells(documents).splitlines()
-    assert by_cells(documents[1:]) == ""
 
 
 def test_by_the_law_better_drafts_pay_at_more_places(monkeypatch: pytest.MonkeyPatch) -> None:
