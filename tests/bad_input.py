@@ -1,4 +1,4 @@
-"""Everything a peer can get wrong over gRPC: the rows of the table in docs/protocol.md, "Bad input"."""
+"""Everything a peer can get wrong over gRPC: the rows of the tables in docs/protocol.md, "Bad input"."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LINGERS = "waits a minute for its reader"
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table. Every case of it has the same answer."""
+    """One thing to get wrong. Every case of it has the same answer."""
 
     sent: str
     code: str  # of the Failure; in capitals: gRPC status; "" = none
@@ -78,7 +78,7 @@ parts, longer = "a message may have at most", "it may have at most"
 
 OPENING = (
     Row("no prompt", "invalid_request", "prompt", "the prompt is missing", NEVER, each(opening(None))),
-    Row("an empty prompt: no ids, no text, no turns", "invalid_request", "prompt", "the prompt is empty", NEVER,
+    Row("an empty one: no ids, no text, no turns", "invalid_request", "prompt", "the prompt is empty", NEVER,
         each(opening(()), text(""), chat())),
     Row("a prompt id at or above `vocab_size` of `Describe`: padding of the logits, or beyond them",
         "invalid_request", "prompt", ids, NEVER, each(*(opening((1, id)) for id in (PADDED, BEYOND, HUGE)))),
@@ -284,7 +284,7 @@ STREAM = (
 
 SILENT = (
     Row(
-        "nothing: the client is silent for 10 seconds before `Open`",
+        "10 seconds of silence before `Open`",
         "unreachable",
         "",
         "no message for",
@@ -297,7 +297,7 @@ SILENT = (
 
 
 def _gone(state: str, session: str) -> Row:
-    return Row(f"nothing more: the client vanishes {state}", "", "", "", session, ())
+    return Row(f"a client gone {state}", "", "", "", session, ())
 
 
 # How these happen is code: tests/test_bad_input.py.

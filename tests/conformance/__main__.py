@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from tests.conformance.system import CASES, KEY, device
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WORKSHOP = ROOT / "build" / "conformance"
-TABLE = ROOT / "docs" / "conformance.md"
+PAGE = ROOT / "docs" / "conformance.md"
 FILES = ("package.json", "package-lock.json", "javascript_client.mjs")
 FAKE_EXAMPLES, REAL_EXAMPLES = 1500, 150  # per operation
+Case = dict[str, Any]
 LOOK = ["tests/openapi_run.py", "-q", "-k", "keeps_to_its_description"]
 
 
@@ -32,10 +34,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         with device(Path(folder)) as url:
             python = python_client.observe(url, KEY, CASES)
-            javascript = _javascript(url)
-        wrong = _judged({"Python": python, "JavaScript": javascript})
-        TABLE.write_text(_table(python, javascript), "utf-8")
-        print(f"{len(CASES)} cases, {len(wrong)} faults; {TABLE.relative_to(ROOT)} is written", flush=True)
+            clients = dict(zip(_clients(), (python, _javascript(url)), strict=True))
+        wrong = _judged(clients)
+        PAGE.write_text(_page(clients), "utf-8")
+        print(f"{len(CASES)} cases, {len(wrong)} faults; {PAGE.relative_to(ROOT)} is written", flush=True)
         look = _look({}, FAKE_EXAMPLES)
         with device(Path(folder), keys=False) as url:
             look |= _look({"OPENSLED_API_URL": url}, REAL_EXAMPLES)
@@ -69,12 +71,16 @@ def _judged(clients: dict[str, Observations]) -> list[str]:
     return found
 
 
-def _table(python: Observations, javascript: Observations) -> str:
-    packages = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
-    python_names = " and ".join(f"`{name}` {version(name)}" for name in ("openai", "anthropic"))
-    script_names = " and ".join(f"`{name}` {packages[name]}" for name in ("openai", "@anthropic-ai/sdk"))
-    answered = sum("expect" in case for case in CASES)
-    rows = [f"| {case['name']} | {_word(case, python)} | {_word(case, javascript)} |" for case in CASES]
+def _page(clients: dict[str, Observations]) -> str:
+    """docs/conformance.md: what is answered, what is refused, and each client's faults."""
+    answered = [case for case in CASES if "expect" in case]
+    refused = [case for case in CASES if "expect" not in case]
+    wrong = [
+        f"| {case['name']} | {name} | {found[0]} |"
+        for case in CASES
+        for name, observed in clients.items()
+        if (found := faults(case, observed))
+    ]
     return "\n".join(
         [
             "# Conformance",
@@ -83,25 +89,47 @@ def _table(python: Observations, javascript: Observations) -> str:
             "`opensled serve` of the tiny family as real processes. `make conformance` runs the cases and writes",
             "this page; the cases are data in [`tests/conformance/cases.json`](../tests/conformance/cases.json).",
             "",
-            f"{len(CASES)} cases: {answered} are answered as OpenAI or Anthropic answers them,",
-            f"{len(CASES) - answered} are refused by the name of the field that is wrong or not served.",
+            f"{len(CASES)} cases, {len(wrong)} faults, by each of these clients:",
             "",
-            f"| case | Python {python_names} | JavaScript {script_names} |",
-            "|---|---|---|",
-            *rows,
+            *(f"- {name}" for name in clients),
             "",
+            f"## Answered as OpenAI or Anthropic answers ({len(answered)})",
+            "",
+            *_rows(("API", "cases"), answered, lambda case: ""),
+            "",
+            f"## Refused ({len(refused)})",
+            "",
+            *_rows(("API", "cases, with the field that the error names, or the status"), refused, _refusal),
+            "",
+            *(["## Faults", "", "| case | client | fault |", "|---|---|---|", *wrong, ""] if wrong else []),
         ]
     )
 
 
-def _word(case: dict[str, Any], observed: Observations) -> str:
-    found = faults(case, observed)
-    if found:
-        return f"**{found[0]}**"
-    if "expect" in case:
-        return "ok"
+def _rows(head: tuple[str, str], cases: list[Case], answer: Callable[[Case], str]) -> list[str]:
+    """A table of cases by the API in front of their names."""
+    named: dict[str, list[str]] = {}
+    for case in cases:
+        api, _, name = case["name"].partition(": ")
+        named.setdefault(api, []).append(name + answer(case))
+    return [
+        f"| {' | '.join(head)} |",
+        "|---|---|",
+        *(f"| {api} | {'; '.join(names)} |" for api, names in named.items()),
+    ]
+
+
+def _refusal(case: Case) -> str:
     param = case["refused"]["param"]
-    return f"refused by name `{param}`" if param else f"refused, {case['refused']['status']}"
+    return f" (`{param}`)" if param else f" ({case['refused']['status']})"
+
+
+def _clients() -> tuple[str, str]:
+    """Both languages with the versions of their packages."""
+    packages = json.loads((HERE / "package.json").read_text("utf-8"))["dependencies"]
+    python = " and ".join(f"`{name}` {version(name)}" for name in ("openai", "anthropic"))
+    script = " and ".join(f"`{name}` {packages[name]}" for name in ("openai", "@anthropic-ai/sdk"))
+    return f"Python ({python})", f"JavaScript ({script})"
 
 
 def _look(where: dict[str, str], examples: int) -> int:
