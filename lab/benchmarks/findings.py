@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks.grid_document import read
-from lab.benchmarks.grid_table import TASK_HEAD, by_cells, by_drafts, task_rows, winner
-from lab.benchmarks.law_table import HEAD as LAW_HEAD
-from lab.benchmarks.law_table import law_rows
-from lab.benchmarks.program import FOLDER, exit_code, parser_of, table
-from lab.testbed.baselines import CENTRALIZED
-from lab.testbed.report.grid_verdict import (
+from lab.benchmarks.grid_shares import (
     CLAIM_HEAD,
     GOOD,
     claim_rows,
@@ -29,6 +24,11 @@ from lab.testbed.report.grid_verdict import (
     told,
     verdict,
 )
+from lab.benchmarks.grid_table import TASK_HEAD, by_cells, by_drafts, task_rows, winner
+from lab.benchmarks.law_table import HEAD as LAW_HEAD
+from lab.benchmarks.law_table import law_rows
+from lab.benchmarks.program import FOLDER, exit_code, parser_of, table
+from lab.testbed.baselines import CENTRALIZED
 from opensled.core.errors import UsageError
 
 WHOLE_GRID = FOLDER / "grid.json"
