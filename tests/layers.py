@@ -58,9 +58,8 @@ GRPC_HOMES = (
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "lab/benchmarks/rounds.py", "lab/benchmarks/edge_loop.py"
-BARE_RAGGED, BARE_SAMPLING = "lab/benchmarks/ragged.py", "lab/benchmarks/sampling.py"
+BARE_RAGGED = "lab/benchmarks/ragged.py"
 ATTACKERS = "lab/benchmarks/attacks/messages.py"  # what no client of ours would say
-BARE_PAIR, BARE_STEPS = "lab/benchmarks/coupling.py", "lab/benchmarks/steps.py"
 ON_A_GPU = "lab/benchmarks/gpu/"
 BARE_SERVING = "lab/benchmarks/serving_plain.py"  # others' engines, as their users run them
 MODEL_HOMES = (
@@ -69,26 +68,25 @@ MODEL_HOMES = (
     "lab/testbed/reference.py",
     "lab/testbed/gguf_reference.py",
     "lab/testbed/vision_reference.py",
-    *(BARE_RAGGED, BARE_PAIR, BARE_STEPS, ON_A_GPU),
+    BARE_RAGGED,
+    ON_A_GPU,
 )
 HEADS, EXITS, GPU_CHECK = (
     "verify_server/drafting/heads/",
     "verify_server/drafting/exits/",
     "verify_server/gpu_check/",
 )
-TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING, BARE_SERVING)
+TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SERVING)
 LLAMA_HOMES = (
     "opensled/models/llama.py",
     "edge_client/drafters/llamacpp.py",
     "verify_server/engine/llamacpp/llama_cache.py",
-    BARE_PAIR,
     "lab/testbed/gguf_reference.py",
     "lab/testbed/plain_llama.py",
 )
 PLOT_HOMES = (
     "lab/testbed/planner/picture",
     "lab/testbed/planner/tradeoff_picture.py",
-    "lab/testbed/report/plots",
     "lab/benchmarks/picture.py",
     "lab/benchmarks/real_plot.py",
     "lab/benchmarks/quality_plot.py",

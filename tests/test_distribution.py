@@ -39,7 +39,6 @@ OF_CHECKOUTS = {
     "demo",
     "plan",
     "bench serve",
-    "bench report",
     "quality",
     "train-head",
     "train-pivots",
@@ -290,7 +289,7 @@ def test_the_help_of_a_device_lists_what_it_has(installed, capsys):
     commands, absent = capsys.readouterr().out.split("\n\nNot in opensled-edge (docs/install.md): ")
     assert "\n  edge " in commands and "\n  serve " not in commands
     absent = " ".join(absent.split())
-    assert all(name in absent for name in ("serve", "run", "demo", "plan", "bench report", "models eval"))
+    assert all(name in absent for name in ("serve", "run", "demo", "plan", "bench serve", "models eval"))
 
 
 def test_a_device_reads_a_configuration_file(installed, monkeypatch, config_paths, capsys):

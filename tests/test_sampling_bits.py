@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.benchmarks.sampling import launches, requests_of
 from opensled.core.messages import SamplingParams
-from opensled.core.noise import gumbel
+from opensled.core.noise import gumbel, noise_key
 from tests.sampling_reference import numpy_tokens, torch_tokens
 from tests.test_scores import Grouped
 from verify_server.engine.base import SampleRequest
@@ -26,6 +29,39 @@ PARAMS = st.builds(
     top_p=st.sampled_from((1.0, 1.0, 0.9, 0.5, 1e-9)) | st.floats(0.01, 1),
 )
 SPREADS = st.sampled_from(("flat", "normal", "wide", "peaked", "tied", "equal", "holes", "huge"))
+
+
+def requests_of(sessions: int, rows: int, params: SamplingParams) -> list[SampleRequest]:
+    """What the sessions of a step ask for, each with noise and a position of its own."""
+    return [
+        SampleRequest(range(number * rows, (number + 1) * rows), params, noise_key(number), 100 + 7 * number)
+        for number in range(sessions)
+    ]
+
+
+class Launches(TorchDispatchMode):
+    """Counts tensor operations that compute or copy."""
+
+    VIEWS = (
+        *("view", "expand", "select", "slice", "unsqueeze"),
+        *("squeeze", "detach", "lift_fresh", "alias", "empty"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.strip("_")
+        self.count += not name.startswith(self.VIEWS)
+        return func(*args, **(kwargs or {}))
+
+
+def launches(run: Callable[[], Any]) -> int:
+    """Operations of one run."""
+    with Launches() as counted:
+        run()
+    return counted.count
 
 
 def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> np.ndarray:

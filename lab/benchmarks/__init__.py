@@ -8,7 +8,7 @@ Each figure is one file with `measure(quick) -> Figure`. Contenders run interlea
 from opensled.core.registry import Registry
 
 NAMES = (
-    *("rounds", "edge_loop", "ragged", "memory", "link_overhead", "emulation", "simulation", "planner"),
-    *("llamacpp_flips", "overload", "garbage", "peer", "failover", "cacheback", "steps", "penalties"),
+    *("rounds", "edge_loop", "ragged", "memory", "planner"),
+    *("llamacpp_flips", "overload", "failover", "cacheback"),
 )
 FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})

@@ -1,12 +1,10 @@
 """`python -m lab.benchmarks`: measure figures, write them as JSON, and the table over all of them."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from lab.benchmarks import FIGURES
-from lab.benchmarks.peer import GGUF
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, write_json
 from lab.benchmarks.readme import table, write_readme
 from lab.testbed.provenance import provenance
@@ -18,18 +16,11 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(FIGURES.names())}; none = all"
     )
     add_quick_and_out(parser)
-    parser.add_argument(
-        "--gguf",
-        metavar="FILE",
-        help=f"model of figures peer and steps; default: the environment's {GGUF}, else tiny and smollm2",
-    )
     return parser.parse_args(words)
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
-    if arguments.gguf:
-        os.environ[GGUF] = arguments.gguf
     return exit_code(lambda: _measure_all(arguments.names, arguments.quick, folder_of(arguments)))
 
 
@@ -43,7 +34,7 @@ def _measure_all(names: list[str], quick: bool, out: Path | None) -> int:
 
 def _measure(name: str, quick: bool, out: Path | None) -> None:
     measure = FIGURES.get(name)
-    origin = provenance(f"python -m lab.benchmarks {name}{' --quick' if quick else ''}")
+    origin = provenance()
     figure = {"figure": name, **measure(quick).as_json(origin)}
     print(table(figure), flush=True)
     if out:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,14 +48,11 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     # Spinning threads starve each other where cores are shared. Read once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    command = (
-        f"python -m lab.benchmarks.{NAME} {shlex.join(sys.argv[1:] if words is None else words)}".strip()
-    )
-    return exit_code(lambda: _run(arguments, command))
+    return exit_code(lambda: _run(arguments))
 
 
-def _run(arguments: argparse.Namespace, command: str) -> int:
-    document = {"figure": NAME, "label": "real", "provenance": provenance(command), **measured(arguments)}
+def _run(arguments: argparse.Namespace) -> int:
+    document = {"figure": NAME, "label": "real", "provenance": provenance(), **measured(arguments)}
     write_json(arguments.out / f"{NAME}.json", document)
     print("\n".join(section(document)))
     return 0 if document["recovered"]["acceptance"] >= WANTED else 1

@@ -34,7 +34,6 @@ from lab.testbed.prompts import Chat, heldout
 from lab.testbed.provenance import SEED, provenance
 from opensled.core.errors import OpenSledError, UsageError
 
-COMMAND = "python -m lab.benchmarks.doctor_prediction"
 SERVER_CORE, DEVICE_CORE = 0, 1
 CHARACTERS = 600  # of a text that a prompt of the real target quotes
 TOKENS = 96  # of an answer, at most
@@ -106,10 +105,10 @@ def _measure(arguments: Namespace) -> int:
     found: dict[str, Any] = {}
     if path and arguments.keep and path.exists():
         found = json.loads(path.read_text())["facts"]["setups"]
-    origin = provenance(COMMAND)
+    origin = provenance()
     for name in _chosen(arguments):
         say(f"== {name}")
-        found[name] = _examined(SETUPS[name], arguments) | {"provenance": provenance(COMMAND)}
+        found[name] = _examined(SETUPS[name], arguments) | {"provenance": provenance()}
         say(view(found[name]))
     if out and path:
         write_json(path, document({name: found[name] for name in SETUPS if name in found}, origin))

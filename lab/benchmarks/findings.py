@@ -14,12 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks.grid_document import read
-from lab.benchmarks.grid_table import TASK_HEAD, ratios, task_rows
-from lab.benchmarks.law_table import HEAD as LAW_HEAD
-from lab.benchmarks.law_table import law_rows
-from lab.benchmarks.program import FOLDER, exit_code, parser_of, table
-from lab.testbed.baselines import CENTRALIZED
-from lab.testbed.report.grid_verdict import (
+from lab.benchmarks.grid_shares import (
     CLAIM_HEAD,
     claim_rows,
     place_name,
@@ -27,6 +22,11 @@ from lab.testbed.report.grid_verdict import (
     told,
     verdict,
 )
+from lab.benchmarks.grid_table import TASK_HEAD, ratios, task_rows
+from lab.benchmarks.law_table import HEAD as LAW_HEAD
+from lab.benchmarks.law_table import law_rows
+from lab.benchmarks.program import FOLDER, exit_code, parser_of, table
+from lab.testbed.baselines import CENTRALIZED
 from opensled.core.errors import UsageError
 
 WHOLE_GRID = FOLDER / "grid.json"

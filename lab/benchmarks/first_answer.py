@@ -252,7 +252,7 @@ def _cell(text: str) -> str:
 
 def run(arguments: Namespace) -> int:
     """Measure, write, and print the tables."""
-    origin = provenance(f"python -m lab.benchmarks.first_answer --threads {arguments.threads}")
+    origin = provenance()
     questions = list(QUESTIONS)[: 2 if arguments.quick else None]
     document = {
         "title": "The first answers of SmolLM2, by the form of its file",

@@ -134,15 +134,6 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error("--merge and --resume need a folder: --out FOLDER")
 
 
-def _flags(arguments: argparse.Namespace) -> str:
-    words = [" --quick"] if arguments.quick else []
-    words += [f" --pair {arguments.pair}"] if arguments.pair != BUNDLED_PAIR else []
-    words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
-    words += [" --short"] if arguments.short and not arguments.acceptance else []
-    words += [f" --only {','.join(arguments.only)}"] if arguments.only else []
-    return "".join([*words, " --merge"] if arguments.merge else words)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -151,7 +142,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
     source: RecordedDrafts = arguments.source
-    origin = provenance(f"python -m lab.benchmarks.grid{_flags(arguments)}")
+    origin = provenance()
     if out and not arguments.short and not arguments.merge:
         write_json(out / "map.json", {**map_figure(arguments.quick, source), "provenance": origin})
         print(f"written: {out / 'map.json'}")

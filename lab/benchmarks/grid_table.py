@@ -9,12 +9,12 @@ from typing import Any
 
 from hw_profiles.speculation import uniform_tokens
 from lab.benchmarks.grid_document import WHOLE, source_of
+from lab.benchmarks.grid_shares import place_name, rated, ratio
 from lab.benchmarks.program import table
 from lab.testbed.baselines import CENTRALIZED, OPENSLED
 from lab.testbed.planner.acceptance import of_traces
 from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.planner.task_acceptance import TASKS
-from lab.testbed.report.grid_verdict import place_name, rated, ratio
 
 Grid = Mapping[str, Any]
 Point = dict[str, Any]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lab.benchmarks.findings import WHOLE_GRID, add_grids
 from lab.benchmarks.grid_document import read
+from lab.benchmarks.grid_shares import told, verdict
 from lab.benchmarks.program import exit_code, parser_of
-from lab.testbed.report.grid_verdict import told, verdict
 
 
 def main(words: Sequence[str] | None = None) -> int:

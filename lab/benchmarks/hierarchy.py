@@ -56,14 +56,14 @@ PAST_HUBS = (CENTRALIZED, FROM_DEVICE)
 TELL_EVERY = 25  # runs
 
 
-def begun(targets: Sequence[str], load: Load, command: str) -> dict[str, Any]:
+def begun(targets: Sequence[str], load: Load) -> dict[str, Any]:
     """The document before anything is measured."""
     servers = {name: {**vars(TARGETS[name]), "places": TARGETS[name].sessions_that_fit} for name in targets}
     return {
         "figure": NAME,
         "title": "Where a hub between device and cloud pays",
         "label": "simulated",
-        "provenance": provenance(command),
+        "provenance": provenance(),
         "facts": {
             "users of a hub": USERS,
             "hubs": HUBS,
@@ -84,13 +84,12 @@ def begun(targets: Sequence[str], load: Load, command: str) -> dict[str, Any]:
 def measure(
     targets: Sequence[str],
     load: Load,
-    command: str,
     out: Path | None,
     workers: int,
     quick: bool = False,
 ) -> dict[str, Any]:
     """The whole document; `out` gets it."""
-    document = begun(targets, load, command)
+    document = begun(targets, load)
     hubs, trips = (HUBS[-1:], ROUND_TRIPS[:1]) if quick else (HUBS, ROUND_TRIPS)
     document["runs"] = list(_runs(jobs(tuple(targets), hubs, trips, load), workers))
     document["cells"] = cells_of(document["runs"])
@@ -150,10 +149,7 @@ def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
         document = json.loads(arguments.show.read_text())
     else:
         targets, load = names_of(arguments.targets, TARGETS), QUICK_LOAD if arguments.quick else LOAD
-        flags = [" --quick"] if arguments.quick else []
-        flags += [f" --targets {arguments.targets}"] if targets != [*USUAL] else []
-        command = "python -m lab.benchmarks.hierarchy" + "".join(flags)
-        document = measure(targets, load, command, out, arguments.jobs, arguments.quick)
+        document = measure(targets, load, out, arguments.jobs, arguments.quick)
         if out:
             print(f"written: {write_readme(out)}")
     print(*section(document), sep="\n")

@@ -130,13 +130,13 @@ def _both(figure: dict[str, float] | None) -> str:
     return f"{figure['simulated']:.2f} / {figure['emulated']:.2f} ({100 * figure['error']:+.1f} %)"
 
 
-def begun(cells: Sequence[Emulated], command: str, load: Load) -> dict[str, Any]:
+def begun(cells: Sequence[Emulated], load: Load) -> dict[str, Any]:
     """The document without its cells yet."""
     return {
         "figure": NAME,
         "title": "Three tiers, simulated against emulated",
         "label": "emulated",
-        "provenance": provenance(command),
+        "provenance": provenance(),
         "facts": {
             "dilation": DILATION,
             "window, s": load.duration,
@@ -156,7 +156,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _main(quick: bool, out: Path | None) -> int:
     chosen, load = (CELLS[:1], QUICK_LOAD) if quick else (CELLS, LOAD)
-    document = begun(chosen, f"python -m lab.benchmarks.{NAME}" + (" --quick" if quick else ""), load)
+    document = begun(chosen, load)
     for cell in chosen:
         document["cells"].append(measured(cell, load))
         if out:

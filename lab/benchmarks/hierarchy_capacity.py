@@ -138,13 +138,13 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def measure(todo: Sequence[Capacity], command: str, out: Path | None, workers: int) -> dict[str, Any]:
+def measure(todo: Sequence[Capacity], out: Path | None, workers: int) -> dict[str, Any]:
     """The whole document; `out` has it after each chain."""
     document: dict[str, Any] = {
         "figure": NAME,
         "title": "Users held with hubs",
         "label": "simulated",
-        "provenance": provenance(command),
+        "provenance": provenance(),
         "facts": {"window, s": LOAD.duration, "policy": DEFAULT, "users of a hub": USERS},
         "entries": [],
     }
@@ -164,11 +164,10 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(words)
     todo = [each for place in PLACES for each in capacities(place, PACES[place.target])]
-    command = f"python -m lab.benchmarks.{NAME}" + (" --quick" if arguments.quick else "")
     chosen = todo[:1] if arguments.quick else todo
 
     def work() -> int:
-        print(*section(measure(chosen, command, folder_of(arguments), arguments.jobs)), sep="\n")
+        print(*section(measure(chosen, folder_of(arguments), arguments.jobs)), sep="\n")
         return 0
 
     return exit_code(work)

@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def count() -> int:
         commit = commit_of(ROOT, arguments.commit) if arguments.commit else ""
-        origin = provenance(" ".join(["python -m lab.benchmarks.house", arguments.commit]).strip())
+        origin = provenance()
         document = counted(ROOT, commit, not arguments.no_block)
         if arguments.json:
             write_json(arguments.json, {**document, "provenance": origin})

@@ -13,6 +13,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lab.testbed import provenance
 from opensled.cli.main import INTERRUPTED
 from opensled.core.errors import OpenSledError, UsageError
 
@@ -69,8 +70,11 @@ def say(line: str) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the complete file or nothing: a run may end at any moment."""
+    """Write the complete file or nothing: a run may end at any moment. Its provenance says when that was."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    origin = document.get("provenance")
+    if isinstance(origin, dict) and "machine" in origin:
+        provenance.end(origin)
     half = path.with_suffix(".half")
     half.write_text(json.dumps(document, indent=1) + "\n")
     half.replace(path)

@@ -132,7 +132,7 @@ def _require_valid(done: Finished) -> Finished:
 def as_json(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     return {
         "baseline": "quick",
-        "provenance": provenance("python -m lab.benchmarks.quick --write"),
+        "provenance": provenance(),
         "labels": {name: label_of(name) for name in found},
         "samples": {name: [round(value, 4) for value in values] for name, values in found.items()},
     }

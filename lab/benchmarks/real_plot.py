@@ -8,10 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lab.benchmarks.picture import DARK, write_picture
+from lab.benchmarks.picture import ACCENT, DARK, OTHER, OURS, THEIRS, write_picture
 from lab.benchmarks.real_contenders import BOTH
 from lab.benchmarks.real_view import ENOUGH
-from lab.testbed.report.plots import ACCENT, OTHER, OURS, THEIRS
 
 COLOURS = (OURS, OTHER, ACCENT, "#8e5bb5", "#c0475b", "#5c7f2a", "#4a4a4a", THEIRS)
 OVER_ALL = "all kinds"

@@ -49,7 +49,6 @@ from lab.testbed.processes import exit_on_signals
 from lab.testbed.provenance import SEED, provenance
 from opensled.core.errors import OpenSledError
 
-COMMAND = "python -m lab.benchmarks.real_prompts"
 COUNTED = ("tokens", "seconds", "first_s", "rounds", "round_tokens", "drafted", "accepted")
 GLANCE_S = 0.5  # between two looks at the gate
 EXACT = "exact"  # level at which a text must not depend on drafts
@@ -94,7 +93,7 @@ def _measure(arguments: Namespace) -> int:
     say(f"{len(wanted)} prompts to ask; set-up {arguments.setup}: {', '.join(names)}")
     if wanted:
         exit_on_signals()  # so that no process outlives the run
-        raw["pieces"].append(provenance(COMMAND))
+        raw["pieces"].append(provenance())
         with ExitStack() as stack:
             started = start(stack, arguments.target, arguments.setup, names, drafts)
             _pass(arguments.gate, until)  # devices learn speeds from their first answer

@@ -33,7 +33,6 @@ from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.registries import ENGINES
 from verify_server.options.serve_config import ServeConfig
 
-COMMAND = "python -m lab.benchmarks.real_setups"
 CONTEXT = 256  # tokens that are there before a step
 ROWS = (1, 4, 8)
 WRITTEN = 24  # tokens that a draft model writes
@@ -73,7 +72,7 @@ def _measure(arguments: Namespace) -> int:
 
 def measured(arguments: Namespace) -> dict[str, Any]:
     """Medians of steps and of drafting, all in turns on one core."""
-    origin = provenance(COMMAND)
+    origin = provenance()
     engines = {name.strip(): _engine(arguments.target, name.strip()) for name in arguments.servers.split(";")}
     drafts = draft_models(arguments.target, {"distilled": arguments.distilled})
     drafters = {name: LlamaCppFactory(str(path), 1).create() for name, path in drafts.items()}

@@ -36,7 +36,6 @@ from opensled.core.messages import SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 
-COMMAND = "python -m lab.benchmarks.real_users"
 SETUP = "torch"
 READ, WRITTEN = 256, 48  # tokens by which the speed of the draft model is measured
 USERS = "1,2,4,8"
@@ -60,7 +59,7 @@ def _measure(arguments: Namespace) -> int:
     raw = read_measured(out / "real_prompts.json") if out else {}
     numbers = [int(each) for each in (arguments.users or ("2" if arguments.quick else USERS)).split(",")]
     fleet = RealFleet.of(arguments.recordings, arguments.target, arguments.max_tokens)
-    about = {"setup": SETUP, "provenance": provenance(COMMAND)}
+    about = {"setup": SETUP, "provenance": provenance()}
     with ExitStack() as stack:
         server = serve(stack, arguments.target, SETUP, {SERVER_CORE})
         os.sched_setaffinity(0, {DEVICE_CORE})

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.benchmarks.accuracy import accuracy
+from lab.benchmarks.agreement import compared
+from lab.benchmarks.cell_figures import shares
 from lab.benchmarks.cell_run import CellRun, Scale
 from lab.benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
 from lab.benchmarks.drafts_option import add_drafts, drafts_of
@@ -40,8 +42,6 @@ from lab.testbed.load.run import run_fleet
 from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 from lab.testbed.provenance import provenance
 from lab.testbed.recordings import BUNDLED_PAIR, PAIRS, recording
-from lab.testbed.report.agreement import compared
-from lab.testbed.report.cell_figures import shares
 from lab.testbed.traces import TraceSet
 from opensled.core.errors import UsageError
 
@@ -53,7 +53,6 @@ DIGITS = 5  # significant ones
 
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
-    command = f"python -m lab.benchmarks.regimes{_flags(arguments)}"
     scale = QUICK if arguments.quick else Scale(repeats=arguments.repeats)
 
     def work() -> int:
@@ -61,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
         chosen, out = _cells(arguments.cells), folder_of(arguments)
         more = {PARTS: arguments.parts, tuple(OF_HEADS): arguments.heads, (PIPESD,): arguments.pipesd}
         names = (*USUAL, *(name for several, asked in more.items() if asked for name in several))
-        cells = measure(chosen, scale, command, out, run, arguments.jobs, source, names)["cells"]
+        cells = measure(chosen, scale, out, run, arguments.jobs, source, names)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
         print("opensled against the best of the others:", *shares(cells), sep="\n")
         return 0
@@ -84,16 +83,6 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _flags(arguments: argparse.Namespace) -> str:
-    words = [" --quick"] if arguments.quick else []
-    words += [f" --pair {arguments.pair}"] if arguments.pair != BUNDLED_PAIR else []
-    words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
-    words += [" --simulated"] if arguments.simulated else []
-    words += [" --parts"] if arguments.parts else []
-    words += [" --heads"] if arguments.heads else []
-    return "".join([*words, " --pipesd"] if arguments.pipesd else words)
-
-
 def _cells(text: str) -> list[Cell]:
     """Cells by number, counted from 1."""
     try:
@@ -114,7 +103,6 @@ def emulate(fleet: Fleet, items: Sequence[Item], traces: TraceSet, load: Load) -
 def measure(
     cells: Sequence[Cell],
     scale: Scale,
-    command: str,
     out: Path | None,
     run: Run | None = emulate,
     jobs: int = 1,
@@ -122,7 +110,7 @@ def measure(
     baselines: Sequence[str] = USUAL,
 ) -> dict[str, Any]:
     """The whole document; written to `out` after each cell, cells in the order given. `run` None: none is emulated."""
-    document = _head(scale, command, jobs, source) | {"label": "emulated" if run else "simulated"}
+    document = _head(scale, jobs, source) | {"label": "emulated" if run else "simulated"}
     measured = partial(_measured, scale, run, source, baselines)
     for done in mapped(measured, [_of(cell, source) for cell in cells], jobs):
         document["cells"].append(_short(done))
@@ -144,13 +132,13 @@ def _measured(
     return CellRun(cell, scale, items, traces, run, say).all(baselines)
 
 
-def _head(scale: Scale, command: str, jobs: int, source: RecordedDrafts) -> dict[str, Any]:
+def _head(scale: Scale, jobs: int, source: RecordedDrafts) -> dict[str, Any]:
     return {
         "figure": NAME if source == TINY else f"{NAME}-{source.name}",
         "title": "All baselines on six cells of four regimes",
         "drafts": source.words,
         "source": source._asdict(),
-        "provenance": provenance(command),
+        "provenance": provenance(),
         "dilation": DILATION,
         "facts": {
             "repeats": scale.repeats,

@@ -14,7 +14,6 @@ where it was.
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +47,6 @@ from lab.testbed.provenance import SEED, provenance
 from opensled.core.errors import NotFound, OpenSledError, UsageError
 from opensled.models.store import model_file
 
-COMMAND = "python -m lab.benchmarks.server_drafts"
 ENGINES = "torch,llamacpp"
 # By the name of the figure
 DRAFTERS = {
@@ -187,7 +185,7 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
     say(f"{sum(len(groups) for _, groups in wanted)} turns of {', '.join(task.names)} to measure")
     if wanted:
         exit_on_signals()  # so that no process outlives the run
-        raw["pieces"].append(provenance(f"{COMMAND} {shlex.join(words)}".rstrip()))
+        raw["pieces"].append(provenance())
     for run, groups in wanted:
         target = task.about["target"]
         with started(target, run.setup, task.names, task.draft_model, task.vllm_python) as servers:

@@ -186,9 +186,7 @@ def run(arguments: Namespace) -> int:
     """Measure, write, and print the table."""
     engines = arguments.engines.split(",")
     users = [1] if arguments.quick else [int(each) for each in arguments.users.split(",")]
-    origin = provenance(
-        f"python -m lab.benchmarks.serving --engines {arguments.engines} --users {arguments.users}"
-    )
+    origin = provenance()
     document = {
         "title": "The server as it chooses, with fixed threads, and others on the same weights",
         "label": "real",

@@ -235,7 +235,7 @@ def markdown(document: Mapping[str, Any]) -> str:
 def run(arguments: Namespace) -> int:
     """Measure, write, and print the tables."""
     engines, models = arguments.engines.split(","), files()
-    origin = provenance(f"python -m lab.benchmarks.serving_stages --engines {arguments.engines}")
+    origin = provenance()
     words = LlamaModel(models["llamacpp"], 0)
     chats = Chats(SHORT, lambda text: len(words.tokenize(text)))
     repeats = 3 if arguments.quick else arguments.repeats

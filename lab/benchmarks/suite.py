@@ -1,4 +1,4 @@
-"""`make bench`: every figure of docs/benchmarks anew, then the report over them, with the time that each part took.
+"""`make bench`: every figure of docs/benchmarks anew, with the time that each part took.
 
     python -m lab.benchmarks.suite [--out FOLDER]
 
@@ -46,8 +46,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=FOLDER, help="default %(default)s")
     out = parser.parse_args(words).out
     done = [_timed(part.name, (part.module, *part.words, "--out", str(out))) for part in PARTS]
-    report = ("opensled", "bench", "report", "--folder", str(out), "--out", str(out / "report.html"))
-    done.append(_timed("report", report))
     print(table(done))
     return max(each.code for each in done)
 

@@ -224,6 +224,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _measure(seconds: float, out: Path | None) -> int:
+    origin = provenance()
     found = {road: run(road, seconds) for road in ROADS}
     document = {
         "figure": "tenfold",
@@ -233,7 +234,7 @@ def _measure(seconds: float, out: Path | None) -> int:
         "users at 1x": users(1),
         "users at 10x": users(TIMES),
         **found,
-        "provenance": provenance("python -m lab.benchmarks.tenfold"),
+        "provenance": origin,
     }
     print(json.dumps(document, indent=1))
     if out:

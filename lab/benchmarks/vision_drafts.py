@@ -75,6 +75,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _measure(arguments: Namespace, words: Sequence[str]) -> int:
     exit_on_signals()
+    origin = provenance()
     layers = [int(each) for each in arguments.layers.split(",")]
     exits = {each: f"{arguments.exits}-{each}" for each in layers}
     asked = [pair for pairs in heldout_questions(arguments.items).values() for pair in pairs]
@@ -87,7 +88,7 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
         "figure": FIGURE,
         "title": TITLE,
         "label": "real",
-        "provenance": provenance(f"python -m lab.benchmarks.{FIGURE} {' '.join(words)}"),
+        "provenance": origin,
         "questions": len(asked),
         "setups": setups,
         "sight": sight,

@@ -96,8 +96,7 @@ def _arguments(words: list[str] | None) -> Namespace:
 
 
 def _run(arguments: Namespace) -> int:
-    given = " ".join(sys.argv[1:])
-    origin = provenance(f"python -m lab.benchmarks.vllm_engine {given}".rstrip())
+    origin = provenance()
     names = names_of(arguments.only + ";", CONTENDERS) if arguments.only else [*CONTENDERS]
     users = [int(each) for each in arguments.users.split(",")]
     versions.prepare()

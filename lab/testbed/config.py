@@ -1,4 +1,4 @@
-"""Options of `opensled demo`, `plan` and `bench report`, and their defaults."""
+"""Options of `opensled demo` and `plan`, and their defaults."""
 
 from dataclasses import dataclass
 
@@ -172,11 +172,3 @@ class PlanConfig:
     def promised(self) -> float:
         """Tokens/s, where one pace is needed."""
         return self.pace or PACES[0]
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """The folder of the results, and the file of the page."""
-
-    folder: str = option("docs/benchmarks", "folder with the results as JSON", metavar="FOLDER")
-    out: str = option("docs/benchmarks/report.html", "file for the page", metavar="FILE")

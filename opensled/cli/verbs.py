@@ -153,12 +153,6 @@ VERBS = {
         "lab.testbed.load.config:BenchServeConfig",
         "lab.testbed.load.command:bench_serve",
     ),
-    "bench report": Verb(
-        "write an HTML page with all benchmark results",
-        "opensled bench report --out report.html",
-        "lab.testbed.config:ReportConfig",
-        "lab.testbed.report.page:bench_report",
-    ),
     "quality": Verb(
         "measure the effect of a loose rule: correct answers, speed",
         "opensled quality --model tiny --rule fly:theta=0.1 --items 100 --out quality",

@@ -73,7 +73,11 @@ def absence(commands: list[str]) -> list[str]:
     """A paragraph of the help, in lines, on the commands of the command line that are not here; [] for none."""
     import textwrap
 
-    return ["", *textwrap.wrap(f"Not in {name()} ({GUIDE}): {', '.join(commands)}", 78)] if commands else []
+    return (
+        ["", *textwrap.wrap(f"Not in {name()} ({GUIDE}): {', '.join(commands)}", 78, break_on_hyphens=False)]
+        if commands
+        else []
+    )
 
 
 def command(extra: str = "") -> str:

@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-from importlib.util import find_spec
 
 import pytest
 
 from lab.benchmarks import FIGURES, doctor_view, overload
 from lab.benchmarks.__main__ import main
 from lab.benchmarks.figure import Comparison, Figure, in_turns
-from lab.benchmarks.peer import GGUF
 from lab.benchmarks.tenants import TenantRequest
+from lab.testbed.provenance import command_line
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.models.store import model_file
 
 FIGURE = Figure(
     title="One",
@@ -58,38 +56,21 @@ def test_the_doctors_predictions_stand_beside_what_came():
 
 
 # From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.
-LONG = (
-    *(
-        "cacheback",
-        "emulation",
-        "failover",
-        "garbage",
-        "llamacpp_flips",
-        "memory",
-        "overload",
-        "peer",
-        "penalties",
-        "planner",
-    ),
-    *("ragged", "rounds", "simulation"),
-)
-NO_PEER = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp, the peer, is not installed")
-OWN_MARKS = {**dict.fromkeys(LONG, pytest.mark.long), "peer": NO_PEER}
-NAMES = [pytest.param(name, marks=OWN_MARKS.get(name, ())) for name in FIGURES.names()]
+LONG = ("cacheback", "failover", "llamacpp_flips", "memory", "overload", "planner", "ragged", "rounds")
+NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv(GGUF, str(model_file("tiny", "*.gguf")))
+def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys):
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["label"] in ("real", "emulated")
     assert written["samples"] and all(min(each) >= 0 for each in written["samples"].values())
     assert all(ratio["lowest"] <= ratio["ratio"] <= ratio["highest"] for ratio in written["ratios"])
     origin = written["provenance"]
-    assert origin["command"] == f"python -m lab.benchmarks {name} --quick"
-    assert {"commit", "date", "seed", "machine", "python", "libraries"} <= set(origin)
-    assert {"cpu", "cores", "load_average"} <= set(origin["machine"])
+    assert origin["command"] == command_line() and origin["dirty"] in (True, False, None)
+    assert {"commit", "date", "ended", "seed", "machine", "python", "libraries"} <= set(origin)
+    assert {"cpu", "cores", "load_average", "load_after"} <= set(origin["machine"])
     readme = (tmp_path / "README.md").read_text()
     assert written["title"] in readme and origin["command"] in readme and "Where we lose" in readme
     assert written["title"] in capsys.readouterr().out

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lab.benchmarks import quick
 from lab.testbed.load.load import Load
-from lab.testbed.report.html import LABELS
+from lab.testbed.provenance import LABELS
 from lab.testbed.simulator import simulate
 from tests.lab.emulated_runs import emulated_by
 

@@ -17,9 +17,10 @@ from lab.benchmarks.grid import spot_check
 from lab.benchmarks.grid_document import Axes, begun, read, without
 from lab.benchmarks.grid_fill import place_of
 from lab.benchmarks.grid_place import Place, PlaceCapacity, answers
+from lab.benchmarks.grid_shares import told, verdict
 from lab.benchmarks.program import write_json
 from lab.testbed.planner.recorded_drafts import RecordedDrafts
-from lab.testbed.report.grid_verdict import told, verdict
+from lab.testbed.provenance import command_line
 from lab.testbed.tuning import TRIGGERS
 from opensled.core.errors import UsageError
 
@@ -125,7 +126,7 @@ def test_the_command_merges_and_keeps_what_others_had(units: list[Any], tmp_path
     assert new["provenance"] == {"command": "once"}
     [addition] = new["additions"]
     assert addition["baselines"] == ["opensled"]
-    assert addition["provenance"]["command"].endswith("--only opensled --merge")
+    assert addition["provenance"]["command"] == command_line()
     assert [path.name for path in tmp_path.iterdir()] == ["grid.json"]
 
 

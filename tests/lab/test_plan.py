@@ -14,6 +14,7 @@ import pytest
 from lab.benchmarks.findings import BEGIN, END, findings, put
 from lab.benchmarks.grid import Axes, measure
 from lab.benchmarks.grid_place import Place, answers
+from lab.benchmarks.grid_shares import ratio
 from lab.testbed.baselines import BASELINES, USUAL
 from lab.testbed.cells import REGIMES
 from lab.testbed.fleet import Fleet, Group, Server
@@ -26,7 +27,6 @@ from lab.testbed.planner.picture import draw
 from lab.testbed.planner.planning import draft_wait
 from lab.testbed.planner.recorded_drafts import RecordedDrafts
 from lab.testbed.planner.setting import Work, assumed, of_fleet, recorded
-from lab.testbed.report.grid_verdict import ratio
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
 from opensled.cli.main import main

@@ -71,7 +71,7 @@ def test_every_row_of_a_tree_follows_its_own_path() -> None:
 def test_a_cell_has_live_drafters_only_for_the_recorded_drafts_of_the_bundled_pair(
     source: RecordedDrafts,
 ) -> None:
-    document = regimes.measure((), Scale(), "a test", None, None, source=source)
+    document = regimes.measure((), Scale(), None, None, source=source)
     cell = regimes._of(CELLS[0], source)
     assert cell.live == (source.acceptance == "")
     assert document["figure"] == ("regimes" if cell.live else "regimes-code")

@@ -23,7 +23,6 @@ from lab.testbed.load.records import RequestRecord, RunResult
 from lab.testbed.load.server_process import RECORDED, command
 from lab.testbed.planner import capacity_law as law
 from lab.testbed.planner.setting import assumed, of_fleet
-from lab.testbed.report.cell_figures import NO_RIVALS
 from lab.testbed.simulated.compare import throughput
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import TraceSet, write_traces
@@ -115,7 +114,7 @@ def test_a_fleet_s_file_may_name_a_head(tmp_path: Path) -> None:
 
 def test_heads_are_baselines_that_are_asked_for_by_name() -> None:
     assert {*OF_HEADS} == {f"{name}-{kind}" for name in (SERVER_SD, OPENSLED) for kind in KINDS}
-    assert {*OF_HEADS} <= {*DRAFT_BESIDE} & {*NO_RIVALS} and not {*OF_HEADS} & {*USUAL}
+    assert {*OF_HEADS} <= {*DRAFT_BESIDE} and not {*OF_HEADS} & {*USUAL}
     for name in (SERVER_SD, OPENSLED):
         whole, headed = fleet(name), fleet(f"{name}-ctc")
         assert headed == replace(whole, server=replace(whole.server, draft="ctc"))

@@ -9,6 +9,8 @@ import pytest
 
 from lab.benchmarks import regimes, suite
 from lab.benchmarks.accuracy import accuracy, agreement, live_anchor
+from lab.benchmarks.agreement import compared
+from lab.benchmarks.cell_figures import shares
 from lab.benchmarks.cell_run import MAX_EMULATED, CellRun, Scale, emulated_capacity
 from lab.benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
 from lab.benchmarks.peer_server import running
@@ -19,8 +21,6 @@ from lab.testbed.load.load import Item, Load
 from lab.testbed.load.records import RunResult
 from lab.testbed.processes import free_port
 from lab.testbed.recordings import BUNDLED
-from lab.testbed.report.agreement import compared
-from lab.testbed.report.cell_figures import shares
 from lab.testbed.simulator import simulate
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from lab.testbed.tuning import Tuning
@@ -157,7 +157,7 @@ def test_a_document_is_written_after_each_cell(tmp_path):
         return emulated_by(simulate)(fleet, items, traces, load)
 
     scale = replace(SMALL, repeats=1)
-    document = regimes.measure(CELLS[1:3], scale, "command", tmp_path, run)
+    document = regimes.measure(CELLS[1:3], scale, tmp_path, run)
     assert sorted(set(seen)) == [0, 1]
     written = json.loads((tmp_path / "regimes.json").read_text())
     assert [cell["id"] for cell in written["cells"]] == [cell.id for cell in CELLS[1:3]]
@@ -286,7 +286,7 @@ def test_the_suite_goes_on_after_a_part_that_fails_and_says_so(tmp_path, monkeyp
 
     monkeypatch.setattr(suite.subprocess, "run", run)
     assert suite.main(["--out", str(tmp_path)]) == 1
-    assert ran == [*(part.module for part in suite.PARTS), "opensled"]
+    assert ran == [*(part.module for part in suite.PARTS)]
     lines = capfd.readouterr().out.splitlines()
     assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")
 

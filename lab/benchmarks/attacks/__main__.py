@@ -66,7 +66,7 @@ def _measure_all(arguments: Namespace, words: Sequence[str]) -> int:
     if len(os.sched_getaffinity(0)) < 2:
         raise UsageError("attackers need a core beside the server's: run this on two cores or more")
     windows = Windows(2.0, 2.0, 2.0) if arguments.quick else Windows(arguments.seconds, arguments.seconds)
-    origin = provenance(f"python -m lab.benchmarks.attacks {shlex.join(words)}".rstrip())
+    origin = provenance()
     text, front = reference(arguments.server_path), arguments.front_core if arguments.front else None
     flags = tuple(shlex.split(arguments.server_flags))
     outcomes: list[Outcome] = []

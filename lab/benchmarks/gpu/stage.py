@@ -67,7 +67,7 @@ def run(name: str, path: Path, seconds: float) -> int:
     began = time.monotonic()
     stage = Stage(path, began + seconds, _device() if name in COMPUTING else "")
     stage.tell(stage=name, label=LABELS[name], state="running", device=stage.device)
-    stage.tell(provenance=provenance(f"bash benchmarks/gpu/run.sh OUT_FOLDER: stage {name}"))
+    stage.tell(provenance=provenance())
     try:
         import_module(f"lab.benchmarks.gpu.{name}").measure(stage)
         stage.tell(state="ended")

@@ -76,8 +76,7 @@ def record_hub(hub: str, traces: TraceSet, items: Sequence[Item]) -> HubTraces:
         written.append(HubTrace(trace.item, trace.target_ids, asides))
         print(f"{hub}: {number} of {len(traces.items)} items", file=sys.stderr, flush=True)
     drafter.close()
-    command = f"python -m lab.testbed.emulation.hub_recorder --target {traces.target} --hub {hub}"
-    origin = {**provenance(command), "dtype": model.engine.info.dtype, "draft_model": factory.name}
+    origin = {**provenance(), "dtype": model.engine.info.dtype, "draft_model": factory.name}
     return HubTraces(traces.target, hub, traces.drafter, origin, tuple(written))
 
 

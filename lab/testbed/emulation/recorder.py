@@ -133,8 +133,7 @@ class Recorder:
         )
         told = {key: self.head[key] for key in ("draft_model", "dtype")}
         target, drafter = self.head["target"], self.head["drafter"]
-        command = f"python -m lab.testbed.emulation.recorder --target {target} --drafter {drafter}"
-        return TraceSet(target, drafter, {**provenance(command), **told}, tuple(items))
+        return TraceSet(target, drafter, {**provenance(), **told}, tuple(items))
 
 
 def record(target: ServedModel, drafter: str, items: Sequence[Item], draft: str = "tiny-draft") -> TraceSet:

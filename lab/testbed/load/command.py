@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ def bench_serve(config: BenchServeConfig) -> int:
     """Measure, show, write; exit code 1 when no request at all was answered."""
     if config.url and config.fleet:
         raise UsageError("give --fleet to start one, or --url for what runs already, not both")
-    origin = {**provenance(" ".join(["opensled", *sys.argv[1:]])), "seed": config.seed}
+    origin = {**provenance(), "seed": config.seed}
     view = LoadView(quiet=config.json)
     outcome = _urls(config, view, origin) if config.url else _fleet(config, view, origin)
     document = outcome.as_json()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +29,7 @@ def quality(config: QualityConfig) -> int:
     """Ask, judge, show, write. Raises UsageError for unknown tasks and rules, OpenSledError for a lost server."""
     exit_on_signals()
     rules, tasks = config.rules, tasks_for(config.model, config.tasks)
-    kept = KeptAnswers(config, {**provenance(" ".join(["opensled", *sys.argv[1:]])), "seed": config.seed})
+    kept = KeptAnswers(config, {**provenance(), "seed": config.seed})
     if len(kept):
         tell(f"{len(kept)} items are answered in {config.out} already")
     asked = asyncio.run(_ask(config, tasks, kept))

@@ -7,15 +7,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from lab.testbed import report
 from lab.testbed.quality.asking import Asked
 from lab.testbed.quality.figures import FEWEST, GRAM, MARGIN, Row
+from lab.testbed.quality.html import Html, bullets, code, table
 from lab.testbed.quality.samples import STYLE as SAMPLE_STYLE
 from lab.testbed.quality.samples import samples
 from lab.testbed.quality.table import COLUMNS, cells, verdict
-from lab.testbed.report.html import Html, bullets, code, table
 
-STYLE = Path(report.__file__).with_name("page.css")
+STYLE = Path(__file__).with_name("page.css")
 TITLE = "The price of loose rules"
 MEANING = (
     "right: share of answers that pass the check of their task.",

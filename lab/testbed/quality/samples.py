@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from lab.testbed.quality.asking import Asked, Reply
-from lab.testbed.report.html import Html, paragraph
+from lab.testbed.quality.html import Html, paragraph
 
 MOST = 24  # pairs that are shown of a rule
 

@@ -13,7 +13,6 @@ import contextlib
 import json
 import logging
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -120,8 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("lab.testbed").setLevel(logging.INFO)
     exit_on_signals()  # so that no process outlives the soak
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    command = shlex.join(sys.argv[1:] if arguments is None else arguments)
-    start = provenance(f"python -m lab.testbed.soak {command}") | {"seed": given.seed}
+    start = provenance() | {"seed": given.seed}
     try:
         with _folder(given.logs) as folder:
             report = asyncio.run(SoakRun(_soak(given), folder).run())

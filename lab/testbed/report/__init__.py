@@ -1,1 +1,0 @@
-"""All benchmark results as one HTML page, made from the JSON files alone."""
