@@ -175,7 +175,7 @@ def write_readme(folder: Path) -> Path:
     values = [each for each in figures if each.get("figure") not in OWN]
     grids = [each for each in found if str(each.get("figure", "")).startswith("grid")]
     parts = (
-        _ratios(figures),
+        _ratios(values),
         _values(values),
         own,
         _grids(grids),
@@ -204,34 +204,41 @@ def _spread(ratio: dict[str, Any]) -> str:
 
 
 def _ratios(figures: Sequence[dict[str, Any]]) -> list[str]:
-    head = ("figure", "ratio", "spread", "required", "OpenSLED", "against", "label", "command")
-    rows = [_cells(figure, ratio) for figure in figures for ratio in figure["ratios"]]
+    head = ("figure", "case", "ratio", "spread", "required", "OpenSLED", "against")
+    rows = [
+        (_named(figure, not number), *_cells(figure, ratio))
+        for figure in figures
+        for number, ratio in enumerate(figure["ratios"])
+    ]
     return [*program.table(head, rows), ""]
+
+
+def _named(figure: Mapping[str, Any], is_first: bool) -> str:
+    """Title and label of a figure, in the first of its rows."""
+    return f"{figure['title']} ({figure['label']})" if is_first else ""
 
 
 def _cells(figure: dict[str, Any], ratio: dict[str, Any]) -> tuple[str, ...]:
     medians, unit = figure["medians"], figure["unit"]
     return (
-        f"{figure['title']}: {ratio['name']}",
+        ratio["name"],
         f"**{ratio['ratio']:.2f}**",
         _spread(ratio),
         "" if ratio["required"] is None else f"{ratio['required']:g}",
         f"{medians[ratio['ours']]:g} {unit}",
         f"{medians[ratio['against']]:g} {unit}",
-        figure["label"],
-        _command(figure),
     )
 
 
 def _values(figures: Sequence[dict[str, Any]]) -> list[str]:
     """Figures that compare nothing: their medians as they are."""
     rows = [
-        (f"{figure['title']}: {name}", f"{value:g} {figure['unit']}", figure["label"], _command(figure))
+        (_named(figure, not number), name, f"{value:g} {figure['unit']}")
         for figure in figures
         if not figure["ratios"]
-        for name, value in figure["medians"].items()
+        for number, (name, value) in enumerate(figure["medians"].items())
     ]
-    return [*program.table(("figure", "value", "label", "command"), rows), ""] if rows else []
+    return [*program.table(("figure", "case", "value"), rows), ""] if rows else []
 
 
 def _command(figure: dict[str, Any]) -> str:
@@ -260,15 +267,22 @@ def _rows(title: str, entries: Sequence[tuple[str, str, str]]) -> list[str]:
     return [f"## {title}", "", *program.table(("what", "figure", "commit"), rows), ""]
 
 
+def _changed(origin: Mapping[str, Any]) -> str:
+    """Words for files that differed from the commit; older figures say so by a + behind it."""
+    return ", changed," if origin.get("dirty") or origin["commit"].endswith("+") else ""
+
+
 def _origins(figures: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["## What is compared, and where", ""]
     for figure in figures:
         origin = figure["provenance"]
         machine = origin["machine"]
         load = machine["load_average"][0]
+        where = (
+            f"{machine['cpu']}, {machine['cores']} cores, load {load} at the start, Python {origin['python']}"
+        )
         lines.append(
-            f"- **{figure['title']}** ({figure['label']}). {figure['compared']} Measured {origin['date']} at commit "
-            f"`{origin['commit'] or 'unknown'}` on {machine['cpu']}, {machine['cores']} cores, load {load} at the "
-            f"start, Python {origin['python']}."
+            f"- **{figure['title']}** ({figure['label']}). {figure['compared']} Measured {origin['date'][:10]} by "
+            f"{_command(figure)} at commit `{origin['commit'][:8] or 'unknown'}`{_changed(origin)} on {where}."
         )
     return [*lines, ""]
