@@ -103,7 +103,8 @@ def _content(fields: Fields, pictures: str = "", thoughts: bool = False) -> Turn
 
 def _assistant(fields: Fields) -> ChatMessage:
     """A turn of text, of calls, of both, or of nothing: an answer that ended at once."""
-    made: Any = fields.take("tool_calls") or []
+    value: Any = fields.take("tool_calls")
+    made = [] if value is None else value
     if not isinstance(made, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
     only = None if made else fields.take("function_call")  # as older clients remember a call

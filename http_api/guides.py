@@ -70,7 +70,7 @@ def make_guide(
 
 def read_format(fields: Fields, read_schema: Callable[[Fields], Form]) -> Form:
     """The form of the answer. `read_schema` reads the fields of the type json_schema."""
-    kind, where = fields.take("type") or "text", fields.path("type")
+    kind, where = fields.text("type", "text"), fields.path("type")
     if kind not in ("text", "json_object", "json_schema"):
         raise Unsupported(f"{where} must be text, json_object or json_schema", where)
     form = {"text": NO_FORM, "json_object": Form(ANY_OBJECT)}.get(kind) or read_schema(fields)

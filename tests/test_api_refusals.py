@@ -43,6 +43,12 @@ def test_refuses_by_name(field, value):
     assert not backend.asked
 
 
+@pytest.mark.parametrize("kind", [0, 0.0, 1, True, {"a": 1}, "xml"])
+def test_a_form_of_another_type_is_refused(kind):
+    error = refusal(call(FakeBackend(), content=json.dumps(chat(response_format={"type": kind})).encode()))
+    assert error["param"] == "response_format.type"
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
@@ -62,6 +68,7 @@ def test_refuses_by_name(field, value):
             "messages[0].function_call.arguments",
         ),
         ({"role": "assistant", "tool_calls": {"a": 1}}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": 0.0}, "messages[0].tool_calls"),
         ({"role": "assistant", "tool_calls": [{"type": "custom"}]}, "messages[0].tool_calls[0].type"),
         (
             {"role": "assistant", "tool_calls": [{"type": "function", "id": 7}]},
