@@ -1,13 +1,12 @@
 """The bench suite: turns, void runs, agreement, regressions, one cell end to end."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from lab.benchmarks import regimes, suite
+from lab.benchmarks import regimes
 from lab.benchmarks.accuracy import accuracy, agreement, live_anchor
 from lab.benchmarks.agreement import compared
 from lab.benchmarks.cell_figures import shares
@@ -275,20 +274,6 @@ def test_accuracy_asks_the_task_s_own_checker():
 
 
 # -- the suite and the peer -------------------------------------------------------------------------------------
-
-
-def test_the_suite_goes_on_after_a_part_that_fails_and_says_so(tmp_path, monkeypatch, capfd):
-    ran = []
-
-    def run(command):
-        ran.append(command[2])
-        return subprocess.CompletedProcess(command, int(command[2].endswith("regimes")))
-
-    monkeypatch.setattr(suite.subprocess, "run", run)
-    assert suite.main(["--out", str(tmp_path)]) == 1
-    assert ran == [*(part.module for part in suite.PARTS)]
-    lines = capfd.readouterr().out.splitlines()
-    assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")
 
 
 def test_a_peer_that_does_not_start_tells_its_own_words():

@@ -1,0 +1,279 @@
+"""Every figure of docs/benchmarks: the command that measures it, and the code that it rests on.
+
+    python -m lab.benchmarks.figures [PART ...]      # measure these parts anew, or all, and tell the minutes of each
+    python -m lab.benchmarks.figures --stale         # list the files that are older than the code they rest on
+    python -m lab.benchmarks.figures --list          # the parts
+
+A part that fails does not stop the others; the exit code says so. So does the exit code of --stale, for a file that no
+reason excuses.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lab.benchmarks.program import FOLDER, exit_code, parser_of
+from opensled.core.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = (
+    "edge_client/drafters",
+    "edge_client/round",
+    "edge_client/lengths",
+    "opensled/core",
+    "opensled/drafting",
+)
+ROUND = ("verify_server/round", "verify_server/rules", "scheduler/goodput", "opensled/core", "opensled/wire")
+TORCH = (*ROUND, "verify_server/engine/torch", "verify_server/kv")
+LLAMACPP = (*ROUND, "verify_server/engine/llamacpp")
+SIMULATED = ("lab/testbed/simulated", "scheduler", "hw_profiles")
+PAIR = ("--target", "smollm2")
+
+
+class Part(NamedTuple):
+    """One command that writes files into docs/benchmarks."""
+
+    name: str
+    files: tuple[str, ...]
+    module: str
+    words: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()  # files and folders whose change makes it stale
+    kept: str = ""  # why a stale file stays; "" = it is to be measured again
+
+
+def _component(name: str, *rests_on: str) -> Part:
+    return Part(name, (f"{name}.json",), "lab.benchmarks", (name,), rests_on)
+
+
+GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
+PARTS = (
+    _component("rounds", "verify_server/front", *ROUND),
+    _component("edge_loop", *DEVICE),
+    _component("ragged", *TORCH),
+    _component("memory", "edge_client", "verify_server/start"),
+    _component("planner", "scheduler"),
+    _component("llamacpp_flips", *LLAMACPP),
+    _component("overload", "verify_server/admission", *ROUND),
+    _component("failover", "verify_server/cluster", "scheduler/cluster"),
+    _component("cacheback", "edge_client/drafters/cacheback.py", "opensled/drafting"),
+    Part("quick", ("quick_baseline.json",), "lab.benchmarks.quick", ("--write",), (*DEVICE, *ROUND)),
+    Part(
+        "doctor",
+        ("doctor.json",),
+        "lab.benchmarks.doctor_prediction",
+        ("--keep",),
+        ("edge_client/doctor", "hw_profiles/speculation.py"),
+    ),
+    Part(
+        "attacks",
+        ("attacks.json",),
+        "lab.benchmarks.attacks",
+        (),
+        ("verify_server/front", "verify_server/access", "http_api"),
+    ),
+    Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
+    Part("grid", ("grid.json", "map.json"), "lab.benchmarks.grid", ("--resume",), SIMULATED),
+    Part(
+        "grids by drafts",
+        tuple(f"grid-{name}.json" for name in ("smollm2", "chat", "code", "mixed", "mismatched")),
+        "lab.benchmarks.grid_set",
+        (),
+        SIMULATED,
+    ),
+    Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
+    Part(
+        "hubs", ("hierarchy_capacity.json",), "lab.benchmarks.hierarchy_capacity", (), ("relay", *SIMULATED)
+    ),
+    Part(
+        "tiers",
+        ("hierarchy_agreement.json",),
+        "lab.benchmarks.hierarchy_agreement",
+        (),
+        ("relay", *SIMULATED),
+    ),
+    Part(
+        "real prompts",
+        ("real_prompts.json", "real_prompts.svg"),
+        "lab.benchmarks.real_prompts",
+        PAIR,
+        (*DEVICE, *TORCH, *LLAMACPP),
+    ),
+    Part("real users", ("real_prompts.json",), "lab.benchmarks.real_users", PAIR, (*DEVICE, *TORCH)),
+    Part(
+        "server drafts",
+        ("server_drafts.json", "server_drafts.svg"),
+        "lab.benchmarks.server_drafts",
+        ("--engines", "torch"),
+        ("verify_server/drafting", *TORCH),
+    ),
+    Part(
+        "heads",
+        ("heads.json", "heads.svg"),
+        "lab.benchmarks.server_drafts",
+        ("--figure", "heads", "--engines", "torch", "--kinds", "chat,code,rewriting"),
+        ("verify_server/drafting", *TORCH),
+    ),
+    Part(
+        "serving",
+        ("serving.json", "serving.md"),
+        "lab.benchmarks.serving",
+        ("--engines", "llamacpp,torch", "--users", "1,4,8"),
+        ("verify_server/front", "http_api", *LLAMACPP, *TORCH),
+    ),
+    Part(
+        "first tokens",
+        ("serving_stages.json", "serving_stages.md"),
+        "lab.benchmarks.serving_stages",
+        ("--engines", "llamacpp,torch"),
+        ("verify_server/front", "http_api", *LLAMACPP, *TORCH),
+    ),
+    Part(
+        "first answers",
+        ("first_answer.json", "first_answer.md"),
+        "lab.benchmarks.first_answer",
+        ("--threads", "1"),
+        (*LLAMACPP, *TORCH),
+    ),
+    Part(
+        "adaptation",
+        ("adaptation.json",),
+        "lab.benchmarks.adaptation",
+        ("--threads", "1"),
+        ("lab/training/adapting",),
+    ),
+    Part(
+        "pictures",
+        ("vision_drafts.json",),
+        "lab.benchmarks.vision_drafts",
+        (),
+        ("verify_server/vision", "verify_server/drafting/exits"),
+        "its exits are trained for an hour first: docs/vision.md",
+    ),
+    Part(
+        "vllm",
+        ("vllm_engine.json",),
+        "lab.benchmarks.vllm_engine",
+        ("--eager",),
+        ("verify_server/engine/vllm", *ROUND),
+        "needs .venv-vllm: run it with that Python",
+    ),
+    Part(
+        "kernels",
+        ("kernels.json",),
+        "tests.kernel_check",
+        (),
+        ("verify_server/engine/torch/triton_kernels.py", "verify_server/engine/torch/triton_attention.py"),
+    ),
+    Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),
+)
+
+
+class Stale(NamedTuple):
+    """A file that is older than the code it rests on."""
+
+    file: str
+    why: str
+    kept: str  # see `Part`
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.why}" + (f" ({self.kept})" if self.kept else "")
+
+
+class Done(NamedTuple):
+    """A part that has ended."""
+
+    name: str
+    seconds: float
+    code: int
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = parser_of("figures", __doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all that this machine can measure")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="default %(default)s")
+    parser.add_argument("--stale", action="store_true", help="measure nothing: list what is too old")
+    parser.add_argument("--list", action="store_true", help="measure nothing: list the parts and their files")
+    arguments = parser.parse_args(words)
+    if arguments.list:
+        print("\n".join(f"{part.name:18}{', '.join(part.files)}  {part.kept}".rstrip() for part in PARTS))
+        return 0
+    if arguments.stale:
+        return exit_code(lambda: _tell(stale(arguments.out)))
+    return exit_code(lambda: _measure(chosen(arguments.parts), arguments.out))
+
+
+def chosen(names: Sequence[str]) -> list[Part]:
+    """The parts of these names; without names, those that need nothing special. Raises UsageError."""
+    known = {part.name: part for part in PARTS}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no figure is called {name!r}; there are {', '.join(known)}")
+    return [known[name] for name in names] or [part for part in PARTS if not part.kept]
+
+
+def _measure(parts: Sequence[Part], out: Path) -> int:
+    done = [_timed(part, ("-m", part.module, *part.words, "--out", str(out))) for part in parts]
+    print(table(done))
+    return max(each.code for each in done)
+
+
+def _timed(part: Part, words: Sequence[str]) -> Done:
+    print(f"== {part.name}: python {' '.join(words)}", flush=True)
+    started = time.monotonic()
+    code = subprocess.run([sys.executable, *words]).returncode
+    return Done(part.name, time.monotonic() - started, int(code != 0))
+
+
+def table(done: Sequence[Done]) -> str:
+    """Minutes of each part and of all."""
+    lines = [
+        f"{each.name:18}{each.seconds / 60:7.1f} min{'' if not each.code else '  FAILED'}" for each in done
+    ]
+    return "\n".join([*lines, f"{'all':18}{sum(each.seconds for each in done) / 60:7.1f} min"])
+
+
+def _tell(found: Sequence[Stale]) -> int:
+    print("\n".join(map(str, found)) or "every figure is as new as the code it rests on")
+    return int(any(not each.kept for each in found))
+
+
+def stale(folder: Path, changed: Callable[[str, Sequence[str]], int] | None = None) -> list[Stale]:
+    """JSON files of the parts that are too old. `changed`: commits between one and HEAD that touch some paths."""
+    changed = changed or commits_since
+    found = []
+    for part in PARTS:
+        for file in part.files:
+            if file.endswith(".json") and (why := _why(folder / file, part.rests_on, changed)):
+                found.append(Stale(file, why, part.kept))
+    return found
+
+
+def _why(path: Path, rests_on: Sequence[str], changed: Callable[[str, Sequence[str]], int]) -> str:
+    """Why a file is too old; "" = it is not."""
+    if not path.exists():
+        return "was never measured"
+    origin = json.loads(path.read_text()).get("provenance") or {}
+    commit = str(origin.get("commit", "")).rstrip("+")
+    if not commit:
+        return "does not say where it comes from"
+    commits = changed(commit, rests_on)
+    if commits < 0:
+        return f"comes from a commit that is not here, {commit[:8]}"
+    return f"{commits} commits have touched what it rests on since {commit[:8]}" if commits else ""
+
+
+def commits_since(commit: str, paths: Sequence[str]) -> int:
+    """Commits after `commit` that touch `paths`; -1 = there is no such commit."""
+    command = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *paths]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return int(run.stdout) if run.returncode == 0 else -1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Figures are data: what is too old, which file belongs to which part, and numbers of pages that are not the data's.
+
+Run: pytest tests/lab/test_figures.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.benchmarks import figures
+from lab.benchmarks.cited import cited, faults, main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OF_NO_PART = {"trade-off.json"}  # a picture of the quality runs; its data are beside it
+
+
+def test_every_file_belongs_to_a_part_and_every_part_has_a_program():
+    known = {file for part in figures.PARTS for file in part.files}
+    there = {path.name for path in (ROOT / "docs/benchmarks").glob("*.json")}
+    assert there - known == OF_NO_PART
+    for part in figures.PARTS:
+        assert importlib.util.find_spec(part.module), part.module
+        assert part.rests_on and all((ROOT / path).exists() for path in part.rests_on), part.name
+    assert len({part.name for part in figures.PARTS}) == len(figures.PARTS)
+
+
+def test_what_rests_on_code_that_changed_is_stale(tmp_path):
+    def put(name, commit):
+        (tmp_path / name).write_text(json.dumps({"provenance": {"commit": commit}}))
+
+    for part in figures.PARTS:
+        for file in part.files:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            if file.endswith(".json"):
+                put(file, "new")
+    put("rounds.json", "old+")
+    put("memory.json", "gone")
+    put("doctor.json", "")
+    (tmp_path / "ragged.json").unlink()
+    found = figures.stale(tmp_path, lambda commit, paths: {"new": 0, "old": 3, "gone": -1}[commit])
+    assert [each.file for each in found] == ["rounds.json", "ragged.json", "memory.json", "doctor.json"]
+    told = "\n".join(map(str, found))
+    assert "3 commits have touched" in told and "never measured" in told
+    assert "not here" in told and "does not say where it comes from" in told
+
+
+def test_commits_are_counted_by_git():
+    assert figures.commits_since("HEAD", ("opensled",)) == 0
+    assert figures.commits_since("0" * 40, ("opensled",)) == -1
+
+
+def test_parts_are_measured_in_turn_and_one_that_fails_stops_none(monkeypatch, capsys):
+    ran = []
+
+    def run(command):
+        ran.append(command[2])
+        return type("Run", (), {"returncode": int("memory" in command)})
+
+    monkeypatch.setattr(figures.subprocess, "run", run)
+    assert figures.main(["memory", "grid"]) == 1
+    assert ran == ["lab.benchmarks", "lab.benchmarks.grid"]
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")
+    assert figures.main(["nothing"]) == 2 and "there are rounds" in capsys.readouterr().err
+
+
+def test_a_changed_digit_is_found(tmp_path):
+    data = {"cells": [{"name": "8 users", "ratio": 1.4162}], "share": 0.123, "count": 12345}
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    page = tmp_path / "page.md"
+    right = (
+        "| 1.42x<!-- a.json: cells / 8 users / ratio --> | 12 %<!-- a.json: share --> |\n"
+        "12,345 of them<!-- a.json: count -->, 1.4<!-- a.json: cells / 0 / ratio -->\n"
+    )
+    page.write_text(right)
+    assert faults(page, tmp_path) == [] and len(list(cited(right))) == 4
+    page.write_text(right.replace("1.42x", "1.43x"))
+    (fault,) = faults(page, tmp_path)
+    assert fault.endswith("page.md:1: the page says 1.43, a.json 1.42")
+    page.write_text("1<!-- a.json: nothing --> 1<!-- b.json: x --> 1<!-- a.json: cells / 3 / ratio -->")
+    assert len(faults(page, tmp_path)) == 3
+    page.write_text("words<!-- a.json: share -->")
+    assert "no number stands before it" in faults(page, tmp_path)[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_numbers_of_a_page_are_those_of_its_data(page):
+    assert faults(page, ROOT / "docs/benchmarks") == []
+
+
+def test_the_command_says_what_differs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert main([]) == 0
+    page = tmp_path / "page.md"
+    page.write_text("99<!-- serving.json: nothing -->")
+    assert main([str(page)]) == 1 and "has no nothing" in capsys.readouterr().out
