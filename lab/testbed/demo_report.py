@@ -60,21 +60,35 @@ def _document(devices: Sequence[DemoDevice], run: Run) -> dict[str, Any]:
 def _report(device: DemoDevice) -> dict[str, Any]:
     drafted, plain = device.speeds
     gain = round(drafted / plain, 3) if plain else 0.0
-    return {**device.report(), "alone": round(drafted, 1), "without_drafts": round(plain, 1), "gain": gain}
+    times = round(device.step_times, 3)
+    return {
+        **device.report(),
+        "step_times": times,
+        "alone": round(drafted, 1),
+        "without_drafts": round(plain, 1),
+        "gain": gain,
+    }
 
 
 def _lines(devices: Sequence[DemoDevice], run: Run) -> list[str]:
+    plain = devices[0].speeds[1]
     count = sum(len(device.replies) for device in devices)
     same = count - sum(device.unlike_plain for device in devices)
     flips, lead = total([path for device in devices for path in device.paths])
     ties = f", up to {flips} near ties ({lead:.4f} logits at most, bound {run.bound})" if flips else ""
     lines = [
-        f"without drafts: the server writes {same} of {count} answers in the same words",
+        f"without drafts: the server writes {same} of {count} answers in the same words, {plain:.1f} tok/s alone",
         f"plain transformers: would have written {count - _wrong(devices)} of {count} answers{ties}",
         f"llama.cpp alone, same weights: {run.file_speed:.1f} tok/s, {run.file_same} of {devices[0].alone} answers "
         "the same; the demo",
         "  shows that drafts change no text, not what a large target gains from them",
     ]
+    best = max(devices, key=lambda device: device.saved)
+    if best.step_times:
+        lines.append(
+            f"why: {best.name} saves {best.saved:.0%} of the server's steps, and a step takes {best.step_times:.2f} "
+            "times as long with its drafts, drafting included"
+        )
     if lost := [device.name for device in devices if device.speeds[0] < device.speeds[1]]:
         lines.append(f"drafts cost more time than they saved: {', '.join(lost)}")
     steps = f"{run.totals['steps']:.0f} steps of the server"

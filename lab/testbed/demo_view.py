@@ -99,6 +99,10 @@ def _per_round(device: DemoDevice) -> str:
     return f"{device.report()['tokens_per_round']:.2f}" if device.total("drafted") else "-"
 
 
+def _saved(device: DemoDevice) -> str:
+    return f"{device.saved:.0%}" if device.tokens else "..."
+
+
 def _identical(device: DemoDevice) -> str:
     return f"{device.identical}/{device.compared}" if device.compared else "..."
 
@@ -110,10 +114,6 @@ def _same(device: DemoDevice) -> str:
 
 def _drafted_speed(device: DemoDevice) -> str:
     return f"{device.speeds[0]:.1f}" if all(device.speeds) else "..."
-
-
-def _plain_speed(device: DemoDevice) -> str:
-    return f"{device.speeds[1]:.1f}" if all(device.speeds) else "..."
 
 
 def _gain(device: DemoDevice) -> str:
@@ -129,15 +129,16 @@ TINY: Columns = {
     "tok/s": lambda device: f"{device.report()['tokens_per_second']:.1f}",
     "accepted": _accepted,
     "tok/round": _per_round,
+    "steps saved": _saved,
     "identical": _identical,
 }
 REAL: Columns = {
     "device": lambda device: device.name,
     "drafter": lambda device: device.drafter,
     "tok/s": _drafted_speed,
-    "no drafts": _plain_speed,
     "gain": _gain,
     "accepted": _accepted,
     "tok/round": _per_round,
+    "steps saved": _saved,
     "same text": _same,
 }
