@@ -169,7 +169,7 @@ wheel: $(STAMP) ## both wheels into dist/: OpenSLED whole, and opensled-edge for
 	@$(BIN)/python -m build --wheel --outdir dist deploy/edge
 
 wheel-test: $(STAMP) ## build both wheels, install each in clean environments and use it there
-	@$(BIN)/python tests/wheel_check.py
+	@$(BIN)/python -m tests.wheel_check
 
 clean: ## remove what was made here, .venv included
 	rm -rf .venv .venv-vllm build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
