@@ -209,6 +209,10 @@ def main() -> int:
     try:
         if os.geteuid() or not shutil.which("systemd-nspawn"):
             raise UsageError("this needs root and systemd-nspawn (Debian: apt-get install systemd-container)")
+        if ROOT.is_relative_to("/tmp"):
+            raise UsageError(
+                f"{ROOT} cannot be seen from a container, which has a /tmp of its own; move the checkout"
+            )
         with container() as machine:
             for user in ("root", "pi"):
                 started = time.monotonic()
