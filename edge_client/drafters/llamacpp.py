@@ -1,4 +1,4 @@
-"""Drafting with a GGUF model through llama.cpp's low-level bindings.
+"""Drafting with a GGUF model through llama.cpp's C API, of llama_cpp or xllamacpp (opensled/models/llama_api.py).
 
 The high-level `Llama` class copies every logits row and allocates context x vocabulary floats; here one batch
 is reused, the newest row is read in place, and rollback is `llama_memory_seq_rm`. A context belongs to one
@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import llama_cpp
 import numpy as np
 
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
@@ -23,7 +22,7 @@ from opensled.core.errors import EngineError, UnsupportedModel
 from opensled.core.messages import ModelInfo
 from opensled.core.vocabulary import require_same
 from opensled.models import llama, step_threads
-from opensled.models.llama import LlamaModel
+from opensled.models.llama import LlamaModel, llama_cpp
 from opensled.models.store import model_file
 from opensled.process.load_thread import in_thread_that_ends
 
