@@ -101,7 +101,7 @@ class LlamaModel:
         """llama.cpp's own token ids of `text`, without a frame; spellings of special tokens count as such."""
         data = text.encode()
         room = len(data) + 8  # a token spells at least one byte, but for a space put in front
-        ids = (llama_cpp.llama_token * room)()
+        ids = (ctypes.c_int32 * room)()
         count = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), ids, room, False, True)
         return list(ids[: max(0, count)])
 

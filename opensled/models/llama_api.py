@@ -1,12 +1,12 @@
 """llama.cpp's C API: of the package llama_cpp where it is installed, else of the library in the wheel xllamacpp.
 
 That wheel needs no compiler. Its library exports the C API beside its own Python classes, so a draft model runs by the
-same code, token by token, with no server and no port between. Declared here is what a device calls; a server asks for
-llama_cpp. Structures are copied by value: a library whose structures are laid out otherwise is refused.
+same code, token by token, with no server and no port between. A server's engine asks for llama_cpp
+itself. Structures are copied by value: a library whose structures are laid out otherwise is refused.
 """
 
 import ctypes
-from ctypes import c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_void_p
+from ctypes import c_bool, c_char_p, c_float, c_int8, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -103,15 +103,26 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_memory_clear": (None, c_void_p, c_bool),
     "llama_memory_seq_rm": (c_bool, c_void_p, c_int32, c_int32, c_int32),
     "llama_model_default_params": (ModelParameters,),
+    "llama_model_desc": (c_int32, c_void_p, c_char_p, c_size_t),
     "llama_model_free": (None, c_void_p),
     "llama_model_get_vocab": (c_void_p, c_void_p),
     "llama_model_has_encoder": (c_bool, c_void_p),
+    "llama_model_is_diffusion": (c_bool, c_void_p),
+    "llama_model_is_hybrid": (c_bool, c_void_p),
+    "llama_model_is_recurrent": (c_bool, c_void_p),
     "llama_model_load_from_file": (c_void_p, c_char_p, ModelParameters),
     "llama_model_n_ctx_train": (c_int32, c_void_p),
+    "llama_model_n_embd": (c_int32, c_void_p),
+    "llama_model_n_head": (c_int32, c_void_p),
+    "llama_model_n_head_kv": (c_int32, c_void_p),
+    "llama_model_n_layer": (c_int32, c_void_p),
+    "llama_model_n_params": (c_uint64, c_void_p),
     "llama_print_system_info": (c_char_p,),
     "llama_set_n_threads": (None, c_void_p, c_int32, c_int32),
     "llama_supports_gpu_offload": (c_bool,),
+    "llama_tokenize": (c_int32, c_void_p, c_char_p, c_int32, Integers, c_int32, c_bool, c_bool),
     "llama_vocab_get_text": (c_char_p, c_void_p, c_int32),
+    "llama_vocab_is_eog": (c_bool, c_void_p, c_int32),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
 }
 
