@@ -41,7 +41,7 @@ def _illegal_instruction(library: str) -> tuple[str, str]:
         remedy = build_command(library, NATIVE)
     elif library == ONNX:
         cause = f"{_named(library)} was built for newer processors"
-        remedy = f"draft with a GGUF model: --drafter llamacpp; {distribution.command('llamacpp')}"
+        remedy = f"draft with a GGUF model: --drafter llamacpp; {distribution.command('prebuilt')}"
     else:
         cause = "a library that this drafter uses was built for another processor"
         remedy = "install that library for this processor, or choose another --drafter"
