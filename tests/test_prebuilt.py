@@ -100,18 +100,14 @@ def test_an_architecture_that_it_does_not_know(tmp_path, wheel_only):
     script = f"from opensled.models.llama import LlamaModel; from pathlib import Path; LlamaModel(Path({str(path)!r}))"
     said = run(script, wheel_only).stderr
     assert "has architecture 'xlama', which this llama.cpp does not know; a newer one may: " in said
-    assert said.strip().endswith("[llamacpp]"), (
-        "the wheel's releases are bounded: llama-cpp-python may be newer"
-    )
+    assert "[llamacpp]" in said.splitlines()[-1], "releases of the wheel are bounded: the other may be newer"
 
 
 def test_without_either_package_the_error_names_both(tmp_path):
     script = "from edge_client.drafters import DRAFTERS; DRAFTERS.get('llamacpp')"
     said = run(script, without(tmp_path, BUILT, PREBUILT)).stderr
-    assert (
-        "No module named 'llama_cpp'; run: " in said
-        and "[llamacpp] (needs a C++ compiler; extra prebuilt" in said
-    )
+    assert "No module named 'llama_cpp'; run: " in said and "[llamacpp]" in said
+    assert said.endswith(" (needs a C++ compiler; extra prebuilt in its place needs none, and drafts only)\n")
     assert "[prebuilt]" in remedy(PREBUILT)
 
 
@@ -155,16 +151,13 @@ class TestLayout:
 
     def test_the_wheels_is_known(self, api):
         assert llama_api.has_known_layout(api)
-        assert not any(api.llama_context_default_params().spare), (
-            "no field lies behind those that are declared"
-        )
 
     @pytest.mark.parametrize(
         ("function", "field", "value"),
         [
             ("llama_context_default_params", "n_batch", 1),
             ("llama_context_default_params", "n_threads", 1),
-            ("llama_context_default_params", "type_k", 0),
+            ("llama_context_default_params", "n_outputs_max_per_seq", 0),
             ("llama_model_default_params", "use_extra_bufts", False),
             ("llama_model_default_params", "n_gpu_layers", 0),
         ],

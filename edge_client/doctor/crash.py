@@ -59,6 +59,4 @@ def _again(library: str) -> str:
     if not library:
         return "the libraries that this drafter uses"
     version = version_of(library)
-    return (
-        f"pip install --force-reinstall --no-cache-dir --no-deps {library}{(version and f'=={version}') or ''}"
-    )
+    return f"pip install --force-reinstall --no-cache-dir --no-deps {library}{(version and f'=={version}') or ''}"

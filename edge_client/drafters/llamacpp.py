@@ -151,7 +151,6 @@ def _timed_threads(model: LlamaModel, most: int) -> int:
 def _parameters(context_length: int, threads: int) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = context_length
-    params.n_seq_max, params.kv_unified = 1, False
     params.n_batch = params.n_ubatch = BATCH
     params.n_threads = params.n_threads_batch = threads
     return params

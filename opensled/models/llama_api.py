@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 BUILT, PREBUILT = "llama_cpp", "xllamacpp"
-SPARE = 256  # bytes: a newer library may return a longer structure, and must not write over other memory
+REST = 512  # bytes behind the declared fields: a library must have room for all that it returns
 
 Integers = ctypes.POINTER(c_int32)
 LogCallback = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
@@ -46,31 +46,18 @@ class ModelParameters(ctypes.Structure):
         ("kv_overrides", c_void_p),
         *((name, c_bool) for name in ("vocab_only", "check_tensors", "use_extra_bufts", "no_host")),
         *((name, c_bool) for name in ("no_alloc", "load_mtp")),
-        ("spare", ctypes.c_char * SPARE),
+        ("rest", ctypes.c_char * REST),
     )
 
 
 class ContextParameters(ctypes.Structure):
-    """How a KV cache is made."""
+    """How a KV cache is made. What a drafter sets comes first; what follows keeps llama.cpp's defaults."""
 
     _fields_ = (
         *((name, c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
         *((name, c_uint32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
-        *((name, c_int32) for name in ("n_threads", "n_threads_batch", "ctx_type", "rope_scaling_type")),
-        *((name, c_int32) for name in ("pooling_type", "attention_type", "flash_attn_type")),
-        *((name, c_float) for name in ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor")),
-        *((name, c_float) for name in ("yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")),
-        ("yarn_orig_ctx", c_uint32),
-        ("defrag_thold", c_float),
-        *((name, c_void_p) for name in ("cb_eval", "cb_eval_user_data")),
-        *((name, c_int32) for name in ("type_k", "type_v")),
-        *((name, c_void_p) for name in ("abort_callback", "abort_callback_data")),
-        *((name, c_bool) for name in ("embeddings", "offload_kqv", "no_perf", "op_offload")),
-        *((name, c_bool) for name in ("swa_full", "kv_unified")),
-        ("samplers", c_void_p),
-        ("n_samplers", c_size_t),
-        ("ctx_other", c_void_p),
-        ("spare", ctypes.c_char * SPARE),
+        *((name, c_int32) for name in ("n_threads", "n_threads_batch")),
+        ("rest", ctypes.c_char * REST),
     )
 
 
@@ -167,9 +154,9 @@ def has_known_layout(api: Any) -> bool:
     is_batch_known = batch.n_tokens == 0 and not batch.embd and all(map(bool, pointers))
     if is_batch_known:
         api.llama_batch_free(batch)
-    return is_batch_known and (
+    declared = (
         *(model.n_gpu_layers, model.split_mode, model.vocab_only, model.use_extra_bufts),
-        *(context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max),
-        *(context.n_threads, context.n_threads_batch, context.yarn_ext_factor, context.defrag_thold),
-        *(context.type_k, context.type_v, context.offload_kqv, context.no_perf, context.kv_unified),
-    ) == (*(-1, 1, False, True), *(512, 2048, 512, 1), *(4, 4, -1.0, -1.0), *(1, 1, True, True, False))
+        *(context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max, context.n_rs_seq),
+        *(context.n_outputs_max, context.n_outputs_max_per_seq, context.n_threads, context.n_threads_batch),
+    )
+    return is_batch_known and declared == (-1, 1, False, True, 512, 2048, 512, 1, 0, 0, 1, 4, 4)
