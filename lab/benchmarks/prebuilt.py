@@ -94,7 +94,7 @@ def measured(quick: bool) -> dict[str, Any]:
     from lab.benchmarks.penalties import pairs
 
     origin = provenance(COMMAND)
-    repeats, tokens, count, max_tokens = (2, 16, 1, 16) if quick else (9, 64, 2, 64)
+    repeats, tokens, count, max_tokens = (2, 16, 1, 16) if quick else (9, 64, 4, 64)
     with ExitStack() as stack:
         workers = {name: stack.enter_context(_worker(name)) for name in PACKAGES}
         builds = {name: worker.submit(_build).result() for name, worker in workers.items()}
