@@ -92,9 +92,8 @@ class ByTextDrafter(Drafter):
     def _listen(self) -> None:
         """Nothing of the source's text is known."""
         self._pending = bytearray()
-        self._chances: list[
-            tuple[int, float]
-        ] = []  # of each piece: its first byte in `_pending`, its confidence
+        # Of each piece: its first byte in `_pending`, and its confidence
+        self._chances = list[tuple[int, float]]()
         self._pieces: Iterator[Piece] | None = None
         self._is_over = False  # the source ended its answer
 

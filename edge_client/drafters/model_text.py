@@ -89,7 +89,7 @@ class ModelText(TextSource):
         del self._ids[keep:], self._ends[keep:]
         self._encode(text)
         news = self._ids[keep:]
-        if keep and len(news) < LONG_NEWS:
+        if keep and max(dropped, len(news)) < LONG_NEWS:
             self._drafter.revise(dropped, news)
         else:
             self._drafter.begin([*self._tokenizer.frame, *self._ids], self._sampler)

@@ -48,6 +48,8 @@ class Seam:
         They end before bytes that are no text (the first bytes of a character among them), and where the tokenizer
         writes another text than it was given (Unicode normalization, unknown characters).
         """
+        if not after:
+            return []
         anchor, text = _as_text(_last_words(before), after)
         tokens = self._cut(anchor, text)
         if tokens is None and anchor:
