@@ -116,8 +116,9 @@ def _open_word(text: bytes) -> int:
     Of scripts without spaces between words each letter counts for itself.
     """
     end = text[-LONGEST_WORD:].decode("utf-8", "ignore")
-    word = next((end[place + 1 :] for place in range(len(end) - 1, -1, -1) if not _joins(end[place])), "")
-    return len(word.encode())
+    size = next((size for size, letter in enumerate(reversed(end)) if not _joins(letter)), len(end))
+    is_longer = size == len(end) and len(text) > LONGEST_WORD
+    return 0 if is_longer else len(end[len(end) - size :].encode())
 
 
 def _joins(letter: str) -> bool:
