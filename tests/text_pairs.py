@@ -27,11 +27,14 @@ GREEDY = Sampler(SamplingParams(temperature=0.0), noise_key(1))
 
 
 class KnowingModel(ModelDrafter):
-    """A draft model that is sure of `text` while its context spells the beginning of it, and else of nonsense."""
+    """A draft model that is sure of `text`, as its own tokenizer writes that, while its context spells the beginning of
+    it, and else of nonsense."""
 
     def __init__(self, tokenizer: FamilyTokenizer, text: bytes) -> None:
         super().__init__(context_length=4000)
-        self._tokenizer, self._known, self._seam = tokenizer, text, Seam(tokenizer)
+        self._tokenizer, self._seam = tokenizer, Seam(tokenizer)
+        ids = tokenizer.encode_rendered(text.decode("utf-8", "ignore"))
+        self._known = b"".join(map(tokenizer.token_bytes, ids))
         self.cache: list[int] = []
         self.forwarded = 0
 
@@ -47,7 +50,6 @@ class KnowingModel(ModelDrafter):
         frame = len(self._tokenizer.frame)
         assert tuple(self.cache[:frame]) == self._tokenizer.frame
         spelled = b"".join([self._tokenizer.token_bytes(id) for id in self.cache[frame:]])
-        spelled = self._seam.begin(spelled)
         if not self._known.startswith(spelled):
             return self._tokenizer.size // 2
         rest = self._known[len(spelled) :]

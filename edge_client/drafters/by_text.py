@@ -17,12 +17,12 @@ from math import prod
 from typing import NamedTuple
 
 from edge_client.drafters.base import Drafter
-from edge_client.drafters.retokenize import ANCHOR, LONGEST_WORD, Seam, settled
+from edge_client.drafters.retokenize import ANCHOR, LONGEST_RUN, Seam, settled
 from opensled.core.messages import DraftToken
 from opensled.core.sampling import Sampler
 from opensled.text.tokenizer import TargetTokenizer
 
-MAX_PENDING = 2 * LONGEST_WORD  # bytes after which the last token is drafted as it is (chosen)
+MAX_PENDING = 2 * LONGEST_RUN  # bytes after which the last token is drafted as it is (chosen)
 
 
 class Piece(NamedTuple):
