@@ -1,0 +1,57 @@
+"""When a source of drafts that failed is asked again: drafts are no answer, so nobody waits for them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from opensled.core.errors import OpenSledError
+
+log = logging.getLogger(__name__)
+
+# Seconds until the source is asked again: a server that restarts is soon back, and one that is switched off costs a
+# connection attempt now and then (chosen)
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+
+
+class DraftSourceError(OpenSledError):
+    """A source of drafts did not answer, or gave what is no answer. It costs drafts only."""
+
+    code = "draft_source"
+
+
+class Outage:
+    """What all drafters of one source know of its failures. Each outage is logged once, and so is its end."""
+
+    def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`source`: its name for people. `clock`: seconds."""
+        self._source, self._clock = source, clock
+        self._lock = threading.Lock()
+        self.failures = 0  # in a row
+        self.reason = ""  # of the latest; "" = there is no outage
+        self._again_at = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the source may be asked: it works, or the pause after a failure has passed."""
+        return not self.failures or self._clock() >= self._again_at
+
+    def failed(self, error: OpenSledError) -> None:
+        """The source failed: leave it alone for a while, and longer after each further failure."""
+        with self._lock:
+            pause = min(FIRST_PAUSE * 2.0**self.failures, LONGEST_PAUSE)
+            self.failures = min(self.failures + 1, 16)
+            self._again_at, is_new = self._clock() + pause, not self.reason
+            self.reason = str(error)
+        if is_new:
+            log.warning(
+                "%s gives no drafts: %s; asking it again every %g s", self._source, error, LONGEST_PAUSE
+            )
+
+    def worked(self) -> None:
+        """The source gave something."""
+        if not self.failures:
+            return
+        with self._lock:
+            self.failures, self.reason = 0, ""
+        log.warning("%s drafts again", self._source)
