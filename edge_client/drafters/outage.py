@@ -14,12 +14,6 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 
-class DraftSourceError(OpenSledError):
-    """A source of drafts did not answer, or gave what is no answer. It costs drafts only."""
-
-    code = "draft_source"
-
-
 class Outage:
     """What all drafters of one source know of its failures. Each outage is logged once, and so is its end."""
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.drafters.base import NEAR, SequenceDrafter
-from edge_client.drafters.outage import DraftSourceError, Outage
+from edge_client.drafters.outage import Outage
 from edge_client.drafters.window import Window
+from opensled.core.errors import DraftSourceError
 from opensled.core.messages import DraftToken
 from opensled.core.sampling import DRAFT_CANDIDATES
 
@@ -25,9 +26,7 @@ class Scored(NamedTuple):
 
     id: int  # what the source chose: the likeliest token
     ids: tuple[int, ...] = ()  # candidates, likeliest first; empty = not asked for, or not known
-    logprobs: tuple[
-        float, ...
-    ] = ()  # natural logarithm of each candidate's probability over the whole vocabulary
+    logprobs: tuple[float, ...] = ()  # natural logarithms over the whole vocabulary, of each candidate
 
 
 class TokenSource(ABC):
@@ -37,9 +36,8 @@ class TokenSource(ABC):
     def stream(self, ids: Sequence[int], candidates: int) -> Generator[Scored | None, None, None]:
         """The tokens that follow `ids`, each with its `candidates` likeliest ones (0 = none).
 
-        None = nothing came for a short while: the caller may do something else, and ask again. It ends where
-        the model ends its answer, or after some tokens. Closing it cuts the stream.
-        Raises DraftSourceError.
+        None = nothing came for a short while: the caller may do something else, and ask again. It ends where the model
+        ends its answer, or after some tokens. Closing it cuts the stream. Raises DraftSourceError.
         """
 
     @abstractmethod
@@ -113,8 +111,9 @@ class StreamedDrafter(SequenceDrafter):
         except StopIteration:
             is_empty = self._opened_at > 0
             self._cut()
-            self._known = len(self.sequence)  # it has read all, and has nothing to say
-            return not is_empty  # else another stream may say more
+            if is_empty:  # it has read all, and has nothing to say
+                self._known = len(self.sequence)
+            return not is_empty  # another stream may say more
         if scored is not None:
             self._came(scored)
         return True
