@@ -68,7 +68,7 @@ def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
         has_chat_template=False,
     )
     try:
-        factory.check_vocabulary(info)
+        factory.fit(info)
     except OpenSledError as error:
         return str(error)
     return ""

@@ -26,6 +26,7 @@ from opensled.models import llama, step_threads
 from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
 from opensled.process.load_thread import in_thread_that_ends
+from opensled.text.tokenizer import TargetTokenizer
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
@@ -43,7 +44,7 @@ class LlamaCppFactory(DrafterFactory):
         known = threads or calibrated_threads("llamacpp", model)
         self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> LlamaCppDrafter:
