@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edge_client.device.config import AUTO, DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, choose_drafter, draft_of, without_model
-from edge_client.drafters import DRAFTERS, OFF
+from edge_client.drafters import DRAFTERS, OFF, asks_server
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
@@ -98,11 +98,20 @@ def make_factory(config: DeviceConfig, drafter: str, model: str) -> DrafterFacto
     made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
     if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
         raise UsageError(f"{drafter} is not a drafter factory; see edge_client/drafters/base.py")
-    options = DrafterOptions(config.draft_table, config.personal_table, config.draft_window)
+    options = DrafterOptions(
+        config.draft_table,
+        config.personal_table,
+        config.draft_window,
+        config.draft_url,
+        config.draft_key,
+        config.draft_ca,
+    )
     factory: DrafterFactory = kind(model, config.threads, options)
     named = {config.draft_table, config.personal_table} - {"", OFF}
     if named and not factory.uses_tables:
         raise UsageError(
-            "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
+            "draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
         )
+    if config.draft_url and not asks_server(drafter):
+        raise UsageError(f"--draft-url is for --drafter server, and --drafter {drafter} asks no server")
     return factory

@@ -26,6 +26,9 @@ DOCUMENT_S = 5.0  # for a whole answer that is no stream
 # Seconds for the first token: a busy server, and the reading of the prompt, where it is slow (an NPU; chosen)
 FIRST_S, READ_PER_S = 10.0, 50.0
 BETWEEN_S = 2.0  # between two tokens: slower ones are worth no wait
+# Tokens that one request asks for: more than a block and the next one, and little work for nothing where nobody cuts
+# the stream (chosen)
+STREAM_TOKENS = 48
 MAX_LINE = 1 << 18  # bytes; 64 candidates of a token take 8 kB
 MAX_STREAM = 1 << 24  # bytes of all lines of one stream
 MAX_DOCUMENT = 1 << 22  # bytes; a llama-server tells its chat template, an Ollama lists its models
@@ -35,6 +38,10 @@ MAX_SAID = 200  # characters of an error that the server tells
 Item = TypeVar("Item")
 # Of one line: items, none for a line that says nothing, or None at the end of the stream
 Read = Callable[[bytes], "Sequence[Item] | None"]
+
+
+class NotReady(DraftSourceError):
+    """Nothing answers, or what answers is not ready."""
 
 
 class Exchange:
@@ -48,13 +55,13 @@ class Exchange:
         try:
             self._socket = _connect(address)
         except OSError as error:
-            raise DraftSourceError(f"it cannot be reached: {_cause(error)}") from error
+            raise NotReady(f"it cannot be reached: {_cause(error)}") from error
         try:
             self._socket.sendall(_request(self._http, address, path, body))
             self._socket.settimeout(WAIT_S)
         except OSError as error:
             self.close()
-            raise DraftSourceError(f"the connection broke: {_cause(error)}") from error
+            raise NotReady(f"the connection broke: {_cause(error)}") from error
 
     def parts(self, most: int) -> Generator[bytes | None, None, None]:
         """The body of a good answer, at most `most` bytes; None = nothing came for a moment."""
@@ -113,7 +120,7 @@ class Exchange:
         except TimeoutError:
             return None
         except OSError as error:
-            raise DraftSourceError(f"the connection broke: {_cause(error)}") from error
+            raise NotReady(f"the connection broke: {_cause(error)}") from error
         except h11.RemoteProtocolError as error:
             raise DraftSourceError(f"it gave no answer of HTTP: {error}") from error
 
@@ -134,9 +141,7 @@ def _connect(address: DraftAddress) -> socket.socket:
         raise
 
 
-def _request(
-    http: h11.Connection, address: DraftAddress, path: str, body: dict[str, Any] | None
-) -> bytes:
+def _request(http: h11.Connection, address: DraftAddress, path: str, body: dict[str, Any] | None) -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
     headers = [
         ("Host", address.place),
@@ -168,8 +173,10 @@ def _refusal(response: h11.Response, said: bytes) -> Exception:
         return NotFound(why)
     if 300 <= status < 400:
         to = dict(response.headers).get(b"location", b"elsewhere").decode("ascii", "replace")[:MAX_SAID]
-        return DraftSourceError(f"it redirects to {visible_line(to)}, which is not followed; name that address")
-    return DraftSourceError(why)
+        return DraftSourceError(
+            f"it redirects to {visible_line(to)}, which is not followed; name that address"
+        )
+    return NotReady(why) if status >= 500 else DraftSourceError(why)
 
 
 def _told(said: bytes) -> str:
@@ -207,7 +214,7 @@ def fetch(
         for part in exchange.parts(MAX_DOCUMENT):
             content += part or b""
             if time.monotonic() > deadline:
-                raise DraftSourceError(f"it gave no whole answer within {seconds:g} s")
+                raise NotReady(f"it gave no whole answer within {seconds:g} s")
     return read_object(content)
 
 
@@ -216,24 +223,28 @@ def stream(
 ) -> Generator[Item | None, None, None]:
     """What `read` makes of the lines of an answer; None = nothing came for a moment.
 
-    `first_s`: seconds for the first item. A line without items is no progress. Raises DraftSourceError, Unauthorized or
-    NotFound.
+    `first_s`: seconds for the first item. A line without items is no progress. Raises DraftSourceError.
     """
-    with closing(Exchange(address, path, body)) as exchange:
-        deadline = time.monotonic() + first_s
-        for line in exchange.lines():
-            items = read(line) if line else ()
-            if items is None:
-                return
-            for item in items:
-                yield item
-            if items:
-                deadline = time.monotonic() + BETWEEN_S
-            elif time.monotonic() > deadline:
-                raise DraftSourceError("it gave no token in time")
-            elif line is None:
-                yield None
-    raise DraftSourceError("it broke its answer off")
+    try:
+        with closing(Exchange(address, path, body)) as exchange:
+            yield from _items(exchange, read, first_s)
+    except (Unauthorized, NotFound) as error:
+        raise DraftSourceError(str(error)) from error
+
+
+def _items(exchange: Exchange, read: Read[Item], first_s: float) -> Generator[Item | None, None, None]:
+    deadline = time.monotonic() + first_s
+    for line in exchange.lines():
+        items = read(line) if line else ()
+        if items is None:
+            return
+        yield from items
+        if items:
+            deadline = time.monotonic() + BETWEEN_S
+        elif time.monotonic() > deadline:
+            raise NotReady("it gave no token in time")
+        elif line is None:
+            yield None
 
 
 def first_token_s(text_tokens: int) -> float:

@@ -26,7 +26,7 @@ NEAR = 48
 
 
 class Drafter(ABC):
-    """Proposes what comes next in one sequence at a time. It runs in one thread and never uses the network.
+    """Proposes what comes next in one sequence at a time, in one thread.
 
     A drafter has to give `begin`, `propose` and `commit`; it overrides the other methods where it can do more.
     """
@@ -88,6 +88,9 @@ class DrafterOptions(NamedTuple):
     draft_table: str = ""  # file of a frozen table; "" = the one beside the draft model, if there is one
     personal_table: str = OFF  # file of the user's own table
     window: int = 0  # most tokens of a text that a draft model reads; 0 = as many as it soon reads
+    draft_url: str = ""  # of a server that drafts
+    draft_key: str = ""  # file with the key that it wants
+    draft_ca: str = ""  # file (PEM) of its certificate authority; "" = those of this system
 
 
 class DrafterFactory(ABC):

@@ -21,31 +21,33 @@ class Outage:
         """`source`: its name for people. `clock`: seconds."""
         self._source, self._clock = source, clock
         self._lock = threading.Lock()
-        self.failures = 0  # in a row
+        self.total = 0  # failures so far
+        self._failures = 0  # in a row
         self.reason = ""  # of the latest; "" = there is no outage
         self._again_at = 0.0
 
     @property
     def is_over(self) -> bool:
         """Whether the source may be asked: it works, or the pause after a failure has passed."""
-        return not self.failures or self._clock() >= self._again_at
+        return not self._failures or self._clock() >= self._again_at
 
     def failed(self, error: OpenSledError) -> None:
         """The source failed: leave it alone for a while, and longer after each further failure."""
         with self._lock:
-            pause = min(FIRST_PAUSE * 2.0**self.failures, LONGEST_PAUSE)
-            self.failures = min(self.failures + 1, 16)
-            self._again_at, is_new = self._clock() + pause, not self.reason
-            self.reason = str(error)
+            self._again_at = self._clock() + min(FIRST_PAUSE * 2.0**self._failures, LONGEST_PAUSE)
+            self.total, self._failures = self.total + 1, min(self._failures + 1, 16)
+            is_new, self.reason = not self.reason, str(error)
         if is_new:
             log.warning(
-                "%s gives no drafts: %s; asking it again every %g s", self._source, error, LONGEST_PAUSE
+                "%s gives no drafts: %s; answers go on without them, and it is asked again",
+                self._source,
+                error,
             )
 
     def worked(self) -> None:
         """The source gave something."""
-        if not self.failures:
+        if not self._failures:
             return
         with self._lock:
-            self.failures, self.reason = 0, ""
+            self._failures, self.reason = 0, ""
         log.warning("%s drafts again", self._source)

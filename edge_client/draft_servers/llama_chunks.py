@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from edge_client.draft_servers.http_stream import STREAM_TOKENS
 from edge_client.drafters.streamed import Scored
 from opensled.core.errors import DraftSourceError
 from opensled.text.tokenizer import TargetTokenizer
 
-# Tokens of one stream: more than a block that is verified while it is read, and little work for nothing where nobody
-# cuts it (chosen)
-STREAM_TOKENS = 48
 MAX_ID = 1 << 31
 
 
