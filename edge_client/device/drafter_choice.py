@@ -1,10 +1,12 @@
 """Which drafter a device has for a target: the one it was told, or lookup (and tables) where no draft model fits.
 
-Drafts change the speed of an answer, never its text. So a draft model that is missing or of another vocabulary is no
-error: the device says so in one line, and drafts without a model.
+Drafts change the speed of an answer, never its text. So a draft model that is missing is no error: the device says so in
+one line, and drafts without a model. A model that the user named drafts by text if its vocabulary is another one.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from edge_client.device.config import AUTO, DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, choose_drafter, draft_of, without_model
@@ -27,6 +29,7 @@ class FittingFactory(DrafterFactory):
         self._fitting: DrafterFactory = NoneFactory()
         # What `_fitting` was made of; None = it stands in for another one
         self._named: DeviceConfig | None = None
+        self._told = ""  # fingerprint of the target for which the user knows that drafts go by text
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -40,27 +43,42 @@ class FittingFactory(DrafterFactory):
         used.
         """
         named = choose_drafter(self._config, target.model_id)
-        if named != self._named or not _fits(self._fitting, target):  # else its weights stay loaded
-            found = _fitting(self._config, named, target)
+        served = _Served(self._config, target, tokenizer)
+        if named != self._named or served.misfit(self._fitting):  # else its weights stay loaded
+            found = _fitting(self._config, named, served)
             if isinstance(found, str):
                 self._fitting, self._named = _stand_in(self._config, target, found), None
             else:
                 self._fitting, self._named = found, named
+        if self._fitting.vocabulary.kind == "text" and self._told != target.fingerprint:
+            self._told = target.fingerprint
+            logs.announce(f"{self.name} has another vocabulary than {target.model_id!r}: it drafts by text")
 
     def create(self) -> Drafter:
         return self._fitting.create()
 
 
-def _fits(factory: DrafterFactory, target: ModelInfo) -> bool:
-    try:
-        factory.fit(target)
-    except VocabularyMismatch:
-        return False
-    return True
+class _Served(NamedTuple):
+    """A device and the target that it is to draft for."""
+
+    config: DeviceConfig
+    target: ModelInfo
+    tokenizer: TargetTokenizer | None
+
+    def misfit(self, factory: DrafterFactory) -> VocabularyMismatch | None:
+        """Why `factory` cannot draft for the target. A model that the user did not name drafts by ids only."""
+        try:
+            factory.fit(self.target, self.tokenizer)
+        except VocabularyMismatch as error:
+            return error
+        if factory.vocabulary.kind == "text" and not self.config.draft_model:
+            return VocabularyMismatch(f"{factory.name} has another vocabulary than {self.target.model_id!r}")
+        return None
 
 
-def _fitting(config: DeviceConfig, named: DeviceConfig, target: ModelInfo) -> DrafterFactory | str:
+def _fitting(config: DeviceConfig, named: DeviceConfig, served: _Served) -> DrafterFactory | str:
     """The drafter `named` by `choose_drafter`, or why there is none."""
+    target = served.target
     needs_model = config.drafter == AUTO or bool(model_drafter(named.drafter))
     if needs_model and not named.draft_model:
         return f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
@@ -70,13 +88,10 @@ def _fitting(config: DeviceConfig, named: DeviceConfig, target: ModelInfo) -> Dr
         if config.drafter != AUTO or config.draft_model:
             raise
         return str(error)
-    try:
-        found.fit(target)
-    except VocabularyMismatch as error:
-        if not needs_model:
-            raise  # a table that the user named
-        return str(error).partition(";")[0]
-    return found
+    misfit = served.misfit(found)
+    if misfit and not needs_model:
+        raise misfit  # a table that the user named
+    return str(misfit).partition(";")[0] if misfit else found
 
 
 def _where(target: str) -> str:

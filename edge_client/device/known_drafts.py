@@ -21,7 +21,7 @@ DRAFT_OF = {
 WITH_SERVER = "chain:lookup,server"
 WITH_MODEL = "chain:lookup,cacheback,llamacpp"
 LOOKUP, WITH_TABLE = "lookup", "chain:cacheback,lookup"
-HOW_TO_GET_ONE = "--draft-model FILE, a small model with the target's vocabulary"
+HOW_TO_GET_ONE = "--draft-model FILE, a small model, best one with the target's vocabulary"
 
 Config = TypeVar("Config", bound=DeviceConfig)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from edge_client.drafters import OFF
+from edge_client.drafters.vocabulary import SAME
 from edge_client.drafters.window import ENOUGH, Window, select_text
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.penalties import Emitted, TokenCounts
@@ -101,6 +102,7 @@ class DrafterFactory(ABC):
 
     name: str  # shown to people, such as "llamacpp tiny-draft-q8_0.gguf"
     uses_tables = False  # whether the options' tables mean something to it
+    vocabulary = SAME  # the draft model's beside the target's, after `fit`
 
     def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
         """Without a model there is nothing to load."""
@@ -156,6 +158,10 @@ class SequenceDrafter(Drafter):
             self._truths += 1
         else:
             self._replace_tail(base, tokens)
+
+    def revise(self, dropped: int, tokens: Sequence[int]) -> None:
+        """In place of its last `dropped` tokens the truth ends with `tokens`; what is computed of them stays."""
+        self._replace_tail(max(0, self._base - dropped), tokens)
 
     def propose(self) -> Iterator[DraftToken]:
         truths, index = self._truths, 0

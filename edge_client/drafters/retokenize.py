@@ -124,7 +124,7 @@ def _joins(letter: str) -> bool:
 
 def _last_words(text: bytes) -> bytes:
     """The last ANCHOR bytes, or fewer: from a space on if one is among the first of them."""
-    if len(text) <= ANCHOR:
+    if len(text) < ANCHOR:
         return text
     text = text[-ANCHOR:]
     return text[max(0, text.find(b" ", 0, ANCHOR // 2)) :]

@@ -5,7 +5,7 @@ tokens by the same rules over the whole vocabulary, in `verify_server/engine/`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 
 import numpy as np
@@ -51,6 +51,8 @@ class Sampler:
     with_confidence: bool = True  # False: it stays 1, which saves a pass over the vocabulary
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
     prompt_length: int = 0  # tokens of the text that penalties do not count
+    # Ids below `vocab_size` that mean something else to the target: never drawn
+    barred: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     skipped: int = 0  # positions that the drafter is not told of, and that its own do not count
 
     def counts(self, text: Sequence[int]) -> TokenCounts | None:
@@ -97,9 +99,10 @@ class Sampler:
     def _adjust_logits(self, logits: np.ndarray, emitted: Emitted | None) -> np.ndarray:
         """Those of ids the target knows, with the biases and penalties of the request."""
         logits = logits[: self.vocab_size]
-        if emitted is None and not self.params.logit_bias:
+        if emitted is None and not self.params.logit_bias and not self.barred.size:
             return logits
         logits = logits.copy()
+        logits[self.barred] = -np.inf
         for id, bias in self.params.logit_bias:
             if id < len(logits):
                 logits[id] += bias
