@@ -79,13 +79,14 @@ class _Served(NamedTuple):
 def _fitting(config: DeviceConfig, named: DeviceConfig, served: _Served) -> DrafterFactory | str:
     """The drafter `named` by `choose_drafter`, or why there is none."""
     target = served.target
-    needs_model = config.drafter == AUTO or bool(model_drafter(named.drafter))
+    is_auto = config.drafter == AUTO and not config.draft_url
+    needs_model = is_auto or bool(model_drafter(named.drafter))
     if needs_model and not named.draft_model:
         return f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
     try:
         found = make_factory(config, named.drafter, named.draft_model)
     except UsageError as error:
-        if config.drafter != AUTO or config.draft_model:
+        if not is_auto or config.draft_model:
             raise
         return str(error)
     misfit = served.misfit(found)
