@@ -151,7 +151,7 @@ def test_a_stream_that_is_far_behind_is_given_up():
 
 
 def test_a_draw_that_is_another_token_cuts_the_stream():
-    drafter, source = streamed(temperature=1.5)
+    drafter, _ = streamed(temperature=1.5)
     block = pull(drafter, 12)
     other = 0
     for place, token in enumerate(block):
@@ -192,7 +192,7 @@ def test_nothing_is_asked_beyond_the_context():
 
 
 def test_nobody_waits_while_the_source_reads_a_long_text():
-    drafter, source = streamed(ToySource(idle=5))
+    drafter, _ = streamed(ToySource(idle=5))
     assert not drafter.behind and not drafter.read(16)  # a short one is read at once
     drafter.begin([*range(NEAR + 10)], sampler())
     assert drafter.behind and drafter.lags
