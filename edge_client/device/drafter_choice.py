@@ -1,7 +1,7 @@
 """Which drafter a device has for a target: the one it was told, or lookup (and tables) where no draft model fits.
 
-Drafts change the speed of an answer, never its text. So a draft model that is missing is no error: the device says so in
-one line, and drafts without a model. A model that the user named drafts by text if its vocabulary is another one.
+Drafts change the speed of an answer, never its text. So a draft model that is missing is no error: the device says so
+in one line, and drafts without a model. A model that the user named drafts by text if its vocabulary is another one.
 """
 
 from __future__ import annotations
