@@ -130,7 +130,7 @@ def blocks(address, sampling: dict) -> Iterable[tuple[str, list, Outage]]:
     """A block of each kind of drafter over a server."""
     sampler = Sampler(SamplingParams(**sampling), b"key", vocab_size=2048)
     outage = Outage("ids")
-    drafter = StreamedDrafter(LlamaServerTokens(address, tiny_tokenizer(), 0), 1024, outage)
+    drafter = StreamedDrafter(LlamaServerTokens(address, tiny_tokenizer(), 0, outage), 1024, outage)
     drafter.begin((5, 6, 7), sampler)
     yield "ids", pull(drafter), outage
     drafter.close()

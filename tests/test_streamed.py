@@ -248,6 +248,16 @@ def test_an_outage_costs_drafts_and_is_told_once(outage):
     assert len(caplog.records) == 2 and "the toy drafts again" in caplog.text
 
 
+def test_the_pace_of_a_source_is_told(outage):
+    state, _, _ = outage
+    assert state.words == ""
+    for _ in range(100):
+        state.waited(1, 0.125)
+    assert state.words == "the toy writes 8.0 tokens/s"
+    state.failed(DraftSourceError("gone"))
+    assert state.words == "the toy gives no drafts: gone"
+
+
 def test_an_outage_is_known_to_all_drafters_of_a_source(outage):
     state, clock, _ = outage
     sources = ToySource(), ToySource()

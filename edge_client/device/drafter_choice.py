@@ -57,6 +57,10 @@ class FittingFactory(DrafterFactory):
     def create(self) -> Drafter:
         return self._fitting.create()
 
+    @property
+    def note(self) -> str:
+        return self._fitting.note
+
 
 class _Served(NamedTuple):
     """A device and the target that it is to draft for."""

@@ -29,6 +29,7 @@ BETWEEN_S = 2.0  # between two tokens: slower ones are worth no wait
 # Tokens that one request asks for: more than a block and the next one, and little work for nothing where nobody cuts
 # the stream (chosen)
 STREAM_TOKENS = 48
+COUNTS_S = 0.002  # seconds that one waits for a token that was not there yet (chosen)
 MAX_LINE = 1 << 18  # bytes; 64 candidates of a token take 8 kB
 MAX_STREAM = 1 << 24  # bytes of all lines of one stream
 MAX_DOCUMENT = 1 << 22  # bytes; a llama-server tells its chat template, an Ollama lists its models
@@ -219,28 +220,45 @@ def fetch(
 
 
 def stream(
-    address: DraftAddress, path: str, body: dict[str, Any], read: Read[Item], first_s: float
+    address: DraftAddress,
+    path: str,
+    body: dict[str, Any],
+    read: Read[Item],
+    first_s: float,
+    waited: Callable[[int, float], None] = lambda items, seconds: None,
 ) -> Generator[Item | None, None, None]:
     """What `read` makes of the lines of an answer; None = nothing came for a moment.
 
-    `first_s`: seconds for the first item. A line without items is no progress. Raises DraftSourceError.
+    `first_s`: seconds for the first item. A line without items is no progress. `waited` hears of items behind the first
+    ones that had not come yet: how many, and the seconds until they came. Raises DraftSourceError.
     """
     try:
         with closing(Exchange(address, path, body)) as exchange:
-            yield from _items(exchange, read, first_s)
+            yield from _items(exchange, read, first_s, waited)
     except (Unauthorized, NotFound) as error:
         raise DraftSourceError(str(error)) from error
 
 
-def _items(exchange: Exchange, read: Read[Item], first_s: float) -> Generator[Item | None, None, None]:
-    deadline = time.monotonic() + first_s
-    for line in exchange.lines():
+def _items(
+    exchange: Exchange, read: Read[Item], first_s: float, waited: Callable[[int, float], None]
+) -> Generator[Item | None, None, None]:
+    deadline, seconds, is_first = time.monotonic() + first_s, 0.0, True
+    lines = exchange.lines()
+    while True:
+        began = time.perf_counter()
+        try:
+            line = next(lines)
+        except StopIteration:
+            return
+        seconds += time.perf_counter() - began
         items = read(line) if line else ()
         if items is None:
             return
-        yield from items
         if items:
-            deadline = time.monotonic() + BETWEEN_S
+            if seconds > COUNTS_S and not is_first:
+                waited(len(items), seconds)
+            yield from items
+            deadline, seconds, is_first = time.monotonic() + BETWEEN_S, 0.0, False
         elif time.monotonic() > deadline:
             raise NotReady("it gave no token in time")
         elif line is None:

@@ -12,6 +12,7 @@ from edge_client.draft_servers.http_stream import fetch, first_token_s, read_obj
 from edge_client.draft_servers.llama_chunks import TokenChunks, completion, is_last
 from edge_client.draft_servers.served_text import TextDialect
 from edge_client.drafters.by_text import Piece
+from edge_client.drafters.outage import Outage
 from edge_client.drafters.streamed import Scored, TokenSource
 from opensled.core.errors import DraftSourceError, NotFound
 from opensled.text.tokenizer import TargetTokenizer
@@ -91,8 +92,9 @@ def _cut(address: DraftAddress, text: str) -> object:
 class LlamaServerTokens(TokenSource):
     """One slot of a llama-server, which keeps the text of one drafter in its cache."""
 
-    def __init__(self, address: DraftAddress, tokenizer: TargetTokenizer, slot: int) -> None:
+    def __init__(self, address: DraftAddress, tokenizer: TargetTokenizer, slot: int, outage: Outage) -> None:
         self._address, self._slot, self._chunks = address, slot, TokenChunks(tokenizer)
+        self._waited = outage.waited
 
     def stream(self, ids: Sequence[int], candidates: int) -> Generator[Scored | None, None, None]:
         def read(line: bytes) -> Sequence[Scored] | None:
@@ -103,7 +105,7 @@ class LlamaServerTokens(TokenSource):
             return None if is_last(chunk) and not tokens else tokens
 
         body = completion(ids, candidates, self._slot)
-        return stream(self._address, PATH, body, read, first_token_s(len(ids)))
+        return stream(self._address, PATH, body, read, first_token_s(len(ids)), self._waited)
 
     def close(self) -> None:
         """The server keeps the text until it needs the slot."""

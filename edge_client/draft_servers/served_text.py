@@ -137,7 +137,9 @@ class ServedText(TextSource):
             return False
         body, first_s = self._dialect.request(prompt), first_token_s(len(prompt) // BYTES_A_TOKEN)
         self.streams, self._said = self.streams + 1, False
-        self._stream = stream(self._address, self._dialect.path, body, self._dialect.read, first_s)
+        self._stream = stream(
+            self._address, self._dialect.path, body, self._dialect.read, first_s, self._outage.waited
+        )
         return True
 
     def _settle(self) -> None:

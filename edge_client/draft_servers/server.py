@@ -66,6 +66,10 @@ class ServerFactory(DrafterFactory):
     def create(self) -> ServerDrafter:
         return ServerDrafter(self)
 
+    @property
+    def note(self) -> str:
+        return self.outage.words
+
     def _connect(self, target: ModelInfo, tokenizer: TargetTokenizer) -> None:
         found = find_server(self._address, self._model)
         served = DraftServer(self._address, found, target, tokenizer, self.outage, self._window)
@@ -102,7 +106,7 @@ class DraftServer:
         target: ModelInfo,
         tokenizer: TargetTokenizer,
         outage: Outage,
-        window: int,
+        window: int = 0,
     ) -> None:
         """`window`: tokens of a text that it reads; 0 = as it likes. Raises DraftSourceError."""
         self._address, self._found, self._target = address, found, target
@@ -119,7 +123,7 @@ class DraftServer:
         facts, number = self._found.facts, next(self._numbers)
         slot = number % facts.slots if facts else 0
         if facts and self._speaks_ids:
-            source = LlamaServerTokens(self._address, self._tokenizer, slot)
+            source = LlamaServerTokens(self._address, self._tokenizer, slot, self._outage)
             return StreamedDrafter(source, facts.context or 1 << 30, self._outage, self._window)
         most = TEXT_OF_A_CONTEXT * facts.context if facts and facts.context else MOST
         text = ServedText(

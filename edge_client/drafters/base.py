@@ -118,6 +118,11 @@ class DrafterFactory(ABC):
     def create(self) -> Drafter:
         """Make a drafter for one sequence at a time."""
 
+    @property
+    def note(self) -> str:
+        """How its drafters do now, in words that follow other ones; "" = there is nothing to tell."""
+        return ""
+
 
 class SequenceDrafter(Drafter):
     """A drafter that keeps its proposals until the truth contradicts them: nothing is drafted twice.

@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Callable
 
+from hw_profiles.fading import FadingRatio
 from opensled.core.errors import OpenSledError
+from opensled.core.printable import digits
 
 log = logging.getLogger(__name__)
 
 # Seconds until the source is asked again: a server that restarts is soon back, and one that is switched off costs a
 # connection attempt now and then (chosen)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+HALF_LIFE = 32.0  # tokens after which half of what was measured is forgotten
 
 
 class Outage:
@@ -22,6 +25,7 @@ class Outage:
         self._source, self._clock = source, clock
         self._lock = threading.Lock()
         self.total = 0  # failures so far
+        self._pace = FadingRatio(HALF_LIFE)  # tokens per second that was waited for them
         self._failures = 0  # in a row
         self.reason = ""  # of the latest; "" = there is no outage
         self._again_at = 0.0
@@ -43,6 +47,19 @@ class Outage:
                 self._source,
                 error,
             )
+
+    def waited(self, tokens: int, seconds: float) -> None:
+        """`tokens` came within `seconds`, behind the first one of a stream."""
+        self._pace.add(tokens, seconds, age=tokens)
+
+    @property
+    def words(self) -> str:
+        """How the source does, for people; "" = nothing is known."""
+        if self.reason:
+            return f"{self._source} gives no drafts: {self.reason}"
+        if self._pace.seen < 1:
+            return ""
+        return f"{self._source} writes {digits(self._pace.ratio)} tokens/s"
 
     def worked(self) -> None:
         """The source gave something."""
