@@ -49,13 +49,12 @@ async def check_draft_server(
             warn("draft key", "it travels in clear text", "serve with TLS: --draft-url https://...")
         )
     report = await server
-    if report.info is None or not report.tokenizer_json:
+    target = report.info
+    if target is None or not report.tokenizer_json:
         return findings, None
     outage, tokenizer = Outage(address.place), TargetTokenizer(report.tokenizer_json.encode())
     try:
-        rate, mode = await in_thread(
-            lambda: _try(DraftServer(address, found, report.info, tokenizer, outage))
-        )
+        rate, mode = await in_thread(lambda: _try(DraftServer(address, found, target, tokenizer, outage)))
     except OpenSledError as error:
         return [*findings, report_error("draft server", error, SEE_LOG)], None
     findings.append(ok("vocabulary", _describe_mode(mode)))
@@ -96,7 +95,7 @@ def check_pace(rate: float, report: ServerReport) -> Finding:
     if rate < own:
         return warn(
             "draft speed",
-            f"{detail}, slower than the target itself ({digits(own)} tokens/s): it rests, the server asks for no drafts",
+            f"{detail}, slower than the target itself ({digits(own)} tokens/s): the server asks for none",
             "use a smaller --draft-model there, or a faster machine",
         )
     return ok("draft speed", detail)
