@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from edge_client.device.config import AUTO, DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, choose_drafter, draft_of, without_model
-from edge_client.drafters import DRAFTERS, OFF
+from edge_client.drafters import DRAFTERS, OFF, asks_server
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
@@ -63,6 +63,10 @@ class FittingFactory(DrafterFactory):
     def create(self) -> Drafter:
         return self._fitting.create()
 
+    @property
+    def note(self) -> str:
+        return self._fitting.note
+
 
 class _Served(NamedTuple):
     """A device and the target that it is to draft for."""
@@ -85,13 +89,14 @@ class _Served(NamedTuple):
 def _fitting(config: DeviceConfig, named: DeviceConfig, served: _Served) -> DrafterFactory | str:
     """The drafter `named` by `choose_drafter`, or why there is none."""
     target = served.target
-    needs_model = config.drafter == AUTO or bool(model_drafter(named.drafter))
+    is_auto = config.drafter == AUTO and not config.draft_url
+    needs_model = is_auto or bool(model_drafter(named.drafter))
     if needs_model and not named.draft_model:
         return f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
     try:
         found = make_factory(config, named.drafter, named.draft_model)
     except UsageError as error:
-        if config.drafter != AUTO or config.draft_model:
+        if not is_auto or config.draft_model:
             raise
         return str(error)
     misfit = served.misfit(found)
@@ -119,11 +124,20 @@ def make_factory(config: DeviceConfig, drafter: str, model: str) -> DrafterFacto
     made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
     if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
         raise UsageError(f"{drafter} is not a drafter factory; see edge_client/drafters/base.py")
-    options = DrafterOptions(config.draft_table, config.personal_table, config.draft_window)
+    options = DrafterOptions(
+        config.draft_table,
+        config.personal_table,
+        config.draft_window,
+        config.draft_url,
+        config.draft_key,
+        config.draft_ca,
+    )
     factory: DrafterFactory = kind(model, config.threads, options)
     named = {config.draft_table, config.personal_table} - {"", OFF}
     if named and not factory.uses_tables:
         raise UsageError(
-            "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
+            "draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
         )
+    if config.draft_url and not asks_server(drafter):
+        raise UsageError(f"--draft-url is for --drafter server, and --drafter {drafter} asks no server")
     return factory

@@ -10,11 +10,12 @@ from typing import Any
 from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, without_model
 from edge_client.doctor.crash import NATIVE, build_command, report_crash
+from edge_client.doctor.draft_server import check_draft_server
 from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.doctor.machine import model_bytes
 from edge_client.doctor.own_process import Steps, start_module, steps_of
 from edge_client.doctor.server_checks import ServerReport
-from edge_client.drafters import DRAFTERS
+from edge_client.drafters import DRAFTERS, asks_server
 from edge_client.drafters.threads import draft_threads, model_drafter
 from opensled.core.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.models.store import can_be_fetched, model_path
@@ -41,6 +42,9 @@ class DraftReport:
 
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     """Fill `report`. The model loads while the server is asked; checks that need both come last."""
+    if asks_server(config.drafter):
+        report.findings, report.seconds = await check_draft_server(config, server)
+        return
     problem = _missing(config)
     if problem:
         report.findings.append(problem)

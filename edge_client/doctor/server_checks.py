@@ -90,7 +90,7 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
                 report.note(speed)
             else:
                 report.speed = speed
-            if config.draft_model:
+            if config.draft_model or config.draft_url:
                 with contextlib.suppress(OpenSledError):
                     cache = Path(config.cache_dir).expanduser()
                     report.tokenizer_json = (

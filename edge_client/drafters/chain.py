@@ -70,6 +70,10 @@ class ChainFactory(DrafterFactory):
         self.vocabulary = kinds[-1] if kinds else SAME
         self._rename()  # a part may have left out its table
 
+    @property
+    def note(self) -> str:
+        return "; ".join(filter(None, [factory.note for factory in self._factories]))
+
     def create(self) -> ChainDrafter:
         with ExitStack() as made:
             drafters = [made.enter_context(closing(factory.create())) for factory in self._factories]
