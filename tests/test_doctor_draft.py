@@ -151,6 +151,12 @@ def test_a_library_that_was_built_for_another_processor(fatal, library, drafter,
     )
 
 
+def test_the_release_of_onnx_runtime_that_a_pi_4_cannot_run(monkeypatch):
+    monkeypatch.setattr(crash, "version_of", lambda name: crash.TOO_NEW_FOR_A_PI_4)
+    finding = crash.report_crash("onnxruntime", -signal.SIGILL, "")
+    assert "onnxruntime 1.21.0" in finding.detail and finding.fix.endswith(distribution.command("onnx"))
+
+
 @pytest.mark.parametrize(
     ("library", "again"),
     [
