@@ -218,11 +218,21 @@ def test_byte_tokens_are_found(name):
     assert None not in found if name != "tiny" else found.count(None) < 256
 
 
-def test_settled_tokens_stay_whatever_follows():
-    tokens = [Spelled(1, 3), Spelled(2, 2), Spelled(3, 2)]
-    assert settled(tokens, b"the oaks") == tokens[:1]  # " oaks" may become another word
-    assert settled(tokens, b"the ,.-") == tokens[:2]
-    assert settled([], b"") == []
+@pytest.mark.parametrize(
+    ("text", "sizes", "count"),
+    [
+        ("the oaks", (3, 3, 2), 1),  # " oaks" may become " oakstead", and be cut otherwise
+        ("the oaks ", (3, 3, 2, 1), 3),
+        ("if x:\n   ", (2, 2, 1, 1, 3), 3),  # more spaces may follow
+        ("a = b->", (1, 2, 2, 1, 1), 3),  # more signs
+        ("你好世界", (3, 3, 3, 3), 3),  # no word ends there
+        ("Donaudampfschifffahrt", (5, 5, 5, 6), 3),  # long enough
+        ("", (), 0),
+    ],
+)
+def test_settled_tokens_stay_whatever_follows(text, sizes, count):
+    tokens = [Spelled(id, size) for id, size in enumerate(sizes)]
+    assert settled(tokens, text.encode()) == tokens[:count]
 
 
 # The draft model's own context
