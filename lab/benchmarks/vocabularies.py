@@ -113,15 +113,16 @@ class Passes:
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("vocabularies", __doc__)
-    parser.add_argument("--items", type=int, default=8, help="texts of each kind")
+    parser.add_argument("--items", type=int, default=4, help="texts of each kind, half of them greedy")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
     return exit_code(lambda: _run(arguments))
 
 
 def _run(arguments: Namespace) -> int:
-    origin = provenance("python -m lab.benchmarks.vocabularies")
-    raw = {each.name: _measure(each, 1 if arguments.quick else arguments.items) for each in CONTENDERS}
+    items = 1 if arguments.quick else arguments.items
+    origin = provenance(f"python -m lab.benchmarks.vocabularies --items {items}")
+    raw = {each.name: _measure(each, items) for each in CONTENDERS}
     document = {**_figure(raw).as_json(origin), "raw": raw}
     folder = folder_of(arguments)
     if folder:
