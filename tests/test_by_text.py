@@ -111,6 +111,19 @@ def test_what_agrees_is_computed_once(target, draft):
     assert model.forwarded < 1.5 * len(family(draft).encode(text.decode())) + 8
 
 
+@pair
+def test_a_long_prompt_is_read_piece_by_piece(target, draft):
+    prompt, answer = answer_ids(target, TEXTS["plain"] * 9)
+    drafter = by_text(target, draft, spelled(target, [*prompt, *answer[:-1]]))
+    drafter.begin(prompt, GREEDY)
+    assert drafter.behind and drafter.lags
+    drafter.read(20)
+    drafter.commit(answer[:30])  # the server wrote meanwhile
+    while drafter.read(20):
+        pass
+    assert not drafter.behind and ids(pull(drafter, 9)) == list(answer[30:39])
+
+
 def test_a_word_waits_until_it_is_whole():
     prompt = family("gpt2").encode("It is")
     pieces = (Piece(b" un"), Piece(b"avail"), Piece(b"able"), Piece(b" here"), Piece(b"."))
