@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -14,7 +15,7 @@ from edge_client.drafters.by_text import ByTextDrafter, Piece, TextSource
 from edge_client.drafters.model_text import ModelText
 from edge_client.drafters.retokenize import Seam, Spelled, settled
 from tests.drafter_contract import DrafterContract, ids, pull
-from tests.five_tokenizers import MADE, TEXTS, family
+from tests.five_tokenizers import MADE, TEXTS, FamilyTokenizer, family, tokenizer_json
 from tests.text_pairs import GREEDY, PAIRS, KnowingModel, answer_ids, by_text, draft_through, spelled
 from tests.tiny_drafts import tiny_tokenizer
 
@@ -109,6 +110,19 @@ def test_what_agrees_is_computed_once(target, draft):
     source = ModelText(model, family(draft))
     draft_through(ByTextDrafter(source, family(target), (family(target).end,)), prompt, answer)
     assert model.forwarded < 1.5 * len(family(draft).encode(text.decode())) + 8
+
+
+@pair
+def test_a_long_prompt_is_read_piece_by_piece(target, draft):
+    prompt, answer = answer_ids(target, TEXTS["plain"] * 9)
+    drafter = by_text(target, draft, spelled(target, [*prompt, *answer[:-1]]))
+    drafter.begin(prompt, GREEDY)
+    assert drafter.behind and drafter.lags
+    drafter.read(20)
+    drafter.commit(answer[:30])  # the server wrote meanwhile
+    while drafter.read(20):
+        pass
+    assert not drafter.behind and ids(pull(drafter, 9)) == list(answer[30:39])
 
 
 def test_a_word_waits_until_it_is_whole():
@@ -218,14 +232,35 @@ def test_byte_tokens_are_found(name):
     assert None not in found if name != "tiny" else found.count(None) < 256
 
 
-def test_settled_tokens_stay_whatever_follows():
-    tokens = [Spelled(1, 3), Spelled(2, 2), Spelled(3, 2)]
-    assert settled(tokens, b"the oaks") == tokens[:1]  # " oaks" may become another word
-    assert settled(tokens, b"the ,.-") == tokens[:2]
-    assert settled([], b"") == []
+@pytest.mark.parametrize(
+    ("text", "sizes", "count"),
+    [
+        ("the oaks", (3, 3, 2), 1),  # " oaks" may become " oakstead", and be cut otherwise
+        ("the oaks ", (3, 3, 2, 1), 3),
+        ("if x:\n   ", (2, 2, 1, 1, 3), 3),  # more spaces may follow
+        ("a = b->", (1, 2, 2, 1, 1), 3),  # more signs
+        ("你好世界", (3, 3, 3, 3), 3),  # no word ends there
+        ("Donaudampfschifffahrt", (5, 5, 5, 6), 3),  # long enough
+        ("", (), 0),
+    ],
+)
+def test_settled_tokens_stay_whatever_follows(text, sizes, count):
+    tokens = [Spelled(id, size) for id, size in enumerate(sizes)]
+    assert settled(tokens, text.encode()) == tokens[:count]
 
 
 # The draft model's own context
+
+
+def test_letters_that_a_draft_models_tokenizer_drops_are_passed():
+    document = json.loads(tokenizer_json("gpt2"))
+    document["normalizer"] = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}
+    tokenizer = FamilyTokenizer(json.dumps(document).encode(), "gpt2")
+    prompt, answer = answer_ids("llama2", "one\u200btwo three " * 9)
+    source = ModelText(KnowingModel(tokenizer, b"one two three " * 9), tokenizer)
+    drafter = ByTextDrafter(source, family("llama2"), (family("llama2").end,))
+    rounds = draft_through(drafter, prompt, answer)
+    assert rounds.share > 0.3
 
 
 @given(

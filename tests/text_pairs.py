@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 
@@ -142,19 +142,27 @@ class TextEngine(FakeEngine):
         return TextScores(scores._contexts, self.target, family(self.family).size)
 
 
-def stubborn_answer(target: str, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def stubborn_answer(target: str, text: str, breaks: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(prompt, answer) of a target that writes `text`, but not as its tokenizer would cut it: some tokens byte by byte,
-    and some others in between, of bytes that are no text among them."""
+    and some others in between. `breaks`: those may be bytes that are no text."""
     tokenizer = family(target)
     prompt, answer = answer_ids(target, text)
     odd: list[int] = []
     for place, token in enumerate(answer[:-1]):
         piece = tokenizer.token_bytes(token)
         parts = [tokenizer.token_of(piece[at : at + 1]) for at in range(len(piece))]
-        if place % 5 == 3 and None not in parts:
+        if place % 7 == 3 and None not in parts:
             odd += [part for part in parts if part is not None]
         elif place % 11 == 7:
-            odd += [(token * 7 + 13) % tokenizer.size, token]
+            odd += [_other(tokenizer, token, breaks), token]
         else:
             odd.append(token)
     return prompt, (*(id for id in odd if id != tokenizer.end), tokenizer.end)
+
+
+def _other(tokenizer: FamilyTokenizer, token: int, breaks: bool) -> int:
+    """Another token; whole letters unless it `breaks` the text."""
+    others = ((token * 7 + step) % tokenizer.size for step in count(13))
+    return next(
+        id for id in others if breaks or tokenizer.token_bytes(id).decode("utf-8", "ignore").isalnum()
+    )

@@ -84,6 +84,8 @@ class ModelText(TextSource):
         """Encode what is new of `text`, from the beginning of the word on that the news may change."""
         first = max(text.rfind(b" ", 0, agreed), text.rfind(b"\n", 0, agreed), agreed - LONGEST_RUN, 0)
         keep = bisect_right(self._ends, first)
+        if keep and not self._ends[keep - 1]:
+            keep = 0  # nothing but a space that the tokenizer put in front
         dropped = len(self._ids) - keep
         del self._ids[keep:], self._ends[keep:]
         self._encode(text)
@@ -111,7 +113,8 @@ class ModelText(TextSource):
         self._encode_loosely(text, len(text) - cut)
 
     def _encode_loosely(self, text: bytes, stop: int) -> None:
-        ids = self._seam.encode_loosely(text[self._covered : stop])
+        # A normalizer may leave nothing, of invisible letters for example; something has to stand for them
+        ids = self._seam.encode_loosely(text[self._covered : stop]) or self._seam.encode_loosely(b" ")
         self._ids += ids
         self._ends += [stop] * len(ids)
 
