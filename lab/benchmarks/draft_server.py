@@ -25,6 +25,8 @@ from itertools import islice
 from typing import Any
 
 from edge_client.draft_servers import server
+from edge_client.draft_servers.address import draft_address
+from edge_client.draft_servers.http_stream import fetch
 from edge_client.draft_servers.server import ServerFactory
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.llamacpp import LlamaCppFactory
@@ -55,6 +57,7 @@ from verify_server.text.gguf_text import GgufText
 
 MODEL = "smollm2"
 BLOCK, CONTEXT, CORE = 4, 2048, 1
+REQUESTS = 5  # behind each text
 WHOLE = 8192  # tokens of a text that are read
 OWN, BY_IDS, BY_TEXT = "built in", "llama-server, by ids", "llama-server, by text"
 SAMPLED = {False: "greedy", True: "T = 0.8"}
@@ -70,34 +73,44 @@ def main(words: list[str] | None = None) -> int:
 
 def _run(arguments: Namespace) -> int:
     origin = provenance("python -m lab.benchmarks.draft_server")
-    raw = _measure(2 if arguments.quick else arguments.items)
+    raw, request_ms = _measure(2 if arguments.quick else arguments.items)
     folder = folder_of(arguments)
     if folder:
-        write_json(folder / "draft_server.json", {**_figure(raw).as_json(origin), "raw": raw})
-    print("\n".join(_table(raw)))
+        write_json(folder / "draft_server.json", {**_figure(raw, request_ms).as_json(origin), "raw": raw})
+    print("\n".join([*_table(raw), f"a request that costs the server nothing: {request_ms:.2f} ms"]))
     return 0
 
 
 Raw = dict[str, list[dict[str, Any]]]
 
 
-def _measure(items: int) -> Raw:
-    """By drafter, each text: its counts, and the milliseconds of each block."""
+def _measure(items: int) -> tuple[Raw, float]:
+    """By drafter, each text: its counts, and the milliseconds of each block. And those of a request, the median."""
     text = GgufText(model_file(MODEL, "*.gguf"))
     tokenizer = TargetTokenizer(text.tokenizer_json)
     raw: Raw = {}
-    with pinned(CORE), _drafters(tokenizer, text.eos_ids) as drafters:
+    requests = []
+    with pinned(CORE), _drafters(tokenizer, text.eos_ids) as (drafters, url):
         for number, (trace, sampler, sampling) in enumerate(_texts(items, len(tokenizer.pieces))):
             for name in sorted(drafters, reverse=bool(number % 2)):
                 found = follow(drafters[name], trace, sampler)
                 raw.setdefault(name, []).append({"item": trace.item, "sampling": sampling, **found})
+            requests += [_request_ms(url) for _ in range(REQUESTS)]
             say(f"{number + 1}: {trace.item}, {sampling}")
-    return {name: raw[name] for name in (OWN, BY_IDS, BY_TEXT)}
+    return {name: raw[name] for name in (OWN, BY_IDS, BY_TEXT)}, statistics.median(requests)
+
+
+def _request_ms(url: str) -> float:
+    began = time.perf_counter()
+    fetch(draft_address(url), "/health")
+    return 1000 * (time.perf_counter() - began)
 
 
 @contextmanager
-def _drafters(tokenizer: TargetTokenizer, eos_ids: tuple[int, ...]) -> Iterator[dict[str, Drafter]]:
-    """One of each way."""
+def _drafters(
+    tokenizer: TargetTokenizer, eos_ids: tuple[int, ...]
+) -> Iterator[tuple[dict[str, Drafter], str]]:
+    """One of each way; and the address of the server."""
     info = _info(tokenizer, eos_ids)
     model, port = model_file(MODEL, "*.gguf"), free_port()
     with ExitStack() as stack:
@@ -113,7 +126,7 @@ def _drafters(tokenizer: TargetTokenizer, eos_ids: tuple[int, ...]) -> Iterator[
         drafters = {name: factory.create() for name, factory in made.items()}
         for drafter in drafters.values():
             stack.callback(drafter.close)
-        yield drafters
+        yield drafters, found.url
 
 
 def _server(url: str) -> ServerFactory:
@@ -183,7 +196,7 @@ def block_ms(units: list[dict[str, Any]]) -> float:
     return statistics.median([ms for unit in units for ms in unit["block_ms"]])
 
 
-def _figure(raw: Raw) -> Figure:
+def _figure(raw: Raw, request_ms: float) -> Figure:
     kinds = [(name, sampling) for name in raw for sampling in SAMPLED.values()]
     samples = {
         f"{name}, {sampling}": [
@@ -196,7 +209,7 @@ def _figure(raw: Raw) -> Figure:
         unit=f"ms from a verdict to a block of {BLOCK}, the median of each text",
         more_is_better=False,
         compared="SmolLM2 for itself on one core: a llama-server process against llama.cpp in process, same file",
-        loses="The way to the server; at temperature 0.8 a request for each draft token that the server did not choose.",
+        loses="The way to the server; at temperature 0.8 a request behind each token that the server did not choose.",
         samples=samples,
         ratios=tuple(
             Comparison(f"{name}, {sampling}", f"{name}, {sampling}", f"{OWN}, {sampling}")
@@ -204,9 +217,10 @@ def _figure(raw: Raw) -> Figure:
             if name != OWN
         ),
         facts={
+            "request_ms": round(request_ms, 3),
             "accepted": {
                 f"{name}, {sampling}": round(share(_of(raw, name, sampling)), 4) for name, sampling in kinds
-            }
+            },
         },
     )
 
