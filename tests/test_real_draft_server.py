@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from lab.testbed.processes import free_port
 from opensled.core.vocabulary import fingerprint
 from opensled.text.tokenizer import TargetTokenizer
 from tests import test_real_model
+from tests.system import Answer, ask
 from tests.test_real_model import MODEL, SAMPLINGS, answers
 from tests.tiny_drafts import tiny_info
 from verify_server.engine.torch.torch_engine import TorchEngine, load
@@ -53,6 +55,14 @@ def served() -> Iterator[ServerFactory]:
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_text_is_the_engines_own(engine, served, sampling, monkeypatch) -> None:
     alone = asyncio.run(answers(engine, "none", sampling, 1))
+    drafted = []
+
+    async def counting(*asked: Any, **options: Any) -> Answer:
+        answer = await ask(*asked, **options)
+        drafted.append(sum(round.drafted for round in answer.rounds))
+        return answer
+
     monkeypatch.setattr(test_real_model, "factory", lambda name: served)
+    monkeypatch.setattr(test_real_model, "ask", counting)
     assert asyncio.run(answers(engine, "server", sampling, AT_ONCE)) == alone
-    assert served.mode == "token ids" and served.served is not None
+    assert served.mode == "token ids" and sum(drafted) > 0
