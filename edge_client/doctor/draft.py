@@ -10,7 +10,6 @@ from typing import Any
 from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, without_model
 from edge_client.doctor.crash import NATIVE, build_command, report_crash
-from edge_client.doctor.draft_server import check_draft_server
 from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.doctor.machine import model_bytes
 from edge_client.doctor.own_process import Steps, start_module, steps_of
@@ -43,6 +42,9 @@ class DraftReport:
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     """Fill `report`. The model loads while the server is asked; checks that need both come last."""
     if asks_server(config.drafter):
+        # With it comes numpy, which may be broken: then the doctor says so
+        from edge_client.doctor.draft_server import check_draft_server
+
         findings, report.seconds = await check_draft_server(config, server)
         report.findings += findings
         return
