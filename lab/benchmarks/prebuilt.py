@@ -20,7 +20,8 @@ from contextlib import ExitStack
 from functools import cache
 from importlib import metadata
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from edge_client.device.device import Device
 from edge_client.device.served_target import fetch_target
@@ -44,27 +45,46 @@ from lab.benchmarks.program import (
     write_page,
 )
 from lab.testbed.processes import Process
+from lab.testbed.prompts import heldout, messages_of
 from lab.testbed.provenance import provenance
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import MATCH, SamplingParams
+from opensled.core.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from opensled.models import llama_api
 from opensled.models.llama_api import BUILT, PREBUILT
-from opensled.models.store import cache_folder
-
-if TYPE_CHECKING:  # with it comes llama.cpp, before a worker knows which
-    from lab.benchmarks.penalties import Pair
+from opensled.models.store import cache_folder, is_here
 
 COMMAND = "python -m lab.benchmarks.prebuilt"
 SPEEDS, ANSWERS = PARTS = ("speeds", "answers")
 PACKAGES = (BUILT, PREBUILT)
 DRAFT_CORE, SERVER_CORE = min(CORES), max(CORES)
 TEMPERATURES = (0.0, 0.8)
+PROMPTS = Path(__file__).with_name("real_prompts.json")
+KINDS = ("chat", "questions", "arithmetic", "translation")
+TASKS = ("arithmetic", "code_chat", "smart_home", "chat")
 LENGTH = 4  # of a draft
 CONTEXT = 128  # tokens before the first draft token that is timed
 SEED = 1
+
+
+class Pair(NamedTuple):
+    """A target and the model that drafts for it."""
+
+    target: str
+    draft: str
+    prompts: Sequence[Prompt]
+
+
+def pairs(count: int) -> Iterator[Pair]:
+    """The tiny family; SmolLM2 and its own 4-bit file, where it was fetched. `count`: prompts of each kind."""
+    chats = {task: [item["messages"] for item in heldout() if item["task"] == task] for task in TASKS}
+    yield Pair("tiny", "tiny-draft", [messages_of(chat) for task in TASKS for chat in chats[task][:count]])
+    if is_here("smollm2"):
+        asked = json.loads(PROMPTS.read_text())
+        real = [(ChatMessage("user", item["ask"]),) for kind in KINDS for item in asked[kind][:count]]
+        yield Pair("smollm2", "smollm2", real)
 
 
 class Answered(NamedTuple):
@@ -98,8 +118,6 @@ def _run(arguments: Namespace) -> int:
 
 def measured(parts: Sequence[str], quick: bool) -> dict[str, Any]:
     """What both packages did, in turns; each part says where it comes from."""
-    from lab.benchmarks.penalties import pairs
-
     origin = provenance(COMMAND)
     repeats, tokens, count, max_tokens = (2, 16, 1, 16) if quick else (9, 64, 4, 64)
     found: dict[str, Any] = {part: {"provenance": origin, "pairs": []} for part in parts}
