@@ -112,7 +112,7 @@ class TestMinimal(DrafterContract):
         return MinimalFactory("ignored", 3, DrafterOptions(window=2))
 
     def test_the_defaults_do_nothing(self, factory, drafter):
-        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        factory.fit(tiny_info(fingerprint="another"))
         assert not factory.uses_tables
         drafter.begin(self.prompt, self.sampler())
         block = pull(drafter)
@@ -168,7 +168,8 @@ class TestMinimal(DrafterContract):
 def test_every_registered_name_is_a_factory_of_drafters(name):
     pytest.importorskip({"llamacpp": "llama_cpp", "onnx": "onnxruntime"}.get(name, "numpy"))
     parts = {"chain": "chain:lookup,none", "accelerated": "accelerated:llamacpp"}
-    factory = DRAFTERS.get(parts.get(name, name))("tiny-draft", 1, DrafterOptions())
+    options = DrafterOptions(draft_url="http://127.0.0.1:1" if name == "server" else "")
+    factory = DRAFTERS.get(parts.get(name, name))("tiny-draft", 1, options)
     drafter = factory.create()
     drafter.begin((1, 2, 3), a_sampler())
     assert isinstance(factory, DrafterFactory) and isinstance(drafter, Drafter) and drafter.ready == 0
@@ -182,7 +183,7 @@ class TestNone(DrafterContract):
         return NoneFactory("ignored", threads=3)
 
     def test_never_drafts_and_fits_every_target(self, factory, drafter):
-        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        factory.fit(tiny_info(fingerprint="another"))
         drafter.begin(self.prompt, self.sampler())
         assert pull(drafter) == []
 
@@ -226,7 +227,7 @@ class TestLookup(DrafterContract):
             assert pull(drafter, 1)[0].confidence == pytest.approx(1 - share / 2)
 
     def test_fits_every_target(self, factory):
-        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        factory.fit(tiny_info(fingerprint="another"))
 
 
 @pytest.mark.parametrize("rolls_back", [True, False])

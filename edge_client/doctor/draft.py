@@ -1,8 +1,7 @@
-"""Checks whether the draft model loads, has the target's vocabulary, and drafts fast enough."""
+"""Checks whether the draft model loads, fits the target's vocabulary, and drafts fast enough."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,21 +9,20 @@ from typing import Any
 
 from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, without_model
+from edge_client.doctor.crash import NATIVE, build_command, report_crash
 from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.doctor.machine import model_bytes
 from edge_client.doctor.own_process import Steps, start_module, steps_of
 from edge_client.doctor.server_checks import ServerReport
-from edge_client.drafters import DRAFTERS
+from edge_client.drafters import DRAFTERS, asks_server
 from edge_client.drafters.threads import draft_threads, model_drafter
 from opensled.core.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
-from opensled.core.messages import ModelInfo
 from opensled.models.store import can_be_fetched, model_path
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
 READING = 5.0  # tokens/s; people read faster than a slower answer comes
 # Processor features (as /proc/cpuinfo names them) that make llama.cpp several times faster, and its own names.
 FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
-REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics card; a Jetson
 
 
@@ -43,6 +41,13 @@ class DraftReport:
 
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     """Fill `report`. The model loads while the server is asked; checks that need both come last."""
+    if asks_server(config.drafter):
+        # With it comes numpy, which may be broken: then the doctor says so
+        from edge_client.doctor.draft_server import check_draft_server
+
+        findings, report.seconds = await check_draft_server(config, server)
+        report.findings += findings
+        return
     problem = _missing(config)
     if problem:
         report.findings.append(problem)
@@ -56,7 +61,7 @@ async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report
     threads = _threads(config)
     arguments = (drafter_to_probe(config.drafter), config.draft_model, str(threads))
     async with start_module("edge_client.doctor.probe", *arguments) as process:
-        steps, complaint = await steps_of(process, _facts((await server).info), LOAD_SECONDS)
+        steps, complaint = await steps_of(process, _facts(await server), LOAD_SECONDS)
     report.findings += _findings(config, steps, process.returncode or 0, complaint)
     if report.usable:
         report.seconds = _speeds(steps).get(threads)
@@ -95,24 +100,28 @@ def _missing(config: DeviceConfig) -> Finding | None:
     return None
 
 
-def _facts(info: ModelInfo | None) -> dict[str, object] | None:
+def _facts(server: ServerReport) -> dict[str, object] | None:
     """What the probe must know of the target."""
-    names = ("model_id", "vocab_size", "fingerprint")
-    return {name: getattr(info, name) for name in names} if info else None
+    if server.info is None:
+        return None
+    names = ("model_id", "vocab_size", "fingerprint", "eos_ids")
+    facts = {name: getattr(server.info, name) for name in names}
+    return {**facts, "tokenizer_json": server.tokenizer_json}
 
 
 def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
     told = {step["step"]: step for step in reversed(steps)}  # the first of two speeds
+    library = told.get("library", {}).get("name", "")
     findings = [_report_load(config, told)] if "loaded" in told else []
     if "build" in told:
-        findings.append(check_build(told["build"], _cpu_flags(), _has_cuda()))
+        findings.append(check_build(library, told["build"], _cpu_flags(), _has_cuda()))
     if "error" in told:
         kind, reason = BY_CODE.get(told["error"]["code"], OpenSledError), told["error"]["reason"]
         return [*findings, fail("draft model", reason, "choose another --draft-model or --drafter", kind)]
     if code:
-        return [*findings, _report_crash(config, code, complaint)]
+        return [*findings, report_crash(library, code, complaint)]
     if "vocabulary" in told:
-        findings.append(_vocabulary(told["vocabulary"]["problem"]))
+        findings.append(_vocabulary(**told["vocabulary"]))
     return findings + check_speed(_speeds(steps), _threads(config))
 
 
@@ -121,28 +130,8 @@ def _report_load(config: DeviceConfig, told: dict[str, dict[str, Any]]) -> Findi
     return ok("draft model", f"{told['loaded']['name']}{size}, loaded in {told['loaded']['seconds']:.1f} s")
 
 
-def _report_crash(config: DeviceConfig, code: int, complaint: str) -> Finding:
-    if code == -signal.SIGILL:
-        return fail(
-            "draft model",
-            "llama.cpp was built for another processor: illegal instruction",
-            f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
-        )
-    if code == -signal.SIGKILL:
-        cause = complaint or "killed, probably because memory ran out"
-        return fail("draft model", cause, "use a smaller --draft-model, or --drafter lookup")
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return fail(
-        "draft model",
-        f"trying it failed ({name}): {complaint or 'no message'}",
-        f"reinstall the runtime: {REBUILD}"
-        if model_drafter(config.drafter) == "llamacpp"
-        else "reinstall the runtime: pip install --force-reinstall onnxruntime",
-    )
-
-
-def check_build(build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
-    """Whether llama.cpp was built to use the features of this processor."""
+def check_build(library: str, build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
+    """Whether the llama.cpp of `library` was built to use the features of this processor."""
     missing = [
         name for flag, name in FEATURES.items() if flag in cpu and f"{name} = 1" not in build["features"]
     ]
@@ -150,20 +139,19 @@ def check_build(build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding
         return warn(
             "llama.cpp",
             f"built without {', '.join(missing)}, which this processor has: drafting is slower than it need be",
-            f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
+            build_command(library, NATIVE),
         )
     if has_cuda and not build["gpu"]:
         return warn(
             "llama.cpp",
             "built without CUDA, and this machine has an NVIDIA GPU",
-            f'CMAKE_ARGS="-DGGML_CUDA=on" {REBUILD}',
+            build_command(library, "-DGGML_CUDA=on"),
         )
     features = [
         part.split("=")[0].split(":")[-1].strip() for part in build["features"].split("|") if "= 1" in part
     ]
-    return ok(
-        "llama.cpp", f"{' '.join(features)}; {'uses a GPU' if build['gpu'] else 'no GPU support compiled in'}"
-    )
+    gpu = "uses a GPU" if build["gpu"] else "no GPU support compiled in"
+    return ok("llama.cpp", f"of {library}: {' '.join(features)}; {gpu}")
 
 
 def _cpu_flags() -> set[str]:
@@ -179,12 +167,14 @@ def _has_cuda() -> bool:
     return any(Path(device).exists() for device in CUDA_DEVICES)
 
 
-def _vocabulary(problem: str) -> Finding:
+def _vocabulary(problem: str, kind: str, words: str, **_: object) -> Finding:
     if problem:
         return fail(
             "vocabulary", problem, "choose a --draft-model of the target's family", VocabularyMismatch
         )
-    return ok("vocabulary", "draft and target share it")
+    if kind == "text":
+        return warn("vocabulary", words, "a --draft-model of the target's family drafts better")
+    return ok("vocabulary", words)
 
 
 def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:

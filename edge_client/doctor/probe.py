@@ -7,6 +7,7 @@ model is loaded it waits for one line on standard input: the target as JSON (nul
 import json
 import sys
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from edge_client.doctor.draft_speed import begin_sequence, measure_rate
@@ -15,6 +16,8 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Limits, ModelInfo
+from opensled.models import llama_api
+from opensled.text.tokenizer import TargetTokenizer
 
 PROMPT = 16  # tokens
 TOKENS = 24  # to measure the speed with, at most
@@ -27,7 +30,7 @@ def main(drafter: str, model: str, threads: str) -> int:
         factory = _load(drafter, model, int(threads))
         target = json.loads(sys.stdin.readline() or "null")
         if target:
-            tell("vocabulary", problem=_mismatch(factory, target))
+            tell("vocabulary", problem=_mismatch(factory, target), **_relation(factory))
         tell("speed", threads=int(threads), seconds=_seconds_per_token(factory))
         if int(threads) > 1:
             tell("speed", threads=1, seconds=_seconds_per_token(_make(drafter, model, 1)))
@@ -37,6 +40,7 @@ def main(drafter: str, model: str, threads: str) -> int:
 
 
 def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
+    _tell_library(drafter)
     started = time.monotonic()
     factory = _make(drafter, model, threads)
     tell("loaded", name=factory.name, seconds=time.monotonic() - started)
@@ -48,18 +52,25 @@ def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
     return factory
 
 
+def _tell_library(drafter: str) -> None:
+    """Before it is imported, which may end this process."""
+    library = {"llamacpp": llama_api.package(), "onnx": "onnxruntime"}.get(drafter, "")
+    if library and find_spec(library):
+        tell("library", name=library)
+
+
 def _make(drafter: str, model: str, threads: int) -> DrafterFactory:
     factory: DrafterFactory = DRAFTERS.get(drafter)(model, threads)
     return factory
 
 
 def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
-    """Why draft and target have different vocabularies; "" if they do not."""
+    """Why the draft model cannot draft for the target; "" if it can."""
     info = ModelInfo(
         model_id=target["model_id"],
         vocab_size=target["vocab_size"],
         fingerprint=target["fingerprint"],
-        eos_ids=(),
+        eos_ids=tuple(target["eos_ids"]),
         limits=Limits(0, 0),
         rules=(),
         numerics="",
@@ -67,11 +78,16 @@ def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
         tokenizer_hash="",
         has_chat_template=False,
     )
+    tokenizer = TargetTokenizer(target["tokenizer_json"].encode()) if target["tokenizer_json"] else None
     try:
-        factory.check_vocabulary(info)
+        factory.fit(info, tokenizer)
     except OpenSledError as error:
         return str(error)
     return ""
+
+
+def _relation(factory: DrafterFactory) -> dict[str, str]:
+    return {"kind": factory.vocabulary.kind, "words": factory.vocabulary.words}
 
 
 def _seconds_per_token(factory: DrafterFactory) -> float | None:
