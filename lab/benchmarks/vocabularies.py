@@ -153,8 +153,8 @@ def _figure(raw: dict[str, Any]) -> Figure:
         unit="of the drafted tokens accepted",
         more_is_better=True,
         compared=(
-            f"Blocks of {BLOCK} on the recorded texts of the target, one value for each kind of text: the draft model by "
-            "text, against the same model by ids where it has the target's."
+            f"Blocks of {BLOCK} on the recorded texts of the target, one value for each kind of text: the draft model "
+            "by text, against the same model by ids where it has the target's."
         ),
         loses=(
             "A draft by text is greedy, so at temperature 0.8 it lacks the shared noise. A word that waits for its end "
