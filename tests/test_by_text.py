@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -14,7 +15,7 @@ from edge_client.drafters.by_text import ByTextDrafter, Piece, TextSource
 from edge_client.drafters.model_text import ModelText
 from edge_client.drafters.retokenize import Seam, Spelled, settled
 from tests.drafter_contract import DrafterContract, ids, pull
-from tests.five_tokenizers import MADE, TEXTS, family
+from tests.five_tokenizers import MADE, TEXTS, FamilyTokenizer, family, tokenizer_json
 from tests.text_pairs import GREEDY, PAIRS, KnowingModel, answer_ids, by_text, draft_through, spelled
 from tests.tiny_drafts import tiny_tokenizer
 
@@ -109,6 +110,19 @@ def test_what_agrees_is_computed_once(target, draft):
     source = ModelText(model, family(draft))
     draft_through(ByTextDrafter(source, family(target), (family(target).end,)), prompt, answer)
     assert model.forwarded < 1.5 * len(family(draft).encode(text.decode())) + 8
+
+
+@pair
+def test_a_long_prompt_is_read_piece_by_piece(target, draft):
+    prompt, answer = answer_ids(target, TEXTS["plain"] * 9)
+    drafter = by_text(target, draft, spelled(target, [*prompt, *answer[:-1]]))
+    drafter.begin(prompt, GREEDY)
+    assert drafter.behind and drafter.lags
+    drafter.read(20)
+    drafter.commit(answer[:30])  # the server wrote meanwhile
+    while drafter.read(20):
+        pass
+    assert not drafter.behind and ids(pull(drafter, 9)) == list(answer[30:39])
 
 
 def test_a_word_waits_until_it_is_whole():
@@ -236,6 +250,17 @@ def test_settled_tokens_stay_whatever_follows(text, sizes, count):
 
 
 # The draft model's own context
+
+
+def test_letters_that_a_draft_models_tokenizer_drops_are_passed():
+    document = json.loads(tokenizer_json("gpt2"))
+    document["normalizer"] = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}
+    tokenizer = FamilyTokenizer(json.dumps(document).encode(), "gpt2")
+    prompt, answer = answer_ids("llama2", "one\u200btwo three " * 9)
+    source = ModelText(KnowingModel(tokenizer, b"one two three " * 9), tokenizer)
+    drafter = ByTextDrafter(source, family("llama2"), (family("llama2").end,))
+    rounds = draft_through(drafter, prompt, answer)
+    assert rounds.share > 0.3
 
 
 @given(

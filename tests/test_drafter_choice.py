@@ -68,7 +68,8 @@ def test_with_the_model_of_another_vocabulary_as_well(drafter, capsys):
 def test_a_named_model_of_another_vocabulary_drafts_by_text(drafter, capsys):
     assert "tiny-draft" in chosen(strange(), family("gpt2"), drafter=drafter, draft_model="tiny-draft")
     (note,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
-    assert note.endswith("has another vocabulary than 'strange': it drafts by text")
+    assert note.startswith("note: the draft model has another vocabulary than 'strange': ")
+    assert "tiny-draft" in note and note.endswith(" drafts by text")
     assert (
         chosen(strange(), family("gpt2"), drafter="accelerated:llamacpp", draft_model="tiny-draft") == WITHOUT
     )

@@ -21,6 +21,7 @@ def edges():
         "cacheback": ("cacheback", HintLength(tree=TREE)),
         "chain": ("chain:cacheback,llamacpp", HintLength(tree=TREE)),
         "accelerated": ("accelerated:llamacpp", HintLength()),
+        "by text": ("tests.tiny_by_text:TinyByText", HintLength()),
     }
 
 
@@ -30,7 +31,9 @@ def edge(request):
 
 
 # The two model drafters meet one alone in tests/test_lossless.py and under `goodput`.
-@pytest.mark.parametrize("name", ["cacheback", "chain", "accelerated", *rarely(("llamacpp",), ("onnx",))])
+@pytest.mark.parametrize(
+    "name", ["cacheback", "chain", "accelerated", "by text", *rarely(("llamacpp",), ("onnx",))]
+)
 def test_sixteen_mixed_sessions_in_a_storm(exact64, name):
     brave_a_storm(exact64, *edges()[name])
 

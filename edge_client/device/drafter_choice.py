@@ -58,7 +58,9 @@ class FittingFactory(DrafterFactory):
                 self._fitting, self._named = found, named
         if self.vocabulary.kind == "text" and self._told != target.fingerprint:
             self._told = target.fingerprint
-            logs.announce(f"{self.name} has another vocabulary than {target.model_id!r}: it drafts by text")
+            logs.announce(
+                f"the draft model has another vocabulary than {target.model_id!r}: {self.name} drafts by text"
+            )
 
     def create(self) -> Drafter:
         return self._fitting.create()

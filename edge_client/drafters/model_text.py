@@ -113,7 +113,8 @@ class ModelText(TextSource):
         self._encode_loosely(text, len(text) - cut)
 
     def _encode_loosely(self, text: bytes, stop: int) -> None:
-        ids = self._seam.encode_loosely(text[self._covered : stop])
+        # A normalizer may leave nothing, of invisible letters for example; something has to stand for them
+        ids = self._seam.encode_loosely(text[self._covered : stop]) or self._seam.encode_loosely(b" ")
         self._ids += ids
         self._ends += [stop] * len(ids)
 

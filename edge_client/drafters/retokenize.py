@@ -129,7 +129,7 @@ def settled(tokens: Sequence[Spelled], text: bytes) -> list[Spelled]:
 
 
 def _open_run(text: bytes) -> int:
-    """Bytes of the letters of one kind at the end of `text`, with a space before; 0 if that is more than LONGEST_RUN."""
+    """Bytes of the letters of one kind that `text` ends in, with a space before; 0 above LONGEST_RUN."""
     end = text[-LONGEST_RUN:].decode("utf-8", "ignore")
     kind = _kind(end[-1:])
     size = next(
