@@ -187,7 +187,9 @@ def test_a_key_is_wanted_and_goes_nowhere_else(kind, tmp_path):
     key.write_text("secret")
     key.chmod(0o600)
     with stub_of(HANDLERS[kind], key="secret", writer=narrator(STORY)) as stub:
-        with pytest.raises(Unauthorized, match="Invalid API Key; put its key into a file"):
+        with pytest.raises(
+            Unauthorized, match=r"wants a key \(status 401: Invalid API Key\); put it into a file"
+        ):
             fitted(stub)
         made = fitted(stub, draft_key=str(key))
         drafter = made.create()
@@ -234,7 +236,11 @@ def test_a_device_with_a_draft_server_looks_up_and_asks_it(kind, stub):
     ("options", "said"),
     [
         ({"drafter": "server"}, "needs --draft-url"),
-        ({"drafter": "llamacpp", "draft_model": "tiny-draft", "draft_url": "http://mac"}, "asks no server"),
+        (
+            {"drafter": "llamacpp", "draft_model": "tiny-draft", "draft_url": "http://mac"},
+            "--drafter llamacpp asks no server",
+        ),
+        ({"drafter": "llamacpp", "draft_url": "http://mac"}, "--drafter llamacpp asks no server"),
         ({"draft_url": "mac"}, "is no address"),
     ],
 )
