@@ -24,6 +24,7 @@ from opensled.core.sampling import Sampler
 from tests.tiny_drafts import TINY_DRAFT, tiny_tokenizer
 
 Writer = Callable[[str], Iterator[str]]  # what follows a text, piece by piece
+STORY = "Once upon a time there was a mill. " * 20
 WHEN = "2026-01-01T00:00:00.000000Z"
 
 
@@ -199,6 +200,9 @@ class CompletionsHandler(Handler):
         yield b": a comment\n\n"
         yield _event({"choices": [{"index": 0, "text": "", "finish_reason": reason}]})
         yield b"data: [DONE]\n\n"
+
+
+HANDLERS = {"ollama": OllamaHandler, "completions": CompletionsHandler}
 
 
 def _line(content: object) -> bytes:

@@ -49,6 +49,10 @@ class FittingFactory(DrafterFactory):
         used.
         """
         named = choose_drafter(self._config, target.model_id)
+        if named.draft_url and not asks_server(named.drafter):
+            raise UsageError(
+                f"--draft-url is for --drafter server, and --drafter {named.drafter} asks no server"
+            )
         served = _Served(self._config, target, tokenizer)
         if named != self._named or served.misfit(self._fitting):  # else its weights stay loaded
             found = _fitting(self._config, named, served)
@@ -140,6 +144,4 @@ def make_factory(config: DeviceConfig, drafter: str, model: str) -> DrafterFacto
         raise UsageError(
             "draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
         )
-    if config.draft_url and not asks_server(drafter):
-        raise UsageError(f"--draft-url is for --drafter server, and --drafter {drafter} asks no server")
     return factory

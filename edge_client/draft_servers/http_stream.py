@@ -93,7 +93,7 @@ class Exchange:
                 yield None
             else:
                 break
-        raise _refusal(event, said)
+        raise _refusal(self._place, event, said)
 
     def lines(self) -> Generator[bytes | None, None, None]:
         """The lines of the body, without their ends; None = a moment has passed without one."""
@@ -167,11 +167,14 @@ def _cause(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _refusal(response: h11.Response, said: bytes) -> Exception:
+def _refusal(place: str, response: h11.Response, said: bytes) -> Exception:
     status = response.status_code
     why = f"it answers with status {status}{_told(said)}"
     if status in (401, 403):
-        return Unauthorized(f"{why}; put its key into a file of mode 600, and name it as draft-key")
+        return Unauthorized(
+            f"the draft server {place} wants a key (status {status}{_told(said)}); put it into a file of mode 600 that "
+            "draft-key in the configuration file names"
+        )
     if status == 404:
         return NotFound(why)
     if 300 <= status < 400:

@@ -89,7 +89,8 @@ class ServerFactory(DrafterFactory):
 
     def _look(self, target: ModelInfo, tokenizer: TargetTokenizer) -> None:
         try:
-            self._connect(target, tokenizer)
+            if self.served is None:  # another drafter's look may have found it meanwhile
+                self._connect(target, tokenizer)
         except OpenSledError as error:
             self.outage.failed(error)
         finally:

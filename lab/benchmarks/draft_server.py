@@ -72,11 +72,12 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(arguments: Namespace) -> int:
-    origin = provenance("python -m lab.benchmarks.draft_server")
-    raw, request_ms = _measure(2 if arguments.quick else arguments.items)
-    folder = folder_of(arguments)
+    items, folder = 2 if arguments.quick else arguments.items, folder_of(arguments)
+    origin = provenance(f"python -m lab.benchmarks.draft_server --items {items}")
+    raw, request_ms = _measure(items)
     if folder:
-        write_json(folder / "draft_server.json", {**_figure(raw, request_ms).as_json(origin), "raw": raw})
+        document = {"figure": "draft_server", **_figure(raw, request_ms).as_json(origin), "raw": raw}
+        write_json(folder / "draft_server.json", document)
     print("\n".join([*_table(raw), f"a request that costs the server nothing: {request_ms:.2f} ms"]))
     return 0
 

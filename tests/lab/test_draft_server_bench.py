@@ -1,0 +1,47 @@
+"""The measurement of the way to a draft server: its counts, and what it makes of them."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from lab.benchmarks.draft_server import BLOCK, BY_IDS, OWN, _figure, _table, block_ms, follow, main, share
+from opensled.core.messages import SamplingParams
+from opensled.core.sampling import Sampler
+from tests.fakes import OracleDrafter, continuation
+
+PROMPT = (3, 1, 4)
+
+
+def test_drafts_that_are_all_right_stand():
+    class Written:
+        prompt_ids, target_ids = PROMPT, tuple(continuation(PROMPT, 26))
+
+    found = follow(OracleDrafter(1.0, 1), Written(), Sampler(SamplingParams(temperature=0.0), b"key"))
+    assert found["accepted"] == found["drafted"] and found["tokens"] == 26
+    assert len(found["block_ms"]) == -(-26 // (BLOCK + 1)) - 1
+    wrong = follow(OracleDrafter(0.0, 1), Written(), Sampler(SamplingParams(temperature=0.0), b"key"))
+    assert wrong["accepted"] == 0 and len(wrong["block_ms"]) == 25
+
+
+def test_the_table_compares_with_the_built_in_drafter():
+    times = count(10)
+    raw = {
+        name: [
+            {"sampling": sampling, "drafted": 4, "accepted": 2, "block_ms": [float(next(times))] * 3}
+            for sampling in ("greedy", "T = 0.8")
+        ]
+        for name in (OWN, BY_IDS)
+    }
+    assert share(raw[OWN]) == 0.5 and block_ms(raw[OWN][:1]) == 10.0
+    assert "| llama-server, by ids | greedy | 0.500 of 4 | 12.0 | +2.0 | 1.20 |" in _table(raw)
+    document = _figure(raw, 0.5).as_json({})
+    assert document["ratios"][0]["ratio"] == pytest.approx(10 / 12, abs=0.01)  # below 1: it takes longer
+    assert document["facts"]["request_ms"] == 0.5
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--items" in capsys.readouterr().out
