@@ -73,7 +73,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _run(arguments: Namespace) -> int:
     items, folder = 2 if arguments.quick else arguments.items, folder_of(arguments)
-    origin = provenance(f"python -m lab.benchmarks.draft_server --items {items}")
+    origin = provenance()
     raw, request_ms = _measure(items)
     if folder:
         document = {"figure": "draft_server", **_figure(raw, request_ms).as_json(origin), "raw": raw}

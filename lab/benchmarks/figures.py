@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lab.benchmarks.program import FOLDER, exit_code, parser_of
 from opensled.core.errors import UsageError
@@ -63,6 +63,27 @@ PARTS = (
     _component("failover", "verify_server/cluster", "scheduler/cluster"),
     _component("cacheback", "edge_client/drafters/cacheback.py", "opensled/drafting"),
     Part("quick", ("quick_baseline.json",), "lab.benchmarks.quick", ("--write",), (*DEVICE, *ROUND)),
+    Part(
+        "other vocabularies",
+        ("vocabularies.json",),
+        "lab.benchmarks.vocabularies",
+        (),
+        ("edge_client/drafters", "opensled/text/tokenizer.py"),
+    ),
+    Part(
+        "draft server",
+        ("draft_server.json",),
+        "lab.benchmarks.draft_server",
+        (),
+        ("edge_client/draft_servers", *DEVICE),
+    ),
+    Part(
+        "prebuilt",
+        ("prebuilt.json", "prebuilt.md"),
+        "lab.benchmarks.prebuilt",
+        (),
+        ("opensled/models/llama_api.py", "edge_client/drafters/llamacpp.py"),
+    ),
     Part(
         "doctor",
         ("doctor.json",),
@@ -258,14 +279,27 @@ def _why(path: Path, rests_on: Sequence[str], changed: Callable[[str, Sequence[s
     """Why a file is too old; "" = it is not."""
     if not path.exists():
         return "was never measured"
-    origin = json.loads(path.read_text()).get("provenance") or {}
-    commit = str(origin.get("commit", "")).rstrip("+")
-    if not commit:
+    commits = {str(origin.get("commit", "")).rstrip("+") for origin in _origins(json.loads(path.read_text()))}
+    if not commits or "" in commits:
         return "does not say where it comes from"
-    commits = changed(commit, rests_on)
-    if commits < 0:
-        return f"comes from a commit that is not here, {commit[:8]}"
-    return f"{commits} commits have touched what it rests on since {commit[:8]}" if commits else ""
+    counts = {commit: changed(commit, rests_on) for commit in commits}
+    for commit, count in counts.items():
+        if count < 0:
+            return f"comes from a commit that is not here, {commit[:8]}"
+    commit = max(counts, key=counts.__getitem__)
+    return (
+        f"{counts[commit]} commits have touched what it rests on since {commit[:8]}" if counts[commit] else ""
+    )
+
+
+def _origins(document: Any) -> list[dict[str, Any]]:
+    """The provenances of a document, and of its parts where each has its own."""
+    if not isinstance(document, dict):
+        return []
+    own = document.get("provenance")
+    if isinstance(own, dict):
+        return [own]
+    return [origin for part in document.values() for origin in _origins(part)]
 
 
 def commits_since(commit: str, paths: Sequence[str]) -> int:

@@ -56,7 +56,6 @@ from opensled.models import llama_api
 from opensled.models.llama_api import BUILT, PREBUILT
 from opensled.models.store import cache_folder, is_here
 
-COMMAND = "python -m lab.benchmarks.prebuilt"
 SPEEDS, ANSWERS = PARTS = ("speeds", "answers")
 PACKAGES = (BUILT, PREBUILT)
 DRAFT_CORE, SERVER_CORE = min(CORES), max(CORES)
@@ -118,7 +117,7 @@ def _run(arguments: Namespace) -> int:
 
 def measured(parts: Sequence[str], quick: bool) -> dict[str, Any]:
     """What both packages did, in turns; each part says where it comes from."""
-    origin = provenance(COMMAND)
+    origin = provenance()
     repeats, tokens, count, max_tokens = (2, 16, 1, 16) if quick else (9, 64, 4, 64)
     found: dict[str, Any] = {part: {"provenance": origin, "pairs": []} for part in parts}
     with ExitStack() as stack:

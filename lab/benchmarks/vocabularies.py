@@ -121,7 +121,7 @@ def main(words: list[str] | None = None) -> int:
 
 def _run(arguments: Namespace) -> int:
     items, folder = 1 if arguments.quick else arguments.items, folder_of(arguments)
-    origin = provenance(f"python -m lab.benchmarks.vocabularies --items {items}")
+    origin = provenance()
     raw: dict[str, list[dict[str, Any]]] = {}
     for contender in CONTENDERS:
         raw[contender.name] = _measure(contender, items)
