@@ -172,20 +172,22 @@ def test_a_block_is_asked_for_as_ids_and_greedily() -> None:
 
 
 def test_a_draft_server_that_refuses_or_breaks_off_ends_the_run_with_its_name() -> None:
-    with answering(lambda path, body: (500, b"no slot")) as address, closing(DraftServer(address)) as drafts:
-        with pytest.raises(OpenSledError, match=rf"{address}: HTTP 500: b'no slot'"):
+    for reply, told in (((500, b"no slot"), "HTTP 500: b'no slot'"), (None, "broke off")):
+        with (
+            answering(lambda path, body, reply=reply: reply) as address,
+            closing(DraftServer(address)) as drafts,
+            pytest.raises(OpenSledError) as caught,
+        ):
             drafts.block(0, (1,), 3)
-    with answering(lambda path, body: None) as address, closing(DraftServer(address)) as drafts:
-        with pytest.raises(OpenSledError, match=rf"{address} broke off"):
-            drafts.block(0, (1,), 3)
+        assert address in str(caught.value) and told in str(caught.value)
 
 
 @pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs extra bench: llama.cpp's server")
 def test_a_real_llama_server_drafts_and_changes_no_text(target, prompts, alone) -> None:
     port = free_port()
-    with running(command(model_file("tiny-draft", "*.gguf"), port, len(ASKED), 512), port):
-        with closing(DraftServer(f"127.0.0.1:{port}")) as drafts:
-            turn = target.answers(prompts, TOKENS, 3, drafts)
+    server = running(command(model_file("tiny-draft", "*.gguf"), port, len(ASKED), 512), port)
+    with server, closing(DraftServer(f"127.0.0.1:{port}")) as drafts:
+        turn = target.answers(prompts, TOKENS, 3, drafts)
     assert turn.texts == alone
     assert turn.accepted > turn.drafted / 3  # the pair was trained on the same replies
 
