@@ -103,6 +103,7 @@ SYSTEM = frozenset(
         "test_hierarchy_kills",
         "test_hierarchy_processes",
         "test_key_rotation",
+        "test_llama_server",
         "test_loading",
         "test_metrics_port",
         "test_offline_processes",

@@ -120,11 +120,11 @@ class ModelContract(DrafterContract):
         assert len(pull(drafter, 10)) == 3
 
     def test_accepts_its_targets_vocabulary(self, factory):
-        factory.check_vocabulary(tiny_info())
+        factory.fit(tiny_info())
 
     def test_refuses_another_vocabulary(self, factory):
         with pytest.raises(VocabularyMismatch, match=r"tiny-draft.*2048 tokens.*'big' \(2047 tokens\)"):
-            factory.check_vocabulary(tiny_info(model_id="big", vocab_size=2047))
+            factory.fit(tiny_info(model_id="big", vocab_size=2047))
 
     def test_a_closed_drafter_says_so(self, factory):
         drafter = factory.create()
@@ -231,4 +231,4 @@ class TestOnnx(ModelContract):
             DRAFTERS.get("onnx")(str(tmp_path))
         shutil.copy(TINY_DRAFT / "config.json", tmp_path)
         with pytest.raises(NotFound, match=r"tokenizer\.json"):
-            DRAFTERS.get("onnx")(str(tmp_path), threads=1).check_vocabulary(tiny_info())
+            DRAFTERS.get("onnx")(str(tmp_path), threads=1).fit(tiny_info())

@@ -21,10 +21,12 @@ from operator import mul
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
+from edge_client.drafters.vocabulary import SAME
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.protocol import common_prefix
 from opensled.core.sampling import Sampler
+from opensled.text.tokenizer import TargetTokenizer
 
 HORIZON = 8  # tokens of an earlier drafter that are sent at most
 # Of them those go out that stand with this probability at least. A row of a step costs a small part of a token; but the
@@ -59,12 +61,18 @@ class ChainFactory(DrafterFactory):
     def _rename(self) -> None:
         self.name = "chain " + ", ".join([factory.name for factory in self._factories])
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         for factory in reversed(
             self._factories
         ):  # a model that does not fit is told before tables that do not
-            factory.check_vocabulary(target)
+            factory.fit(target, tokenizer)
+        kinds = [factory.vocabulary for factory in self._factories if factory.vocabulary != SAME]
+        self.vocabulary = kinds[-1] if kinds else SAME
         self._rename()  # a part may have left out its table
+
+    @property
+    def note(self) -> str:
+        return "; ".join(filter(None, [factory.note for factory in self._factories]))
 
     def create(self) -> ChainDrafter:
         with ExitStack() as made:

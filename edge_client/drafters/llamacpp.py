@@ -16,12 +16,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import DrafterOptions, ModelDrafter
+from edge_client.drafters.model_factory import ModelFactory
 from edge_client.drafters.threads import calibrated_threads, max_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
-from opensled.core.messages import ModelInfo
-from opensled.core.vocabulary import require_same
 from opensled.models import llama, step_threads
 from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
@@ -32,7 +31,7 @@ BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long p
 SEQUENCE = 0  # id of the only sequence of a context
 
 
-class LlamaCppFactory(DrafterFactory):
+class LlamaCppFactory(ModelFactory):
     """One GGUF model in memory; every drafter adds its own context (KV cache)."""
 
     def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
@@ -43,10 +42,13 @@ class LlamaCppFactory(DrafterFactory):
         known = threads or calibrated_threads("llamacpp", model)
         self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
-        require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
+    def pieces(self) -> list[str]:
+        return self._model.pieces()
 
-    def create(self) -> LlamaCppDrafter:
+    def tokenizer(self) -> LlamaTokenizer:
+        return LlamaTokenizer(self._model)
+
+    def create_model(self) -> LlamaCppDrafter:
         drafter = LlamaCppDrafter(self._model, self.threads)
         drafter.prepare(self._window)
         return drafter
@@ -56,6 +58,24 @@ class LlamaCppFactory(DrafterFactory):
         other = copy.copy(self)
         other.threads = threads
         return other
+
+
+class LlamaTokenizer:
+    """See `DraftTokenizer`."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self.size, self.frame, self.ends = model.vocab_size, model.frame(), frozenset(model.eos_ids())
+
+    def encode_rendered(self, text: str) -> list[int]:
+        return self._model.tokenize(text)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._model.token_bytes(token)
+
+    def token_of(self, data: bytes) -> int | None:
+        """llama.cpp does not tell: it tokenizes whole texts, and may put a space in front."""
+        return None
 
 
 class LlamaCppDrafter(ModelDrafter):
