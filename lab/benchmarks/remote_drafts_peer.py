@@ -187,8 +187,8 @@ class BlockingTarget:
 class PeerProcess:
     """A `BlockingTarget` in a process on one core."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, pid: int) -> None:
+        self._pipe, self.pid = pipe, pid
 
     def answers(
         self, prompts: Sequence[Sequence[int]], tokens: int, count: int, address: str, together: bool
@@ -216,7 +216,8 @@ def peer_process(path: Path, users: int, context: int, core: int) -> Iterator[Pe
     process = spawned(_serve, theirs, path, users, context, core)
     theirs.close()
     try:
-        peer = PeerProcess(ours)
+        assert process.pid is not None
+        peer = PeerProcess(ours, process.pid)
         peer.said(None)
         yield peer
     finally:

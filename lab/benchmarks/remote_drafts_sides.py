@@ -21,6 +21,7 @@ from lab.benchmarks.real_contenders import DEVICE_CORE, READY_S, SERVER_CORE, as
 from lab.benchmarks.real_texts import Prompt
 from lab.benchmarks.remote_drafts_peer import PeerProcess, peer_process
 from lab.benchmarks.server_drafts_turn import digest
+from lab.testbed.process_guard import cpu_s
 from lab.testbed.processes import QUIET, Process, free_port
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage
@@ -88,6 +89,7 @@ class Sides(NamedTuple):
     peer: PeerProcess
     text: GgufText
     metrics: str  # HOST:PORT of our server
+    pid: int  # of it
     ways: Mapping[str, str]  # contender -> HOST:PORT: a peer's draft server behind its link; a device's API
 
 
@@ -105,7 +107,8 @@ def started(
         metrics = f"127.0.0.1:{free_port()}"
         peer = stack.enter_context(peer_process(pair.target, users, CONTEXT, SERVER_CORE))
         kept = ("--dtype", "stored", "--kv-tokens", str(users * CONTEXT), "--http", metrics, *QUIET)
-        server = serving(stack, str(pair.target), "llamacpp", {SERVER_CORE}, kept).wait_ready(READY_S)
+        serve = serving(stack, str(pair.target), "llamacpp", {SERVER_CORE}, kept)
+        server = serve.wait_ready(READY_S)
         os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
         way = _linked(stack, link, server)
         back = turned(link, folder)
@@ -116,7 +119,7 @@ def started(
                 ways[name] = _linked(stack, back, drafts) if drafts else ""
             else:
                 ways[name] = _device(stack, way, contender.drafter, drafts, pair.draft)
-        yield Sides(peer, GgufText(pair.target), metrics, ways)
+        yield Sides(peer, GgufText(pair.target), metrics, serve.process.pid, ways)
 
 
 def _draft_server(stack: ExitStack, draft: Path, users: int) -> str:
@@ -148,7 +151,8 @@ def turned(link: str, folder: Path) -> str:
 
 def _device(stack: ExitStack, server: str, drafter: str, drafts: str, model: Path) -> str:
     """HOST:PORT of a device's API."""
-    words = ["edge", "--server", server, "--threads", "1", "--http", "127.0.0.1:0", "--drafter", drafter]
+    words = ["edge", "--server", server, "--threads", "1", "--http", "127.0.0.1:0", *QUIET]
+    words += ["--drafter", drafter]
     if drafts:
         words += ["--draft-url", f"http://{drafts}"]
     elif drafter != "none":
@@ -169,12 +173,16 @@ def turn(
     """What users read who ask at the same time, as ids or text, and what it took.
 
     `seconds`: of all users together, each from the question to the last token. Steps are forward passes of the target,
-    the reading of prompts among them.
+    the reading of prompts among them; `cpu_s` is the time of its process on its core.
     """
     asked = [sides.text.render([ChatMessage("user", prompt.text)]) for prompt in prompts]
+    pid = sides.peer.pid if contender.is_peer else sides.pid
+    before = cpu_s(pid)
     if contender.is_peer:
-        return _of_peer(sides, name, contender, asked, tokens)
-    return asyncio.run(_of_ours(sides, name, prompts, [len(ids) for ids in asked], tokens))
+        texts, found = _of_peer(sides, name, contender, asked, tokens)
+    else:
+        texts, found = asyncio.run(_of_ours(sides, name, prompts, [len(ids) for ids in asked], tokens))
+    return texts, {**found, "cpu_s": round(cpu_s(pid) - before, 2)}
 
 
 def _of_peer(

@@ -10,6 +10,10 @@ from lab.benchmarks.real_view import cell
 from lab.benchmarks.remote_drafts_document import Run
 
 Found = Mapping[str, Any]
+HEAD = (
+    *("contender", "tokens/s", "over plain", "steps a token", "CPU, ms a token", "a round"),
+    *("drafts that stood", "other texts"),
+)
 
 
 def section(document: Found) -> list[str]:
@@ -22,9 +26,9 @@ def tables(document: Found) -> list[str]:
     return [
         "Tokens/s of a user. *over plain*: to the same side without drafts; geometric means over the kinds of text, in "
         "brackets a bootstrap interval of 95 % over the groups of prompts (none for a single one). ▼: below 1. *steps "
-        "a token*: forward passes of the target, the reading of prompts included, by the tokens of all users. *a "
-        "round*: tokens that a verdict on a draft committed. *other texts*: answers that differ from the same side's "
-        "without drafts; at level fast a near tie may fall either way.",
+        "a token*: forward passes of the target, the reading of prompts included, by the tokens of all users. *CPU*: of "
+        "the target's process. *a round*: tokens that a verdict on a draft committed. *other texts*: answers that "
+        "differ from the same side's without drafts; at level fast a near tie may fall either way.",
         "",
         *(line for run in document["facts"]["runs"] for line in _run(run)),
     ]
@@ -62,6 +66,7 @@ def _contender(run: Found, name: str) -> list[str]:
         f"{found['tokens/s']:.1f}",
         cell(over) if over else "",
         f"{found['steps a token']:.2f}",
+        f"{found['CPU, ms a token']:.1f}",
         f"{found['tokens a round']:.2f}" if found["tokens a round"] else "",
         f"{found['stood']:.0%} of {drafted}" if drafted else "",
         f"{found['other texts']} of {found['texts']}",
