@@ -90,7 +90,9 @@ def totals(units: Sequence[Unit], name: str) -> dict[str, Any]:
     return {
         "tokens/s": round(total("tokens") / total("seconds"), 2),
         "steps a token": round(total("steps") / total("tokens"), 3),
-        "CPU, ms a token": round(1000 * total("cpu_s") / total("tokens"), 1),
+        "CPU, ms a token": [
+            round(1000 * total(key) / total("tokens"), 1) for key in ("cpu_s", "draft_cpu_s")
+        ],
         "tokens a round": round(total("round_tokens") / rounds, 3) if rounds else None,
         "drafted": round(drafted),
         "stood": round(total("accepted") / drafted, 4) if drafted else None,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from hw_profiles import catalog
-from lab.benchmarks.peer_server import command, running
+from lab.benchmarks.peer_server import Running, command, running
 from lab.benchmarks.real_contenders import DEVICE_CORE, READY_S, SERVER_CORE, ask, serving
 from lab.benchmarks.real_texts import Prompt
 from lab.benchmarks.remote_drafts_peer import PeerProcess, peer_process
@@ -83,6 +83,15 @@ class Pair(NamedTuple):
     draft: Path
 
 
+class Way(NamedTuple):
+    """Where a contender is asked, or asks."""
+
+    address: str = (
+        ""  # HOST:PORT: of a device's API; of a peer's draft server behind its link, "" = it has none
+    )
+    pids: tuple[int, ...] = ()  # of device and draft server
+
+
 class Sides(NamedTuple):
     """All that is ready."""
 
@@ -90,7 +99,7 @@ class Sides(NamedTuple):
     text: GgufText
     metrics: str  # HOST:PORT of our server
     pid: int  # of it
-    ways: Mapping[str, str]  # contender -> HOST:PORT: a peer's draft server behind its link; a device's API
+    ways: Mapping[str, Way]  # by contender
 
 
 @contextmanager
@@ -114,19 +123,20 @@ def started(
         back = turned(link, folder)
         ways = {}
         for name, contender in found.items():
-            drafts = _draft_server(stack, pair.draft, users) if contender.asks else ""
-            if contender.is_peer:
-                ways[name] = _linked(stack, back, drafts) if drafts else ""
-            else:
+            drafts = _draft_server(stack, pair.draft, users) if contender.asks else None
+            if not contender.is_peer:
                 ways[name] = _device(stack, way, contender.drafter, drafts, pair.draft)
+            elif drafts:
+                ways[name] = Way(_linked(stack, back, drafts.url.removeprefix("http://")), (drafts.pid,))
+            else:
+                ways[name] = Way()
         yield Sides(peer, GgufText(pair.target), metrics, serve.process.pid, ways)
 
 
-def _draft_server(stack: ExitStack, draft: Path, users: int) -> str:
-    """HOST:PORT of a llama-server with a slot for each user; each that asks has one of its own."""
+def _draft_server(stack: ExitStack, draft: Path, users: int) -> Running:
+    """A llama-server with a slot for each user; each contender that asks has one of its own."""
     port = free_port()
-    stack.enter_context(running(command(draft, port, users, CONTEXT), port))
-    return f"127.0.0.1:{port}"
+    return stack.enter_context(running(command(draft, port, users, CONTEXT), port))
 
 
 def _linked(stack: ExitStack, profile: str, to: str) -> str:
@@ -149,16 +159,16 @@ def turned(link: str, folder: Path) -> str:
     return str(path)
 
 
-def _device(stack: ExitStack, server: str, drafter: str, drafts: str, model: Path) -> str:
-    """HOST:PORT of a device's API."""
+def _device(stack: ExitStack, server: str, drafter: str, drafts: Running | None, model: Path) -> Way:
     words = ["edge", "--server", server, "--threads", "1", "--http", "127.0.0.1:0", *QUIET]
     words += ["--drafter", drafter]
     if drafts:
-        words += ["--draft-url", f"http://{drafts}"]
+        words += ["--draft-url", drafts.url]
     elif drafter != "none":
         words += ["--draft-model", str(model)]
     environment = {"OPENSLED_CACHE_DIR": str(cache_folder())}
-    return stack.enter_context(Process(words, isolated=True, environment=environment)).wait_ready()
+    device = stack.enter_context(Process(words, isolated=True, environment=environment))
+    return Way(device.wait_ready(), (device.process.pid, *([drafts.pid] if drafts else [])))
 
 
 def warm(sides: Sides, found: Mapping[str, Contender], users: int) -> None:
@@ -173,22 +183,24 @@ def turn(
     """What users read who ask at the same time, as ids or text, and what it took.
 
     `seconds`: of all users together, each from the question to the last token. Steps are forward passes of the target,
-    the reading of prompts among them; `cpu_s` is the time of its process on its core.
+    the reading of prompts among them; `cpu_s`: of its process; `draft_cpu_s`: of device and draft
+    server.
     """
     asked = [sides.text.render([ChatMessage("user", prompt.text)]) for prompt in prompts]
-    pid = sides.peer.pid if contender.is_peer else sides.pid
-    before = cpu_s(pid)
+    pid, beside = sides.peer.pid if contender.is_peer else sides.pid, sides.ways[name].pids
+    before, spent = cpu_s(pid), sum(map(cpu_s, beside))
     if contender.is_peer:
         texts, found = _of_peer(sides, name, contender, asked, tokens)
     else:
         texts, found = asyncio.run(_of_ours(sides, name, prompts, [len(ids) for ids in asked], tokens))
-    return texts, {**found, "cpu_s": round(cpu_s(pid) - before, 2)}
+    took = {"cpu_s": cpu_s(pid) - before, "draft_cpu_s": sum(map(cpu_s, beside)) - spent}
+    return texts, {**found, **{key: round(value, 2) for key, value in took.items()}}
 
 
 def _of_peer(
     sides: Sides, name: str, contender: Contender, asked: Sequence[Sequence[int]], tokens: int
 ) -> tuple[list[Any], dict[str, Any]]:
-    found = sides.peer.answers(asked, tokens, contender.block, sides.ways[name], contender.together)
+    found = sides.peer.answers(asked, tokens, contender.block, sides.ways[name].address, contender.together)
     return list(found.texts), {
         "tokens": sum(map(len, found.texts)),
         "seconds": round(found.seconds, 4),
@@ -208,7 +220,7 @@ async def _of_ours(
     before = scrape(sides.metrics)
     fields = {"temperature": 0, "max_tokens": tokens}
     async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as http:
-        url = f"http://{sides.ways[name]}"
+        url = f"http://{sides.ways[name].address}"
         await http.get(f"{url}/v1/models")  # the connection is not what is measured
         said = await asyncio.gather(*(ask(http, url, prompt.text, fields) for prompt in prompts))
     between = Between(before, scrape(sides.metrics))

@@ -26,9 +26,10 @@ def tables(document: Found) -> list[str]:
     return [
         "Tokens/s of a user. *over plain*: to the same side without drafts; geometric means over the kinds of text, in "
         "brackets a bootstrap interval of 95 % over the groups of prompts (none for a single one). ▼: below 1. *steps "
-        "a token*: forward passes of the target, the reading of prompts included, by the tokens of all users. *CPU*: of "
-        "the target's process. *a round*: tokens that a verdict on a draft committed. *other texts*: answers that "
-        "differ from the same side's without drafts; at level fast a near tie may fall either way.",
+        "a token*: forward passes of the target, the reading of prompts included, by the tokens of all users. *CPU*: "
+        "of the target's process, and of device and draft server. *a round*: tokens that a verdict on a draft "
+        "committed. *other texts*: answers that differ from the same side's without drafts; at level fast a near tie "
+        "may fall either way.",
         "",
         *(line for run in document["facts"]["runs"] for line in _run(run)),
     ]
@@ -38,16 +39,7 @@ def _run(run: Found) -> Iterator[str]:
     peers = list(next(iter(run["over peers"].values())))
     yield f"### {Run(run['link'], run['draft'], run['users'])}"
     yield ""
-    head = (
-        "contender",
-        "tokens/s",
-        "over plain",
-        "steps a token",
-        "a round",
-        "drafts that stood",
-        "other texts",
-    )
-    yield from table(head, [_contender(run, name) for name in run["contenders"]])
+    yield from table(HEAD, [_contender(run, name) for name in run["contenders"]])
     yield ""
     rows = [[name, *(cell(run["over peers"][name][peer]) for peer in peers)] for name in run["over peers"]]
     yield from table(("over", *peers), rows)
@@ -66,7 +58,7 @@ def _contender(run: Found, name: str) -> list[str]:
         f"{found['tokens/s']:.1f}",
         cell(over) if over else "",
         f"{found['steps a token']:.2f}",
-        f"{found['CPU, ms a token']:.1f}",
+        " + ".join(f"{value:.1f}" for value in found["CPU, ms a token"]),
         f"{found['tokens a round']:.2f}" if found["tokens a round"] else "",
         f"{found['stood']:.0%} of {drafted}" if drafted else "",
         f"{found['other texts']} of {found['texts']}",
