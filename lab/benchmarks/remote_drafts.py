@@ -1,7 +1,7 @@
 """Drafts by HTTP, as the closest peers have them, against OpenSLED: the same target, draft, llama.cpp and link.
 
     python -m lab.benchmarks.remote_drafts [--links ethernet,wifi-good,lte] [--users 1,4] [--drafts distilled]
-        [--counts 3,8] [--kinds chat,code,extraction] [--laps 2] [--max-tokens 64] [--dtype auto]
+        [--counts 3,8] [--kinds chat,code,extraction] [--laps 2] [--max-tokens 64] [--engines llamacpp,torch]
         [--quick] [--out FOLDER]
 
 A peer's target asks a llama-server for a block of K tokens, waits, verifies it in one pass, and asks again
@@ -23,6 +23,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from lab.benchmarks.real_contenders import DISTILLED, SELF, add_models, draft_mo
 from lab.benchmarks.real_document import Raw
 from lab.benchmarks.real_summary import rate
 from lab.benchmarks.real_texts import KINDS, MORE_KINDS
-from lab.benchmarks.remote_drafts_document import FIGURE, Run, finished, put, unit_of, write
+from lab.benchmarks.remote_drafts_document import FIGURE, Run, changed, finished, put, unit_of, write
 from lab.benchmarks.remote_drafts_sides import (
     Contender,
     Pair,
@@ -49,12 +50,12 @@ from lab.benchmarks.server_drafts_document import check_alike, keep, read_kept
 from lab.benchmarks.server_drafts_plan import Group, laps, turned
 from lab.testbed.processes import exit_on_signals
 from lab.testbed.provenance import provenance
-from opensled.core.errors import UsageError
+from opensled.core.errors import OpenSledError, UsageError
 from opensled.models.store import model_file
-from verify_server.engine.llamacpp import widened
 
 COMMAND = "python -m lab.benchmarks.remote_drafts"
 LINKS, SHORT_LINKS = "ethernet,wifi-good,lte", "wifi-good"
+ENGINES = ("llamacpp", "torch")  # as `opensled serve --engine NAME` computes by default
 SOME_KINDS = "chat,code,extraction"
 
 
@@ -69,12 +70,7 @@ def main(words: list[str] | None = None) -> int:
     add("--kinds", help=f"of {', '.join((*KINDS, *MORE_KINDS))}; default {SOME_KINDS}, with --quick chat")
     add("--laps", type=int, help="groups of prompts of each kind; default 2, with --quick 1")
     add("--max-tokens", type=int, default=64, help="of an answer; default %(default)s")
-    add(
-        "--dtype",
-        choices=(widened.AUTO, widened.STORED, widened.F16),
-        default=widened.AUTO,
-        help="of the target, as of `opensled serve`; default %(default)s",
-    )
+    add("--engines", help=f"of {', '.join(ENGINES)}; default {','.join(ENGINES)}, with --quick {ENGINES[0]}")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
     return exit_code(lambda: _measure(arguments, sys.argv[1:] if words is None else words))
@@ -84,7 +80,7 @@ def main(words: list[str] | None = None) -> int:
 class Task:
     """What the command asks for."""
 
-    target: Path
+    target: str
     drafts: Mapping[str, Path]
     runs: Sequence[Run]
     counts: Sequence[int]  # tokens of the peers' blocks
@@ -103,16 +99,17 @@ class Task:
         for link in links:
             catalog.link(link)
         users = numbers_of("--users", arguments.users or ("1" if quick else "1,4"))
-        target = widened.file_to_serve(model_file(arguments.target, "*.gguf"), arguments.dtype)
+        engines = names_of(arguments.engines or (ENGINES[0] if quick else ",".join(ENGINES)), ENGINES)
+        about = {"target": told_file(model_file(arguments.target, "*.gguf"))}
         tokens = _positive("--max-tokens", arguments.max_tokens)
         return cls(
-            target=target,
+            target=arguments.target,
             drafts={name: found[name] for name in drafts},
-            runs=[Run(link, draft, number) for draft in drafts for link in links for number in users],
+            runs=[Run(*each) for each in product(engines, links, drafts, users)],
             counts=numbers_of("--counts", arguments.counts),
             kinds=names_of(arguments.kinds or ("chat" if quick else SOME_KINDS), (*KINDS, *MORE_KINDS)),
             laps=_positive("--laps", (1 if quick else 2) if arguments.laps is None else arguments.laps),
-            about={"target": told_file(target), "max_tokens": tokens},
+            about={**about, "max_tokens": tokens},
             path=out / f"{FIGURE}.json" if out else None,
         )
 
@@ -152,6 +149,8 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
         for run, groups in wanted:
             _lap(task, raw, run, groups, Path(folder))
     print(_told(raw, task.path))
+    if found := list(changed(raw["units"])):
+        raise OpenSledError("drafts have changed texts at level exact:\n" + "\n".join(found))
     return 0
 
 
@@ -167,12 +166,12 @@ def _told(raw: Raw, path: Path | None) -> str:
 def _lap(task: Task, raw: Raw, run: Run, groups: Sequence[Group], folder: Path) -> None:
     """Groups in turns, with processes of their own; what is measured is saved after each."""
     found = contenders(task.counts, run.users)
-    pair = Pair(task.target, task.drafts[run.draft])
+    pair = Pair(task.target, run.engine, task.drafts[run.draft])
     with started(pair, run.link, run.users, found, folder) as sides:
         warm(sides, found, run.users)
         for group in groups:
             unit = _unit(run, group, found, sides, task.about["max_tokens"])
-            put(raw, {**unit, **task.about, "draft_file": told_file(pair.draft)})
+            put(raw, {**unit, **task.about, "draft_file": told_file(pair.draft), "way": sides.peer.way})
             if task.path:
                 keep(task.path, raw)
 

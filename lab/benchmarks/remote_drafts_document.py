@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,16 +26,17 @@ LOSES = (
 class Run(NamedTuple):
     """What is compared by itself."""
 
+    engine: str  # of both targets
     link: str
     draft: str  # of real_contenders: SELF or DISTILLED
     users: int
 
     def __str__(self) -> str:
-        return f"{self.link}, {self.draft} draft, {self.users} user{'s' if self.users > 1 else ''}"
+        return f"{self.engine}, {self.link}, {self.draft} draft, {self.users} user{'s' if self.users > 1 else ''}"
 
 
 def run_of(unit: Unit) -> Run:
-    return Run(unit["link"], unit["draft"], unit["users"])
+    return Run(unit["engine"], unit["link"], unit["draft"], unit["users"])
 
 
 def unit_of(unit: Unit) -> tuple[Run, str, int]:
@@ -46,6 +47,15 @@ def unit_of(unit: Unit) -> tuple[Run, str, int]:
 def put(raw: Raw, unit: Unit) -> None:
     """Add a unit; an older one of the same place goes."""
     raw["units"] = [*(each for each in raw["units"] if unit_of(each) != unit_of(unit)), unit]
+
+
+def changed(units: Iterable[Unit]) -> Iterator[str]:
+    """Where drafts have changed a text at level exact: never, or a target is wrong."""
+    for unit in units:
+        for name, answer in unit["answers"].items():
+            if unit["way"].endswith("level exact") and answer["other"]:
+                texts = len(answer["texts"])
+                yield f"{run_of(unit)}: {name}, {unit['kind']}, {answer['other']} of {texts} answers"
 
 
 def runs(units: Iterable[Unit]) -> dict[Run, list[Unit]]:
@@ -106,6 +116,7 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
     names, peers = shared(units), peers_of(units)
     return {
         **run._asdict(),
+        "way": units[0]["way"],
         "groups": {kind: len(group) for kind, group in by_kind(units).items()},
         "contenders": {name: totals(units, name) for name in names},
         "over plain": {name: ratio(units, name, plain_of(name)) for name in names if name != plain_of(name)},

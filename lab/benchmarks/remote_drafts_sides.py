@@ -17,7 +17,7 @@ import httpx
 
 from hw_profiles import catalog
 from lab.benchmarks.peer_server import Running, command, running
-from lab.benchmarks.real_contenders import DEVICE_CORE, READY_S, SERVER_CORE, ask, serving
+from lab.benchmarks.real_contenders import DEVICE_CORE, NO_DRAFTER, READY_S, SERVER_CORE, ask, serving
 from lab.benchmarks.real_texts import Prompt
 from lab.benchmarks.remote_drafts_peer import PeerProcess, peer_process
 from lab.benchmarks.server_drafts_turn import digest
@@ -26,7 +26,8 @@ from lab.testbed.processes import QUIET, Process, free_port
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage
 from opensled.metrics.scrape import Between, scrape
-from opensled.models.store import cache_folder
+from opensled.models.store import cache_folder, model_file
+from verify_server.options.serve_config import ServeConfig
 from verify_server.text.gguf_text import GgufText
 
 CONTEXT = 2048  # positions of each user
@@ -77,10 +78,11 @@ def plain_of(name: str) -> str:
 
 
 class Pair(NamedTuple):
-    """The files that both sides load."""
+    """What both sides load."""
 
-    target: Path
-    draft: Path
+    target: str  # name or path
+    engine: str
+    draft: Path  # GGUF file
 
 
 class Way(NamedTuple):
@@ -114,9 +116,13 @@ def started(
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, cores)
         metrics = f"127.0.0.1:{free_port()}"
-        peer = stack.enter_context(peer_process(pair.target, users, CONTEXT, SERVER_CORE))
-        kept = ("--dtype", "stored", "--kv-tokens", str(users * CONTEXT), "--http", metrics, *QUIET)
-        serve = serving(stack, str(pair.target), "llamacpp", {SERVER_CORE}, kept)
+        cells = users * CONTEXT
+        config = ServeConfig(
+            model=pair.target, engine=pair.engine, device="cpu", threads=1, kv_tokens=cells, log_level="error"
+        )
+        peer = stack.enter_context(peer_process(config, users, SERVER_CORE))
+        more = (*NO_DRAFTER, "--kv-tokens", str(cells), "--http", metrics, *QUIET)
+        serve = serving(stack, pair.target, pair.engine, {SERVER_CORE}, more)
         server = serve.wait_ready(READY_S)
         os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
         way = _linked(stack, link, server)
@@ -130,7 +136,7 @@ def started(
                 ways[name] = Way(_linked(stack, back, drafts.url.removeprefix("http://")), (drafts.pid,))
             else:
                 ways[name] = Way()
-        yield Sides(peer, GgufText(pair.target), metrics, serve.process.pid, ways)
+        yield Sides(peer, GgufText(model_file(pair.target, "*.gguf")), metrics, serve.process.pid, ways)
 
 
 def _draft_server(stack: ExitStack, draft: Path, users: int) -> Running:

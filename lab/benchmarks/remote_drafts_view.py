@@ -37,7 +37,7 @@ def tables(document: Found) -> list[str]:
 
 def _run(run: Found) -> Iterator[str]:
     peers = list(next(iter(run["over peers"].values())))
-    yield f"### {Run(run['link'], run['draft'], run['users'])}"
+    yield f"### {Run(run['engine'], run['link'], run['draft'], run['users'])}"
     yield ""
     yield from table(HEAD, [_contender(run, name) for name in run["contenders"]])
     yield ""
@@ -46,7 +46,7 @@ def _run(run: Found) -> Iterator[str]:
     yield ""
     groups = ", ".join(f"{kind} {count}" for kind, count in run["groups"].items())
     low, high = run["load"]
-    yield f"Groups of prompts: {groups}. Load of the machine: {low:g} to {high:g}."
+    yield f"Both targets: {run['way']}. Groups of prompts: {groups}. Load of the machine: {low:g} to {high:g}."
     yield ""
 
 

@@ -16,7 +16,7 @@ import pytest
 from hw_profiles import catalog
 from lab.benchmarks.peer_server import command, running
 from lab.benchmarks.remote_drafts import main
-from lab.benchmarks.remote_drafts_document import finished, put, runs, summary, write
+from lab.benchmarks.remote_drafts_document import changed, finished, put, runs, summary, write
 from lab.benchmarks.remote_drafts_peer import BlockingTarget, DraftServer, right
 from lab.benchmarks.remote_drafts_sides import OWN, PEER_PLAIN, PLAIN, SERVER, contenders, turned
 from lab.benchmarks.remote_drafts_view import section
@@ -27,6 +27,7 @@ from lab.testbed.target_text import text_of
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import ChatMessage
 from opensled.models.store import model_file
+from verify_server.engine.llamacpp import llama_engine
 
 TARGET = model_file("tiny", "*.gguf")
 ASKED = ("turn on the kitchen light", "what can you do?", "tell me a story about a fox")
@@ -41,9 +42,8 @@ def prompts() -> list[tuple[int, ...]]:
 
 
 @pytest.fixture(scope="module")
-def target():
-    with closing(BlockingTarget(TARGET, len(ASKED), 512)) as target:
-        yield target
+def target() -> BlockingTarget:
+    return BlockingTarget(llama_engine.load(TARGET, threads=1, kv_tokens=len(ASKED) * 512), len(ASKED))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,13 @@ class Scripted:
         return [(token + (at % 3 < self.wrong)) % 2000 for at, token in enumerate(follows, written)]
 
 
-def test_without_drafts_it_is_llama_cpp_alone(prompts, alone) -> None:
+def test_without_drafts_it_is_llama_cpp_alone(target, prompts, alone) -> None:
+    """Also behind a prompt that it reads in several passes."""
+    long = prompts[1] * 12
+    turn = target.answers([long], TOKENS)
+    assert turn.steps > len(turn.texts[0]) and len(long) + TOKENS < 512
     llama = plain_llama(TARGET, n_ctx=512)
-    for prompt, text in zip(prompts, alone):
+    for prompt, text in zip([*prompts, long], [*alone, *turn.texts]):
         llama.reset()
         llama.eval(list(prompt))
         for token in text:
@@ -216,7 +220,15 @@ def _turn(seconds: float, rounds: int = 0, load: float = 1.0, other: int = 0) ->
 def _unit(kind: str, number: int, http: dict, server: dict) -> dict:
     """Plain decoding takes two seconds on both sides."""
     answers = {PEER_PLAIN: _turn(2.0), HTTP: http, PLAIN: _turn(2.0), SERVER: server, OWN: _turn(2.0, 5)}
-    place = {"link": "lte", "draft": "distilled", "users": 1, "kind": kind, "number": number}
+    place = {
+        "engine": "torch",
+        "way": "as ever",
+        "link": "lte",
+        "draft": "distilled",
+        "users": 1,
+        "kind": kind,
+        "number": number,
+    }
     about = {"target": "t.gguf (0)", "draft_file": "d.gguf (1)", "max_tokens": 60}
     return {**place, **about, "prompts": [number], "answers": answers}
 
@@ -252,13 +264,13 @@ def test_the_summary_has_ratios_of_pairs_and_totals() -> None:
 def test_the_section_has_losses_in_the_same_table() -> None:
     document = finished({"units": _units(), "pieces": []})
     text = "\n".join(section(document))
-    assert "### lte, distilled draft, 1 user" in text
+    assert "### torch, lte, distilled draft, 1 user" in text
     assert "| HTTP, K = 3 | 10.0 | ▼ 0.35 | 0.33 | 25.0 + 10.0 | 3.00 | 67% of 120 | 0 of 2 |" in text
     assert f"| {PLAIN} | 30.0 |  | 1.00 | 25.0 + 10.0 |  |  | 0 of 2 |" in text
     assert f"| {SERVER} | 4.00 |" in text and "Load of the machine: 1 to 2.5." in text
     head = next(line for line in text.splitlines() if line.startswith("| contender"))
     assert head.count("|") == text.split("| HTTP, K = 3 | 10.0 ")[1].split("\n")[0].count("|") + 2
-    assert document["ratios"][0]["name"] == f"lte, distilled draft, 1 user: {SERVER} over {HTTP}"
+    assert document["ratios"][0]["name"] == f"torch, lte, distilled draft, 1 user: {SERVER} over {HTTP}"
     assert document["ratios"][0]["ratio"] == 4.0 and document["label"] == "real"
 
 
@@ -275,6 +287,13 @@ def test_a_run_that_was_ended_goes_on_with_what_it_kept(tmp_path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_changed_text_at_level_exact_is_told() -> None:
+    fast = _unit("chat", 0, http=_turn(4.0, 20, other=1), server=_turn(1.0))
+    exact = {**fast, "way": "engine torch, level exact"}
+    assert list(changed([fast])) == []
+    assert list(changed([exact])) == [f"torch, lte, distilled draft, 1 user: {HTTP}, chat, 1 of 1 answers"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -283,6 +302,7 @@ def test_a_run_that_was_ended_goes_on_with_what_it_kept(tmp_path) -> None:
         (("--laps", "0"), "--laps has 0"),
         (("--links", "pigeon"), "no profile 'pigeon' among links"),
         (("--drafts", "magic"), "'magic' is none of "),
+        (("--engines", "magic"), "'magic' is none of llamacpp, torch"),
         (("--kinds", "poetry"), "'poetry' is none of chat, "),
     ],
 )
@@ -295,6 +315,7 @@ def test_what_cannot_be_measured_is_refused(words, told, capsys) -> None:
 @pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs extra bench: llama.cpp's server")
 def test_a_run_on_the_bundled_models(tmp_path) -> None:
     words = ("--target", "tiny", "--distilled", "tiny-draft", "--links", "ethernet", "--kinds", "chat")
+    words += ("--engines", "llamacpp")
     more = ("--users", "2", "--counts", "3", "--laps", "1", "--max-tokens", "24", "--out", str(tmp_path))
     subprocess.run(
         [sys.executable, "-m", "lab.benchmarks.remote_drafts", *words, *more], check=True, timeout=300
@@ -305,4 +326,4 @@ def test_a_run_on_the_bundled_models(tmp_path) -> None:
     assert not unit["answers"][PLAIN]["drafted"] and not unit["answers"][PEER_PLAIN]["drafted"]
     assert all(unit["answers"][name]["rounds"] for name, each in contenders([3], 2).items() if each.block)
     assert all(0 < answer["steps"] <= answer["tokens"] for answer in unit["answers"].values())
-    assert "### ethernet, distilled draft, 2 users" in "\n".join(section(document))
+    assert "### llamacpp, ethernet, distilled draft, 2 users" in "\n".join(section(document))
