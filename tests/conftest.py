@@ -96,6 +96,7 @@ SYSTEM = frozenset(
         "test_cluster_start",
         "test_cluster_streams",
         "test_conformance",
+        "test_draft_server_processes",
         "test_drain",
         "test_goodput_processes",
         "test_handout_processes",

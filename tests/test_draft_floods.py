@@ -102,7 +102,6 @@ FLOODS = {
     "a logprob that is text": lambda liar: (HEAD, chunk([1], [(1, "x")])),
     "a candidate without an id": lambda liar: (HEAD, chunk([1], [(None, -1.0)])),
     "a candidate out of range": lambda liar: (HEAD, chunk([1], [(-7, -1.0)])),
-    "a candidate of lists": lambda liar: (HEAD, chunk([1], [([1], -1.0)])),
 }
 # What is no error: the drafter goes on, and a block ends before an id that the target does not know
 ODD = {
@@ -112,6 +111,7 @@ ODD = {
     "the same candidate again and again": lambda liar: (HEAD, chunk([1], [(1, -1.0)] * 64)),
     "many candidates": lambda liar: (HEAD, chunk([1], [(id, -9.0) for id in range(2000)])),
     "a number without end": lambda liar: (HEAD, chunk([1], [(1, -1e308), (2, -1e308)])),
+    "a candidate of lists": lambda liar: (HEAD, chunk([1], [([1], -1.0)])),
     "surrogates": lambda liar: (HEAD, chunk([1], content="\ud800")),
     "an empty stream": lambda liar: (HEAD,),
 }

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 import time
 from itertools import islice
 
 import pytest
 
-from edge_client.device.config import DeviceConfig
+from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.device.drafter_choice import FittingFactory
+from edge_client.device.known_drafts import choose_drafter
+from edge_client.doctor.draft import DraftReport, check_draft
+from edge_client.doctor.server_checks import ServerReport
+from edge_client.doctor.server_speed import ServerSpeed
 from edge_client.draft_servers import http_stream
 from edge_client.draft_servers.address import draft_address
 from edge_client.draft_servers.completions import CompletionsText
@@ -31,7 +36,7 @@ from tests import test_lossless
 from tests.certificates import AUTHORITY, written
 from tests.draft_stubs import CompletionsHandler, OllamaHandler, Stub, lying, narrator, stub_of
 from tests.drafter_contract import ids, pull
-from tests.tiny_drafts import tiny_info, tiny_tokenizer
+from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
 
 STORY = "Once upon a time there was a mill. " * 20
 HANDLERS = {"ollama": OllamaHandler, "completions": CompletionsHandler}
@@ -444,3 +449,51 @@ def test_the_stub_speaks_with_ollamas_own_client():
         source.follow(STORY[:12].encode())
         assert texts(source, STREAM_TOKENS).decode() == STORY[12 : 12 + 3 * STREAM_TOKENS]
         source.close()
+
+
+# -- the doctor -----------------------------------------------------------------------------------------------------
+
+
+def examined(url: str, model: str = "", own_s: float = 0.02, **facts: object) -> dict:
+    """Findings by check, of a device whose target decodes a token in `own_s` seconds; and what they promise by."""
+    report = ServerReport(
+        info=tiny_info(), tokenizer_json=TOKENIZER_JSON.decode(), speed=ServerSpeed(own_s), **facts
+    )
+
+    async def scenario():
+        server = asyncio.get_running_loop().create_future()
+        server.set_result(report)
+        tried = DraftReport()
+        config = DoctorConfig(draft_url=url, draft_model=model)
+        await check_draft(choose_drafter(config, "tiny"), server, tried)
+        return {finding.check: finding for finding in tried.findings} | {"seconds": tried.seconds}
+
+    return asyncio.run(scenario())
+
+
+def test_the_doctor_tells_what_drafts_and_how_fast(kind, stub):
+    stub.writer = lambda text: iter(["a ", "b "] * 99)
+    found = examined(stub.url)
+    assert list(found) == ["draft server", "vocabulary", "draft speed", "seconds"]
+    assert all(found[name].status == "ok" for name in list(found)[:3])
+    assert re.search(r"draft at 127\.0\.0\.1:\d+, \d+\.\d ms away", found["draft server"].detail)
+    assert "by text" in found["vocabulary"].detail and found["seconds"] < 0.02
+
+
+def test_the_doctor_tells_why_a_slow_one_rests(kind):
+    with stub_of(HANDLERS[kind], writer=lambda text: iter(["a ", "b "] * 99), pause=0.125) as slow:
+        found = examined(slow.url)
+    speed = found["draft speed"]
+    assert speed.status == "warn" and "slower than the target itself (50 tokens/s)" in speed.detail
+    assert found["seconds"] == pytest.approx(0.125, rel=0.3)
+
+
+def test_the_doctor_and_a_server_that_cannot_draft(kind, stub):
+    stub.writer = lambda text: iter(())
+    assert examined(stub.url)["draft speed"].status == "fail"
+    assert examined(stub.url, "other")["draft server"].exit_code == NotFound.exit_code
+    with stub_of(HANDLERS[kind]) as gone:
+        pass
+    found = examined(gone.url)
+    assert found["draft server"].status == "fail" and "cannot be reached" in found["draft server"].detail
+    assert examined("no address")["draft server"].exit_code == UsageError.exit_code

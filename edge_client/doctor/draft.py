@@ -44,7 +44,8 @@ class DraftReport:
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     """Fill `report`. The model loads while the server is asked; checks that need both come last."""
     if asks_server(config.drafter):
-        report.findings, report.seconds = await check_draft_server(config, server)
+        findings, report.seconds = await check_draft_server(config, server)
+        report.findings += findings
         return
     problem = _missing(config)
     if problem:

@@ -12,7 +12,7 @@ from edge_client.doctor.draft_speed import begin_sequence, measure_rate
 from edge_client.doctor.finding import Finding, fail, in_thread, ok, report_error, warn
 from edge_client.doctor.server_checks import ServerReport
 from edge_client.draft_servers.address import DraftAddress, draft_address
-from edge_client.draft_servers.detection import Found, find_server
+from edge_client.draft_servers.detection import OLLAMA, Found, find_server
 from edge_client.draft_servers.http_stream import fetch
 from edge_client.draft_servers.server import DraftServer
 from edge_client.drafters.outage import Outage
@@ -70,14 +70,14 @@ def _find(address: DraftAddress, model: str) -> tuple[Found, float]:
     seconds = []
     for _ in range(HOPS):
         began = time.perf_counter()
-        fetch(address, "/api/version" if found.kind == "Ollama" else "/v1/models")
+        fetch(address, "/api/version" if found.kind == OLLAMA else "/v1/models")
         seconds.append(time.perf_counter() - began)
     return found, statistics.median(seconds)
 
 
 def _describe_mode(mode: str) -> str:
     if mode == "text":
-        return "drafts by text, which this device cuts into the target's tokens: more of them fail than of one's own"
+        return "drafts by text, cut into the target's tokens here: fewer stand than of a model of the target's family"
     return "the server's ids are the target's: drafts by token ids"
 
 

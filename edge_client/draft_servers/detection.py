@@ -21,7 +21,7 @@ class Found(NamedTuple):
     """A draft server."""
 
     kind: str
-    model: str
+    model: str  # its name, for people and for requests
     facts: LlamaFacts | None = None  # of a llama-server
 
 
@@ -33,7 +33,8 @@ def find_server(address: DraftAddress, wanted: str) -> Found:
     """
     facts = _llama(address)
     if facts:
-        return Found(LLAMA, _choose(address, facts.models[:1], wanted, facts.models), facts)
+        name = _choose(address, facts.models[:1], wanted, facts.models)
+        return Found(LLAMA, PurePath(name).name, facts)
     if _is_ollama(address):
         models = ollama.list_models(address)
         known = [*models, *(name.removesuffix(":latest") for name in models)]

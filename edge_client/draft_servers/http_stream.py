@@ -96,7 +96,7 @@ class Exchange:
         raise _refusal(event, said)
 
     def lines(self) -> Generator[bytes | None, None, None]:
-        """The lines of the body, without their ends."""
+        """The lines of the body, without their ends; None = a moment has passed without one."""
         rest = b""
         for part in self.parts(MAX_STREAM):
             if part is None:
@@ -107,6 +107,8 @@ class Exchange:
                 yield line.rstrip(b"\r")
             if len(rest) > MAX_LINE:
                 raise DraftSourceError(f"a line of its answer is longer than {MAX_LINE >> 10} kB")
+            if not whole:
+                yield None
         if rest:
             yield rest
 
