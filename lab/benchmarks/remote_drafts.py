@@ -1,4 +1,4 @@
-"""Drafts by HTTP, as the closest peers have them, against OpenSLED: the same target, draft, llama.cpp and link.
+"""Drafts by HTTP, as the closest peers have them, against OpenSLED: the same target, draft and link.
 
     python -m lab.benchmarks.remote_drafts [--links ethernet,wifi-good,lte] [--users 1,4] [--drafts distilled]
         [--counts 3,8] [--kinds chat,code,extraction] [--laps 2] [--max-tokens 64] [--engines llamacpp,torch]

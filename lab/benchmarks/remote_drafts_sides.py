@@ -50,7 +50,7 @@ class Contender(NamedTuple):
         return self.block > 0 or self.drafter == "server"
 
 
-PEER_PLAIN, PLAIN = "llama.cpp, no drafts", "OpenSLED, no drafts"
+PEER_PLAIN, PLAIN = "peer, no drafts", "OpenSLED, no drafts"
 SERVER, OWN = "OpenSLED, draft server", "OpenSLED, draft in process"
 OURS: Mapping[str, Contender] = {
     PLAIN: Contender(False),
@@ -66,9 +66,9 @@ def contenders(counts: Sequence[int], users: int) -> dict[str, Contender]:
     """
     peers = {PEER_PLAIN: Contender(True, together=True)}
     for count in counts:
-        peers[f"HTTP, K = {count}"] = Contender(True, block=count)
+        peers[f"peer, K = {count}"] = Contender(True, block=count)
         if users > 1:
-            peers[f"HTTP, K = {count}, one pass for all"] = Contender(True, block=count, together=True)
+            peers[f"peer, K = {count}, one pass for all"] = Contender(True, block=count, together=True)
     return {**peers, **OURS}
 
 
@@ -88,9 +88,8 @@ class Pair(NamedTuple):
 class Way(NamedTuple):
     """Where a contender is asked, or asks."""
 
-    address: str = (
-        ""  # HOST:PORT: of a device's API; of a peer's draft server behind its link, "" = it has none
-    )
+    # HOST:PORT: of a device's API, or of a peer's draft server behind its link; "" = it has none
+    address: str = ""
     pids: tuple[int, ...] = ()  # of device and draft server
 
 
@@ -126,7 +125,7 @@ def started(
         server = serve.wait_ready(READY_S)
         os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
         way = _linked(stack, link, server)
-        back = turned(link, folder)
+        back = exchanged(link, folder)
         ways = {}
         for name, contender in found.items():
             drafts = _draft_server(stack, pair.draft, users) if contender.asks else None
@@ -151,7 +150,7 @@ def _linked(stack: ExitStack, profile: str, to: str) -> str:
     return stack.enter_context(Process(words, isolated=True, module="lab.testbed.link_relay")).wait_ready()
 
 
-def turned(link: str, folder: Path) -> str:
+def exchanged(link: str, folder: Path) -> str:
     """A file of the link with its directions exchanged: what asks over it is a target here, not a device."""
     profile = catalog.link(link)
     rates = {"up_mbit_s": profile.down_mbit_s, "down_mbit_s": profile.up_mbit_s}
@@ -160,7 +159,7 @@ def turned(link: str, folder: Path) -> str:
     for name, each in quantities.items():
         numbers = f"min = {each.min}, typical = {each.typical}, max = {each.max}"
         lines.append(f"{name} = {{ {numbers}, source = {json.dumps(each.source)} }}")
-    path = folder / f"{profile.id}-turned.toml"
+    path = folder / f"{profile.id}-exchanged.toml"
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
@@ -189,8 +188,7 @@ def turn(
     """What users read who ask at the same time, as ids or text, and what it took.
 
     `seconds`: of all users together, each from the question to the last token. Steps are forward passes of the target,
-    the reading of prompts among them; `cpu_s`: of its process; `draft_cpu_s`: of device and draft
-    server.
+    the reading of prompts among them. `cpu_s`: of its process; `draft_cpu_s`: of device and draft server.
     """
     asked = [sides.text.render([ChatMessage("user", prompt.text)]) for prompt in prompts]
     pid, beside = sides.peer.pid if contender.is_peer else sides.pid, sides.ways[name].pids

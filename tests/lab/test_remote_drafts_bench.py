@@ -18,7 +18,7 @@ from lab.benchmarks.peer_server import command, running
 from lab.benchmarks.remote_drafts import main
 from lab.benchmarks.remote_drafts_document import changed, finished, put, runs, summary, write
 from lab.benchmarks.remote_drafts_peer import BlockingTarget, DraftServer, right
-from lab.benchmarks.remote_drafts_sides import OWN, PEER_PLAIN, PLAIN, SERVER, contenders, turned
+from lab.benchmarks.remote_drafts_sides import OWN, PEER_PLAIN, PLAIN, SERVER, contenders, exchanged
 from lab.benchmarks.remote_drafts_view import section
 from lab.benchmarks.server_drafts_document import keep, read_kept
 from lab.testbed.plain_llama import plain_llama
@@ -32,7 +32,7 @@ from verify_server.engine.llamacpp import llama_engine
 TARGET = model_file("tiny", "*.gguf")
 ASKED = ("turn on the kitchen light", "what can you do?", "tell me a story about a fox")
 TOKENS = 24
-HTTP = "HTTP, K = 3"
+HTTP = "peer, K = 3"
 
 
 @pytest.fixture(scope="module")
@@ -198,15 +198,15 @@ def test_a_real_llama_server_drafts_and_changes_no_text(target, prompts, alone) 
 
 @pytest.mark.parametrize("link", ["lte", "wifi-good"])
 def test_the_peers_see_a_link_from_its_other_end(link, tmp_path) -> None:
-    ours, theirs = catalog.link(link), catalog.link(turned(link, tmp_path))
+    ours, theirs = catalog.link(link), catalog.link(exchanged(link, tmp_path))
     assert (theirs.up_mbit_s, theirs.down_mbit_s) == (ours.down_mbit_s, ours.up_mbit_s)
     same = ("name", "rtt_p50_ms", "rtt_p99_ms", "loss", "burst")
     assert all(getattr(theirs, name) == getattr(ours, name) for name in same)
 
 
 def test_one_user_has_no_pass_for_all() -> None:
-    assert list(contenders([3, 8], 1)) == [PEER_PLAIN, HTTP, "HTTP, K = 8", PLAIN, SERVER, OWN]
-    assert "HTTP, K = 8, one pass for all" in contenders([3, 8], 4)
+    assert list(contenders([3, 8], 1)) == [PEER_PLAIN, HTTP, "peer, K = 8", PLAIN, SERVER, OWN]
+    assert "peer, K = 8, one pass for all" in contenders([3, 8], 4)
     assert [name for name, each in contenders([3], 1).items() if each.asks] == [HTTP, SERVER]
 
 
@@ -265,11 +265,11 @@ def test_the_section_has_losses_in_the_same_table() -> None:
     document = finished({"units": _units(), "pieces": []})
     text = "\n".join(section(document))
     assert "### torch, lte, distilled draft, 1 user" in text
-    assert "| HTTP, K = 3 | 10.0 | ▼ 0.35 | 0.33 | 25.0 + 10.0 | 3.00 | 67% of 120 | 0 of 2 |" in text
+    assert "| peer, K = 3 | 10.0 | ▼ 0.35 | 0.33 | 25.0 + 10.0 | 3.00 | 67% of 120 | 0 of 2 |" in text
     assert f"| {PLAIN} | 30.0 |  | 1.00 | 25.0 + 10.0 |  |  | 0 of 2 |" in text
     assert f"| {SERVER} | 4.00 |" in text and "Load of the machine: 1 to 2.5." in text
     head = next(line for line in text.splitlines() if line.startswith("| contender"))
-    assert head.count("|") == text.split("| HTTP, K = 3 | 10.0 ")[1].split("\n")[0].count("|") + 2
+    assert head.count("|") == text.split("| peer, K = 3 | 10.0 ")[1].split("\n")[0].count("|") + 2
     assert document["ratios"][0]["name"] == f"torch, lte, distilled draft, 1 user: {SERVER} over {HTTP}"
     assert document["ratios"][0]["ratio"] == 4.0 and document["label"] == "real"
 
