@@ -70,9 +70,9 @@ class Scripted:
 
 def test_without_drafts_it_is_llama_cpp_alone(target, prompts, alone) -> None:
     """Also behind a prompt that it reads in several passes."""
-    long = prompts[1] * 12
+    long = (prompts[1] * 40)[:400]
     turn = target.answers([long], TOKENS)
-    assert turn.steps > len(turn.texts[0]) and len(long) + TOKENS < 512
+    assert turn.steps > len(turn.texts[0])
     llama = plain_llama(TARGET, n_ctx=512)
     for prompt, text in zip([*prompts, long], [*alone, *turn.texts]):
         llama.reset()
