@@ -10,6 +10,8 @@ from edge_client.device.known_drafts import choose_drafter
 from edge_client.doctor import draft
 from edge_client.doctor.server_checks import ServerReport
 from opensled.core.errors import NotFound, VocabularyMismatch
+from opensled.core.vocabulary import fingerprint
+from tests.five_tokenizers import family, tokenizer_json
 from tests.tiny_drafts import tiny_info
 
 
@@ -43,6 +45,20 @@ def test_a_foreign_vocabulary():
     finding = next(each for each in found.findings if each.check == "vocabulary")
     assert finding.status == "fail" and finding.exit_code == VocabularyMismatch.exit_code
     assert not found.usable and found.seconds is None  # so that it promises nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [("gpt2", "warn", "drafts go by text"), ("tiny", "ok", "draft and target share it")],
+)
+def test_a_vocabulary_beside_the_targets(name, status, said):
+    tokenizer = family(name)
+    info = tiny_info(fingerprint=fingerprint(tokenizer.pieces), vocab_size=len(tokenizer.pieces))
+    report = ServerReport(info=info, tokenizer_json=tokenizer_json(name).decode())
+    found = tried(DoctorConfig(drafter="llamacpp", draft_model="tiny-draft", threads=1), report)
+    finding = next(each for each in found.findings if each.check == "vocabulary")
+    assert finding.status == status and said in finding.detail
+    assert found.usable and found.seconds
 
 
 def test_draft_models_that_are_none(tmp_path):

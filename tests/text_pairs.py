@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 
@@ -27,11 +27,14 @@ GREEDY = Sampler(SamplingParams(temperature=0.0), noise_key(1))
 
 
 class KnowingModel(ModelDrafter):
-    """A draft model that is sure of `text` while its context spells the beginning of it, and else of nonsense."""
+    """A draft model that is sure of `text`, as its own tokenizer writes that, while its context spells the beginning of
+    it, and else of nonsense."""
 
     def __init__(self, tokenizer: FamilyTokenizer, text: bytes) -> None:
         super().__init__(context_length=4000)
-        self._tokenizer, self._known, self._seam = tokenizer, text, Seam(tokenizer)
+        self._tokenizer, self._seam = tokenizer, Seam(tokenizer)
+        ids = tokenizer.encode_rendered(text.decode("utf-8", "ignore"))
+        self._known = b"".join(map(tokenizer.token_bytes, ids))
         self.cache: list[int] = []
         self.forwarded = 0
 
@@ -47,7 +50,6 @@ class KnowingModel(ModelDrafter):
         frame = len(self._tokenizer.frame)
         assert tuple(self.cache[:frame]) == self._tokenizer.frame
         spelled = b"".join([self._tokenizer.token_bytes(id) for id in self.cache[frame:]])
-        spelled = self._seam.begin(spelled)
         if not self._known.startswith(spelled):
             return self._tokenizer.size // 2
         rest = self._known[len(spelled) :]
@@ -140,19 +142,27 @@ class TextEngine(FakeEngine):
         return TextScores(scores._contexts, self.target, family(self.family).size)
 
 
-def stubborn_answer(target: str, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def stubborn_answer(target: str, text: str, breaks: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(prompt, answer) of a target that writes `text`, but not as its tokenizer would cut it: some tokens byte by byte,
-    and some others in between, of bytes that are no text among them."""
+    and some others in between. `breaks`: those may be bytes that are no text."""
     tokenizer = family(target)
     prompt, answer = answer_ids(target, text)
     odd: list[int] = []
     for place, token in enumerate(answer[:-1]):
         piece = tokenizer.token_bytes(token)
         parts = [tokenizer.token_of(piece[at : at + 1]) for at in range(len(piece))]
-        if place % 5 == 3 and None not in parts:
+        if place % 7 == 3 and None not in parts:
             odd += [part for part in parts if part is not None]
         elif place % 11 == 7:
-            odd += [(token * 7 + 13) % tokenizer.size, token]
+            odd += [_other(tokenizer, token, breaks), token]
         else:
             odd.append(token)
     return prompt, (*(id for id in odd if id != tokenizer.end), tokenizer.end)
+
+
+def _other(tokenizer: FamilyTokenizer, token: int, breaks: bool) -> int:
+    """Another token; whole letters unless it `breaks` the text."""
+    others = ((token * 7 + step) % tokenizer.size for step in count(13))
+    return next(
+        id for id in others if breaks or tokenizer.token_bytes(id).decode("utf-8", "ignore").isalnum()
+    )

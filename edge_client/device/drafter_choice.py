@@ -14,6 +14,7 @@ from edge_client.drafters import DRAFTERS, OFF, asks_server
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
+from edge_client.drafters.vocabulary import Vocabulary
 from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import ModelInfo
 from opensled.models.store import can_be_fetched
@@ -36,6 +37,11 @@ class FittingFactory(DrafterFactory):
         """Of the drafter for the latest target."""
         return self._fitting.name
 
+    @property
+    def vocabulary(self) -> Vocabulary:  # type: ignore[override]
+        """See `DrafterFactory`."""
+        return self._fitting.vocabulary
+
     def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         """Choose the drafter for `target`.
 
@@ -50,7 +56,7 @@ class FittingFactory(DrafterFactory):
                 self._fitting, self._named = _stand_in(self._config, target, found), None
             else:
                 self._fitting, self._named = found, named
-        if self._fitting.vocabulary.kind == "text" and self._told != target.fingerprint:
+        if self.vocabulary.kind == "text" and self._told != target.fingerprint:
             self._told = target.fingerprint
             logs.announce(f"{self.name} has another vocabulary than {target.model_id!r}: it drafts by text")
 

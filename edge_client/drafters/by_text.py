@@ -17,12 +17,12 @@ from math import prod
 from typing import NamedTuple
 
 from edge_client.drafters.base import Drafter
-from edge_client.drafters.retokenize import ANCHOR, LONGEST_WORD, Seam, settled
+from edge_client.drafters.retokenize import ANCHOR, LONGEST_RUN, Seam, settled
 from opensled.core.messages import DraftToken
 from opensled.core.sampling import Sampler
 from opensled.text.tokenizer import TargetTokenizer
 
-MAX_PENDING = 2 * LONGEST_WORD  # bytes after which the last token is drafted as it is (chosen)
+MAX_PENDING = 2 * LONGEST_RUN  # bytes after which the last token is drafted as it is (chosen)
 
 
 class Piece(NamedTuple):
@@ -92,9 +92,8 @@ class ByTextDrafter(Drafter):
     def _listen(self) -> None:
         """Nothing of the source's text is known."""
         self._pending = bytearray()
-        self._chances: list[
-            tuple[int, float]
-        ] = []  # of each piece: its first byte in `_pending`, its confidence
+        # Of each piece: its first byte in `_pending`, and its confidence
+        self._chances = list[tuple[int, float]]()
         self._pieces: Iterator[Piece] | None = None
         self._is_over = False  # the source ended its answer
 

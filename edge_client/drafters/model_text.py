@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from edge_client.drafters.base import ModelDrafter
 from edge_client.drafters.by_text import Piece, TextSource
-from edge_client.drafters.retokenize import ANCHOR, LONGEST_WORD, Seam, Tokenizer
+from edge_client.drafters.retokenize import ANCHOR, LONGEST_RUN, Seam, Tokenizer
 from opensled.core.messages import SamplingParams
 from opensled.core.sampling import Sampler
 
-LONG_NEWS = (
-    64  # tokens from which on a text counts as new: the drafter's window chooses what of it is read (chosen)
-)
-MAX_ODD_WORDS = (
-    8  # words that a tokenizer writes otherwise, after which the rest of a text is encoded at once
-)
+# Tokens from which on a text counts as new: the drafter's window chooses what of it is read (chosen)
+LONG_NEWS = 64
+# Letters that a tokenizer writes otherwise, after which the rest of a text is encoded at once (chosen)
+MAX_ODD_LETTERS = 8
 
 
 class DraftTokenizer(Tokenizer, Protocol):
@@ -83,13 +82,15 @@ class ModelText(TextSource):
 
     def _revise(self, text: bytes, agreed: int) -> None:
         """Encode what is new of `text`, from the beginning of the word on that the news may change."""
-        first = max(text.rfind(b" ", 0, agreed), text.rfind(b"\n", 0, agreed), agreed - LONGEST_WORD, 0)
+        first = max(text.rfind(b" ", 0, agreed), text.rfind(b"\n", 0, agreed), agreed - LONGEST_RUN, 0)
         keep = bisect_right(self._ends, first)
+        if keep and not self._ends[keep - 1]:
+            keep = 0  # nothing but a space that the tokenizer put in front
         dropped = len(self._ids) - keep
         del self._ids[keep:], self._ends[keep:]
         self._encode(text)
         news = self._ids[keep:]
-        if keep and len(news) < LONG_NEWS:
+        if keep and max(dropped, len(news)) < LONG_NEWS:
             self._drafter.revise(dropped, news)
         else:
             self._drafter.begin([*self._tokenizer.frame, *self._ids], self._sampler)
@@ -97,21 +98,22 @@ class ModelText(TextSource):
     def _encode(self, text: bytes) -> None:
         """Extend `_ids` and `_ends` up to the end of `text`, or to the first bytes of a character there.
 
-        A word that the tokenizer does not keep as it is (Unicode normalization, unknown characters, bytes that are no
+        A letter that the tokenizer does not keep as it is (Unicode normalization, unknown characters, bytes that are no
         text) is encoded for itself, as it comes.
         """
-        for _ in range(MAX_ODD_WORDS):
+        for _ in range(MAX_ODD_LETTERS):
             start = self._covered
             for token in self._seam.encode(text[max(0, start - ANCHOR) : start], text[start:]):
                 self._ids.append(token.id)
                 self._ends.append(self._covered + token.size)
             if _is_cut(text[self._covered :]):
                 return
-            self._encode_odd(text, _word_end(text, self._covered))
-        self._encode_odd(text, len(text))
+            self._encode_loosely(text, _letter_end(text, self._covered))
+        cut = next((size for size in (1, 2, 3) if _is_cut(text[-size:])), 0)
+        self._encode_loosely(text, len(text) - cut)
 
-    def _encode_odd(self, text: bytes, stop: int) -> None:
-        ids = self._tokenizer.encode_rendered(text[self._covered : stop].decode("utf-8", "replace"))
+    def _encode_loosely(self, text: bytes, stop: int) -> None:
+        ids = self._seam.encode_loosely(text[self._covered : stop])
         self._ids += ids
         self._ends += [stop] * len(ids)
 
@@ -160,7 +162,10 @@ def _is_cut(rest: bytes) -> bool:
         return error.start == 0 and error.end == len(rest) and error.reason == "unexpected end of data"
 
 
-def _word_end(text: bytes, start: int) -> int:
-    """The end of the word at `start`."""
-    found = text.find(b" ", start + 1)
-    return found if found >= 0 else len(text)
+def _letter_end(text: bytes, start: int) -> int:
+    """The end of the letter at `start`, with its marks."""
+    letters = text[start : start + LONGEST_RUN].decode("utf-8", "surrogateescape")
+    size = next(
+        (size for size in range(1, len(letters)) if not unicodedata.combining(letters[size])), len(letters)
+    )
+    return start + len(letters[:size].encode("utf-8", "surrogateescape"))
