@@ -62,15 +62,22 @@ class DraftServer:
         """See `Blocks`."""
         body = json.dumps({"prompt": list(ids), "n_predict": count, "id_slot": slot, **GREEDY})
         try:
-            self._http.request("POST", "/completion", body, {"Content-Type": "application/json"})
-            reply = self._http.getresponse()
-            told = reply.read()
+            try:
+                status, told = self._asked(body)
+            except ConnectionError:  # a llama-server closes a connection that was idle for 5 s
+                self._http.close()  # `request` opens it again
+                status, told = self._asked(body)
         except (OSError, HTTPException) as error:
             raise OpenSledError(f"the draft server at {self._address} broke off: {error}") from error
-        if reply.status != 200:
-            raise OpenSledError(f"the draft server at {self._address}: HTTP {reply.status}: {told[:300]!r}")
+        if status != 200:
+            raise OpenSledError(f"the draft server at {self._address}: HTTP {status}: {told[:300]!r}")
         tokens: list[int] = json.loads(told)["tokens"]
         return tokens[:count]
+
+    def _asked(self, body: str) -> tuple[int, bytes]:
+        self._http.request("POST", "/completion", body, {"Content-Type": "application/json"})
+        reply = self._http.getresponse()
+        return reply.status, reply.read()
 
 
 @dataclass

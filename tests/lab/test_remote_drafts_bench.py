@@ -175,6 +175,12 @@ def test_a_block_is_asked_for_as_ids_and_greedily() -> None:
     )
 
 
+def test_a_connection_that_the_server_has_closed_is_opened_again() -> None:
+    replies = [(200, b'{"tokens": [1]}'), None, (200, b'{"tokens": [2]}')]
+    with answering(lambda path, body: replies.pop(0)) as address, closing(DraftServer(address)) as drafts:
+        assert [drafts.block(0, (1,), 3), drafts.block(0, (1,), 3)] == [[1], [2]]
+
+
 def test_a_draft_server_that_refuses_or_breaks_off_ends_the_run_with_its_name() -> None:
     for reply, told in (((500, b"no slot"), "HTTP 500: b'no slot'"), (None, "broke off")):
         with (
