@@ -141,7 +141,7 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
     raw = read_kept(task.path)
     check_alike(raw, task.about)
     wanted = [(run, groups) for run in task.runs for groups in task.lacking(raw, run)]
-    say(f"{sum(len(groups) for _, groups in wanted)} groups of prompts to ask")
+    say(f"groups of prompts to ask: {sum(len(groups) for _, groups in wanted)}")
     if wanted:
         exit_on_signals()  # so that no process outlives the run
         raw["pieces"].append(provenance(f"{COMMAND} {shlex.join(words)}".rstrip()))
