@@ -17,10 +17,10 @@ from lab.benchmarks.remote_drafts_sides import OURS, OWN, PEER_PLAIN, SERVER, pl
 
 FIGURE = "remote_drafts"
 LOSES = (
-    "With one user a target that waits for each block needs the fewest steps; OpenSLED's server goes on where a draft is "
-    "late, as it is while device, draft server and relay share a core. Drafts cost more than they save where a step over "
-    "several rows costs much more than one row, as with engine llamacpp on processors; the device rests most of them "
-    "there. OpenSLED's answers cross the link to the device, those of the peers stay beside the target."
+    "With one user a target that waits for each block needs the fewest steps; OpenSLED's server goes on where a draft "
+    "is late, as it is while device, draft server and relay share a core. Drafts cost more than they save where a step "
+    "over several rows costs much more than one row, as with engine llamacpp on processors; the device rests most of "
+    "them there. OpenSLED's answers cross the link to the device, those of the peers stay beside the target."
 )
 
 
