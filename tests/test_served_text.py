@@ -77,7 +77,7 @@ def test_a_text_that_runs_ahead_is_sent_anew(stub, source):
 
 
 def test_the_server_hears_that_a_stream_is_cut(kind):
-    with stub_of(HANDLERS[kind], writer=narrator(STORY * 20, 1), pause=0.02) as stub:
+    with stub_of(HANDLERS[kind], writer=narrator(STORY * 20, 1), pause=0.08) as stub:
         source = ServedText(draft_address(stub.url), DIALECTS[kind]("draft"), Outage("stub"))
         source.follow(STORY[:10].encode())
         texts(source, 1)
