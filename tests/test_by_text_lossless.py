@@ -10,7 +10,7 @@ import pytest
 from opensled.core.messages import SamplingParams
 from tests.fakes import IMPATIENT, Weather
 from tests.five_tokenizers import TEXTS
-from tests.system import ask, running
+from tests.system import CALM, FOREVER, Answer, ask, running
 from tests.text_pairs import PAIRS, TextEngine, by_text, spelled, stubborn_answer
 from verify_server.admission.session_manager import SessionLimits
 
@@ -31,13 +31,17 @@ def test_the_answer_is_the_targets_own(target, draft, weather):
             prompt, expected = stubborn_answer(target, text, breaks=kind == "emoji")
             drafter = by_text(target, draft, spelled(target, [*prompt, *expected[:-1]]))
             engine = TextEngine(target=writer(prompt, expected), family=target)
-            limits = SessionLimits(linger=2.0)
-            async with running(engine, draft_wait=0.5, weather=weather, limits=limits) as network:
-                answer = await ask(network, prompt, drafter, PARAMS, patience=IMPATIENT)
-            assert (answer.tokens, answer.finish_reason) == (expected, "eos"), kind
-            drafted = sum(commit.accepted for commit in answer.commits)
-            accepted.append(drafted / len(expected))
+            # In calm weather the server waits for each draft, so what is accepted does not depend on the machine
+            waits = 0.5 if weather.loss else FOREVER
+            async with running(
+                engine, draft_wait=waits, weather=weather, limits=SessionLimits(linger=2.0)
+            ) as network:
+                patience = IMPATIENT if weather.loss else CALM
+                answers.append(await ask(network, prompt, drafter, PARAMS, patience=patience))
+            assert (answers[-1].tokens, answers[-1].finish_reason) == (expected, "eos"), kind
 
-    accepted: list[float] = []
+    answers: list[Answer] = []
     asyncio.run(scenario())
-    assert sum(accepted) / len(accepted) > (0 if weather.loss else 0.2), accepted
+    tokens = sum(len(answer.tokens) for answer in answers)
+    accepted = sum(commit.accepted for answer in answers for commit in answer.commits)
+    assert any(answer.reopened for answer in answers) if weather.loss else accepted > 0.25 * tokens
