@@ -78,6 +78,13 @@ PARTS = (
         ("edge_client/draft_servers", *DEVICE),
     ),
     Part(
+        "remote drafts",
+        ("remote_drafts.json",),
+        "lab.benchmarks.remote_drafts",
+        ("--engines", "torch", "--links", "wifi-good,lte"),
+        ("edge_client/draft_servers", *DEVICE, *ROUND),
+    ),
+    Part(
         "prebuilt",
         ("prebuilt.json", "prebuilt.md"),
         "lab.benchmarks.prebuilt",

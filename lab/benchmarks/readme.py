@@ -14,6 +14,7 @@ from lab.benchmarks import (
     hierarchy_view,
     program,
     real_view,
+    remote_drafts_view,
     server_drafts_view,
 )
 from lab.benchmarks.grid_table import by_drafts
@@ -25,6 +26,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "doctor": doctor_view.section,
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
+    "remote_drafts": remote_drafts_view.section,
     "heads": server_drafts_view.section,
     "server_default": server_drafts_view.section,
     "hierarchy": hierarchy_view.section,
