@@ -1,0 +1,235 @@
+#!/usr/bin/env bash
+# Checks a device without a compiler, as a Raspberry Pi 4 and 5 are: Debian for aarch64 under qemu-user, into which the
+# device's package is installed from ready-made wheels alone. On each processor it imports what is native, pairs with a
+# server of this host, compares answers with what the target alone writes, and runs doctor. It leaves nothing behind.
+#
+#   sudo deploy/aarch64_check.sh        needs debootstrap, qemu-user-static, and .venv (make install)
+#
+# Megabytes are real. Seconds are those of the emulation, and many times a Pi's.
+#
+#   CPUS=cortex-a72       of `qemu-aarch64-static -cpu help`; default: cortex-a72 cortex-a76
+#   DRAFTERS=lookup       default: lookup llamacpp onnx       ONNX=1.31.1    default: as constraints.txt says
+#   QEMU=...              another qemu-aarch64-static         PYTHON=...     with OpenSLED and torch; .venv/bin/python
+#   SUITE=, MIRROR=       of Debian, for debootstrap; default: bookworm, from where apt gets it here
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# In a namespace of mounts, so that what is mounted here is gone with this script.
+[ -n "${OPENSLED_OWN_MOUNTS:-}" ] || OPENSLED_OWN_MOUNTS=1 exec unshare --mount deploy/aarch64_check.sh
+
+# shellcheck disable=SC2034 # steps.sh reads CHECK and writes `failed`
+readonly CHECK="aarch64 check" PYTHON=${PYTHON:-.venv/bin/python} SUITE=${SUITE:-bookworm} ONNX=${ONNX:-}
+readonly QEMU=${QEMU:-/usr/bin/qemu-aarch64-static} CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
+readonly BINFMT=/proc/sys/fs/binfmt_misc HANDLER=opensled-aarch64-$$
+readonly NATIVE=(numpy grpc google.protobuf tokenizers cryptography.fernet zeroconf xllamacpp onnxruntime)
+read -r -a CPUS <<<"${CPUS:-cortex-a72 cortex-a76}"
+read -r -a DRAFTERS <<<"${DRAFTERS:-lookup llamacpp onnx}"
+# As the kernels of a Pi 4 and a Pi 5 name them; qemu-user shows the host's.
+declare -rA FEATURES=(
+    [cortex-a72]="fp asimd evtstrm crc32 cpuid"
+    [cortex-a76]="fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
+)
+WORK=$(mktemp --directory --tmpdir opensled-aarch64-XXXXXX)
+readonly WORK ROOT=$WORK/root
+# shellcheck disable=SC2034
+failed="" step="" server="" desk="" device="" inside=() dies=()
+
+. deploy/steps.sh
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+find_tools() {
+    local cpu
+    [ "$(id --user)" = 0 ] || fail "takes root"
+    [ -x "$PYTHON" ] || fail "$PYTHON is missing: make install"
+    command -v debootstrap >/dev/null || fail "debootstrap is missing (Debian: apt-get install debootstrap)"
+    [ -x "$QEMU" ] || fail "$QEMU is missing (Debian: apt-get install qemu-user-static)"
+    for cpu in "${CPUS[@]}"; do
+        "$QEMU" -cpu help | grep --quiet --word-regexp "$cpu" || fail "this qemu has no $cpu"
+    done
+    say "emulator: $("$QEMU" --version | head --lines 1)"
+}
+
+# The kernel starts programs for aarch64 with the emulator, also those that such programs start.
+register() {
+    local head='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
+    local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
+    [ -e "$BINFMT/register" ] || mount -t binfmt_misc binfmt_misc "$BINFMT" ||
+        fail "this kernel has no binfmt_misc (modprobe binfmt_misc)"
+    printf '%s' ":$HANDLER:M::$head:$mask:$QEMU:F" >"$BINFMT/register"
+}
+
+as_processor() { # CPU: what runs inside from now on, runs on it
+    inside=(env --ignore-environment HOME="/root/$1" LANG=C.UTF-8 PIP_CERT="$CA_BUNDLE" QEMU_CPU="$1"
+        PATH=/opt/opensled/bin:/usr/sbin:/usr/bin:/sbin:/bin ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"}
+        chroot "$ROOT")
+    mkdir --parents "$ROOT/root/$1"
+    printf 'processor\t: 0\nFeatures\t: %s\n\n' "${FEATURES[$1]:-}" >"$WORK/cpuinfo"
+}
+
+make_root() {
+    local mirror=()
+    mapfile -t mirror < <(mirror_of "$SUITE")
+    logged "Debian $SUITE for arm64, unpacked" debootstrap --arch=arm64 --foreign --variant=minbase \
+        --include=python3,python3-venv,ca-certificates "$SUITE" "$ROOT" "${mirror[@]}"
+    as_processor "${CPUS[0]}"
+    logged "Debian $SUITE for arm64, configured" "${inside[@]}" /debootstrap/debootstrap --second-stage
+    mount -t proc proc "$ROOT/proc"
+    mount --rbind /sys "$ROOT/sys"
+    mount --bind "$WORK/cpuinfo" "$ROOT/proc/cpuinfo"
+    # The authorities this host trusts: where a proxy signs for everybody, pip must know it inside too.
+    cp "$CA_BUNDLE" "$ROOT$CA_BUNDLE"
+    rm -rf "$ROOT"/var/cache/apt/archives/*.deb
+    say "Debian: $(megabytes "$ROOT") MB, $("${inside[@]}" python3 --version), $("${inside[@]}" uname --machine)"
+    ! "${inside[@]}" sh -c 'command -v cc || command -v c++ || command -v cmake' || fail "this machine has a compiler"
+}
+
+megabytes() { du --summarize --one-file-system --block-size=1MB "$1" | cut --fields 1; }
+
+# --- the device -------------------------------------------------------------------------------------------------------
+
+install_device() {
+    local pip=(/opt/opensled/bin/pip --disable-pip-version-check) wheel
+    logged "the device's wheel, built here" "$PYTHON" -m build --wheel --outdir "$ROOT/opt/wheel" deploy/edge
+    wheel=$(cd "$ROOT" && echo opt/wheel/*.whl)
+    cp constraints.txt "$ROOT/opt/wheel/"
+    [ -z "$ONNX" ] || sed --in-place "s/^onnxruntime==.*/onnxruntime==$ONNX/" "$ROOT/opt/wheel/constraints.txt"
+    logged "venv" "${inside[@]}" python3 -m venv /opt/opensled
+    say "venv: $(megabytes "$ROOT/opt/opensled") MB"
+    logged "installed: package, extras prebuilt, onnx and home" "${inside[@]}" "${pip[@]}" install --only-binary :all: \
+        --constraint /opt/wheel/constraints.txt "/${wheel}[prebuilt,onnx,home]"
+    "${inside[@]}" "${pip[@]}" check || fail "packages do not fit together"
+    say "installed: $(megabytes "$ROOT/opt/opensled") MB, of which are xllamacpp $(installed_mb xllamacpp)," \
+        "onnxruntime $(installed_mb onnxruntime), numpy $(installed_mb numpy), OpenSLED's models $(installed_mb opensled/_models)"
+}
+
+installed_mb() { # NAME: of all in site-packages that begins so
+    du --summarize --total --block-size=1MB "$ROOT"/opt/opensled/lib/python3*/site-packages/"$1"* | tail --lines 1 | cut --fields 1
+}
+
+# An illegal instruction ends a Python. That of an optional package is told, and its drafter left out.
+import_native() { # CPU
+    local module code said
+    dies=()
+    for module in "${NATIVE[@]}"; do
+        code=0
+        said=$("${inside[@]}" python -c "
+import time; started = time.monotonic()
+import importlib, importlib.metadata as metadata; importlib.import_module('$module')
+name = metadata.packages_distributions()['$module'.partition('.')[0]][0]
+print(f'{name} {metadata.version(name)}, {time.monotonic() - started:.1f} s')" 2>"$WORK/import.log") || code=$?
+        case $code in
+        0) say "$1: import $module: $said" ;;
+        132)
+            say "$1: import $module: ILLEGAL INSTRUCTION"
+            dies+=("$module")
+            ;;
+        *) fail "$1: import $module ended with $code: $(cat "$WORK/import.log")" ;;
+        esac
+    done
+}
+
+works() { # DRAFTER: whether what it needs can be imported on this processor
+    case $1 in
+    llamacpp) [[ " ${dies[*]} " != *" xllamacpp "* ]] ;;
+    onnx) [[ " ${dies[*]} " != *" onnxruntime "* ]] ;;
+    esac
+}
+
+# --- the home ---------------------------------------------------------------------------------------------------------
+
+address_in() { sed --quiet 's/^listening on //p' "$1"; }
+
+await_line() { # WHAT PATTERN PID LOG: until the process prints such a line
+    local end=$((SECONDS + 600))
+    until grep --quiet "$2" "$4"; do
+        kill -0 "$3" 2>/dev/null || fail "$1 ended: $(tail --lines 20 "$4")"
+        [ "$SECONDS" -lt "$end" ] || fail "$1 did not get ready in time: $(tail --lines 20 "$4")"
+        sleep 0.2
+    done
+}
+
+start_server() {
+    "$PYTHON" -m opensled serve --paired --folder "$WORK/home" --model tiny --dtype float64 \
+        --listen 127.0.0.1:0 >"$WORK/server.log" 2>&1 &
+    server=$!
+    await_line "the server" '^listening on ' "$server" "$WORK/server.log"
+}
+
+pairing_words() { # sets `words` to CODE HOST:PORT
+    "$PYTHON" -m opensled pair --folder "$WORK/home" --json --listen 127.0.0.1:0 \
+        --server-port "$(address_in "$WORK/server.log" | sed 's/.*://')" >"$WORK/desk.log" 2>&1 &
+    desk=$!
+    await_line "opensled pair" '"code"' "$desk" "$WORK/desk.log"
+    read -r -a words < <("$PYTHON" -c 'import json, sys
+shown = json.loads(sys.stdin.readline())
+print(shown["code"], shown["listening"])' <"$WORK/desk.log")
+}
+
+answers() { # CPU WHAT PROMPTS FLAG...: start the device with these flags, ask it, stop it
+    local cpu=$1 what=$2 prompts=$3 started=$SECONDS
+    shift 3
+    "${inside[@]}" opensled edge --http 127.0.0.1:0 "$@" >"$WORK/device.log" 2>&1 &
+    device=$!
+    await_line "$cpu: $what" '^listening on ' "$device" "$WORK/device.log"
+    say "$cpu: $what: listens after $((SECONDS - started)) s"
+    "$PYTHON" -m lab.testbed.fleet_check --prompts "$prompts" --max-tokens 24 \
+        --edge "$cpu=http://$(address_in "$WORK/device.log")" | sed 's/^/          /' ||
+        fail "$cpu: $what: not identical: $(tail --lines 20 "$WORK/device.log")"
+    stop "$device"
+    device=""
+}
+
+stop() { # PID
+    kill "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
+
+check_processor() { # CPU
+    local words=() drafter code=0
+    as_processor "$1"
+    import_native "$1"
+    pairing_words
+    answers "$1" "edge --pair" 1 --pair "${words[@]}" --device-name "$1"
+    wait "$desk" || fail "$1 was not paired: $(cat "$WORK/desk.log")"
+    desk=""
+    for drafter in "${DRAFTERS[@]}"; do
+        if works "$drafter"; then
+            answers "$1" "--drafter $drafter" 2 --drafter "$drafter"
+        fi
+        "${inside[@]}" opensled doctor --drafter "$drafter" --color never | sed 's/^/          /' || code=$?
+        say "$1: doctor --drafter $drafter: exit code $code"
+    done
+}
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+take_down() {
+    local pid
+    for pid in $step $device $desk $server; do
+        stop "$pid"
+    done
+    [ ! -e "$BINFMT/$HANDLER" ] || echo -1 >"$BINFMT/$HANDLER"
+    unmount_below "$WORK"
+    rm -rf --one-file-system "$WORK"
+    [ ! -e "$WORK" ]
+}
+
+main() {
+    local cpu
+    trap take_down EXIT
+    trap 'exit 130' INT TERM
+    find_tools
+    register
+    make_root
+    install_device
+    start_server
+    for cpu in "${CPUS[@]}"; do
+        check_processor "$cpu"
+    done
+    trap - EXIT
+    take_down || fail "something was left behind"
+    say "taken down, nothing left"
+    echo "aarch64 check: ok"
+}
+
+main
