@@ -7,7 +7,7 @@
 #
 # Megabytes are real. Seconds are those of the emulation, and many times a Pi's.
 #
-#   CPUS=cortex-a72       of `qemu-aarch64-static -cpu help`; default: cortex-a72 cortex-a76
+#   CPUS=cortex-a72       default: cortex-a72 cortex-a76
 #   DRAFTERS=lookup       default: lookup llamacpp onnx       ONNX=1.31.1    default: as constraints.txt says
 #   QEMU=...              another qemu-aarch64-static         PYTHON=...     with OpenSLED and torch; .venv/bin/python
 #   SUITE=, MIRROR=       of Debian, for debootstrap; default: bookworm, from where apt gets it here
@@ -23,7 +23,8 @@ readonly BINFMT=/proc/sys/fs/binfmt_misc HANDLER=opensled-aarch64-$$
 readonly NATIVE=(numpy grpc google.protobuf tokenizers cryptography.fernet zeroconf xllamacpp onnxruntime)
 read -r -a CPUS <<<"${CPUS:-cortex-a72 cortex-a76}"
 read -r -a DRAFTERS <<<"${DRAFTERS:-lookup llamacpp onnx}"
-# As the kernels of a Pi 4 and a Pi 5 name them; qemu-user shows the host's.
+# As the kernels of a Pi 4 and a Pi 5 say it of each core, after "CPU part"; qemu-user shows the host's.
+declare -rA PARTS=([cortex-a72]=0xd08 [cortex-a76]=0xd0b)
 declare -rA FEATURES=(
     [cortex-a72]="fp asimd evtstrm crc32 cpuid"
     [cortex-a76]="fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
@@ -38,13 +39,15 @@ failed="" step="" server="" desk="" device="" inside=() dies=()
 # --- the machine ------------------------------------------------------------------------------------------------------
 
 find_tools() {
-    local cpu
+    local cpu known
     [ "$(id --user)" = 0 ] || fail "takes root"
     [ -x "$PYTHON" ] || fail "$PYTHON is missing: make install"
     command -v debootstrap >/dev/null || fail "debootstrap is missing (Debian: apt-get install debootstrap)"
     [ -x "$QEMU" ] || fail "$QEMU is missing (Debian: apt-get install qemu-user-static)"
+    known=$("$QEMU" -cpu help || true) # which ends with 1
     for cpu in "${CPUS[@]}"; do
-        "$QEMU" -cpu help | grep --quiet --word-regexp "$cpu" || fail "this qemu has no $cpu"
+        [ -n "${PARTS[$cpu]:-}" ] || fail "no such processor here: $cpu; there are ${!PARTS[*]}"
+        [[ $known =~ [[:space:]]${cpu}[[:space:]] ]] || fail "this qemu has no $cpu"
     done
     say "emulator: $("$QEMU" --version | head --lines 1)"
 }
@@ -59,26 +62,36 @@ register() {
 }
 
 as_processor() { # CPU: what runs inside from now on, runs on it
+    local core
     inside=(env --ignore-environment HOME="/root/$1" LANG=C.UTF-8 PIP_CERT="$CA_BUNDLE" QEMU_CPU="$1"
         PATH=/opt/opensled/bin:/usr/sbin:/usr/bin:/sbin:/bin ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"}
         chroot "$ROOT")
     mkdir --parents "$ROOT/root/$1"
-    printf 'processor\t: 0\nFeatures\t: %s\n\n' "${FEATURES[$1]:-}" >"$WORK/cpuinfo"
+    for core in $(seq 0 $(($(nproc --all) - 1))); do
+        printf '%s\t: %s\n' processor "$core" Features "${FEATURES[$1]}" "CPU implementer" 0x41 \
+            "CPU architecture" 8 "CPU variant" 0x0 "CPU part" "${PARTS[$1]}" "CPU revision" 3
+        echo
+    done >"$WORK/cpuinfo"
 }
 
+# Packages are unpacked, not configured: that would take minutes of emulation, and Python needs none of it.
 make_root() {
-    local mirror=()
+    local mirror=() package
     mapfile -t mirror < <(mirror_of "$SUITE")
-    logged "Debian $SUITE for arm64, unpacked" debootstrap --arch=arm64 --foreign --variant=minbase \
-        --include=python3,python3-venv,ca-certificates "$SUITE" "$ROOT" "${mirror[@]}"
+    logged "Debian $SUITE for arm64, its first stage" debootstrap --arch=arm64 --foreign --variant=minbase \
+        --include=python3,python3-venv "$SUITE" "$ROOT" "${mirror[@]}"
+    for package in "$ROOT"/var/cache/apt/archives/*.deb; do
+        dpkg-deb --fsys-tarfile "$package" | tar --extract --keep-directory-symlink --directory "$ROOT"
+    done
+    rm -rf "$ROOT"/var/cache/apt/archives/*.deb "$ROOT/debootstrap"
+    echo "root:x:0:0:root:/root:/bin/sh" >"$ROOT/etc/passwd"
+    # The authorities this host trusts: where a proxy signs for everybody, pip must know it inside too.
+    mkdir --parents "$ROOT${CA_BUNDLE%/*}"
+    cp "$CA_BUNDLE" "$ROOT$CA_BUNDLE"
     as_processor "${CPUS[0]}"
-    logged "Debian $SUITE for arm64, configured" "${inside[@]}" /debootstrap/debootstrap --second-stage
     mount -t proc proc "$ROOT/proc"
     mount --rbind /sys "$ROOT/sys"
     mount --bind "$WORK/cpuinfo" "$ROOT/proc/cpuinfo"
-    # The authorities this host trusts: where a proxy signs for everybody, pip must know it inside too.
-    cp "$CA_BUNDLE" "$ROOT$CA_BUNDLE"
-    rm -rf "$ROOT"/var/cache/apt/archives/*.deb
     say "Debian: $(megabytes "$ROOT") MB, $("${inside[@]}" python3 --version), $("${inside[@]}" uname --machine)"
     ! "${inside[@]}" sh -c 'command -v cc || command -v c++ || command -v cmake' || fail "this machine has a compiler"
 }
