@@ -78,8 +78,7 @@ HEADS, EXITS, GPU_CHECK = (
 )
 TORCH_HOMES = (*MODEL_HOMES, HEADS, EXITS, GPU_CHECK, BARE_SAMPLING, BARE_SERVING)
 LLAMA_HOMES = (
-    "opensled/models/llama.py",
-    "edge_client/drafters/llamacpp.py",
+    "opensled/models/llama_api.py",
     "verify_server/engine/llamacpp/llama_cache.py",
     BARE_PAIR,
     "lab/testbed/gguf_reference.py",

@@ -60,7 +60,7 @@ class TestCacheback(DrafterContract):
     @classmethod
     def factory(cls, request):
         factory = CachebackFactory("tiny-draft" if request.param == "beside" else "", threads=3)
-        factory.check_vocabulary(tiny_info())
+        factory.fit(tiny_info())
         return factory
 
     def test_its_chain_are_the_first_children_of_its_tree(self, drafter):
@@ -197,11 +197,11 @@ class TestTables:
         table_file.write(path, some_table())
         factory = CachebackFactory("tiny-draft", options=DrafterOptions(draft_table=str(path)))
         with pytest.raises(VocabularyMismatch, match=r"other\.table.*'tiny'"):
-            factory.check_vocabulary(tiny_info())
+            factory.fit(tiny_info())
 
     def test_an_unnamed_one_of_another_vocabulary_is_left_out(self, caplog):
         factory = CachebackFactory("tiny-draft")
-        factory.check_vocabulary(tiny_info(model_id="big", fingerprint="another"))
+        factory.fit(tiny_info(model_id="big", fingerprint="another"))
         assert "without a frozen table" in caplog.text and factory.name == "cacheback"
         drafter = factory.create()
         drafter.begin([1, 2, 3], GREEDY)
@@ -210,7 +210,7 @@ class TestTables:
     def test_a_missing_one_is_told_before_anything_is_drafted(self, tmp_path):
         factory = CachebackFactory(options=DrafterOptions(draft_table=str(tmp_path / "none.table")))
         with pytest.raises(NotFound, match=r"none\.table"):
-            factory.check_vocabulary(tiny_info())
+            factory.fit(tiny_info())
 
     def test_tables_are_for_drafters_that_have_them(self):
         for files in ({}, {"draft_table": "off"}, {"personal_table": "off"}):
@@ -223,7 +223,7 @@ class TestTables:
         path, text = tmp_path / "mine.table", tiny_tokenizer().encode("My cat is called Minerva.")
         for remembered in (False, True):
             factory = CachebackFactory(options=DrafterOptions(personal_table=str(path)))
-            factory.check_vocabulary(tiny_info())
+            factory.fit(tiny_info())
             drafter = factory.create()
             drafter.begin(text[:1], GREEDY)
             assert (ids(pull(drafter, 3)) == list(text[1:4])) == remembered
@@ -252,7 +252,7 @@ def test_sixty_nodes_take_far_less_than_a_verdict():
     """The median here, so that a busy machine does not fail it; docs/benchmarks/cacheback.json has the p99."""
     prompt = tiny_tokenizer().encode(TEXT) * 3
     factory = CachebackFactory("tiny-draft")
-    factory.check_vocabulary(tiny_info())
+    factory.fit(tiny_info())
     drafter, draw, took = factory.create(), random.Random(5), []
     drafter.begin(prompt, GREEDY)
     for _ in range(200):
@@ -316,7 +316,7 @@ def test_a_table_of_the_same_vocabulary_is_taken(tmp_path):
     rows = as_rows(learned((11, 12, 13, 14, 15), shape).items(), shape)
     table_file.write(path, TableFile(rows, shape, info.vocab_size, info.fingerprint))
     factory = CachebackFactory("tiny-draft", options=DrafterOptions(draft_table=str(path)))
-    factory.check_vocabulary(info)
+    factory.fit(info)
     drafter = factory.create()
     drafter.begin([11], GREEDY)
     assert ids(pull(drafter, 3)) == [12, 13, 14]

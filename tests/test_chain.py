@@ -58,7 +58,7 @@ class TestChain(DrafterContract):
     def factory(cls):
         pytest.importorskip("llama_cpp")
         factory = DRAFTERS.get(CHAIN)("tiny-draft", 1)
-        factory.check_vocabulary(tiny_info())
+        factory.fit(tiny_info())
         return factory
 
     @pytest.fixture
@@ -217,7 +217,7 @@ class TestNames:
         factory = DRAFTERS.get(BOTH)("tiny-draft", 1)
         assert factory.name == ("chain cacheback tiny-draft.table, accelerated llamacpp tiny-draft-q8_0.gguf")
         with pytest.raises(VocabularyMismatch):
-            factory.check_vocabulary(tiny_info(vocab_size=2047))
+            factory.fit(tiny_info(vocab_size=2047))
         with pytest.raises(NotFound):
             DRAFTERS.get(CHAIN)("nothing", 1)
 
@@ -234,7 +234,7 @@ class TestNames:
         mine = str(tmp_path / "mine.table")
         config = DeviceConfig(drafter=BOTH, draft_table="off", personal_table=mine, threads=1)
         factory = FittingFactory(config)
-        factory.check_vocabulary(tiny_info())
+        factory.fit(tiny_info())
         assert factory.name == "chain cacheback, accelerated llamacpp tiny-draft-q8_0.gguf"
         with pytest.raises(UsageError, match="--personal-table"):
             make_factory(config, "llamacpp", "tiny-draft")

@@ -193,7 +193,15 @@ def test_an_extra_is_missed_only_where_it_is_needed(monkeypatch):
     monkeypatch.setattr(install, "find_spec", lambda name: None)
     assert install.check_extra("onnx", "llamacpp", []).status == "ok"
     finding = install.check_extra("llamacpp", "llamacpp", [])
-    assert (finding.status, finding.fix) == ("fail", distribution.command("llamacpp"))
+    assert finding.status == "fail" and finding.fix.startswith(distribution.command("llamacpp"))
+    assert "extra prebuilt" in finding.fix
+
+
+def test_the_wheel_does_in_place_of_the_extra_that_is_compiled(monkeypatch):
+    monkeypatch.setattr(install, "find_spec", lambda name: None if name == "llama_cpp" else True)
+    assert install.check_extra("llamacpp", "llamacpp", []).status == "ok"
+    assert "installed" in install.check_extra("prebuilt", "llamacpp", []).detail
+    assert _choose_drafter(DoctorConfig(), "tiny").draft_model == "tiny-draft"
 
 
 def test_a_draft_model_whose_library_is_missing_is_none_unless_it_was_asked_for(monkeypatch):

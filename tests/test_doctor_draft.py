@@ -1,15 +1,20 @@
 """`opensled doctor` and the draft model: tried in a process of its own, whatever becomes of that."""
 
 import asyncio
+import signal
 from dataclasses import replace
 
 import pytest
 
 from edge_client.device.config import DoctorConfig
 from edge_client.device.known_drafts import choose_drafter
-from edge_client.doctor import draft
+from edge_client.doctor import crash, draft
+from edge_client.doctor.crash import REBUILD
 from edge_client.doctor.server_checks import ServerReport
+from opensled.core import distribution
 from opensled.core.errors import NotFound, VocabularyMismatch
+from opensled.models.llama_api import BUILT, PREBUILT
+from tests.absent import without
 from tests.tiny_drafts import tiny_info
 
 
@@ -76,13 +81,90 @@ def test_a_runtime_that_takes_its_process_along(name, said, monkeypatch):
     assert finding.status == "fail" and said in finding.detail and finding.fix
 
 
+ENDS = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+ENDS_AT_LOAD = f"""
+import ctypes
+class CDLL(ctypes.CDLL):
+    def __init__(self, name, *arguments, **options):
+        if "xllamacpp" in str(name):
+            {ENDS}
+        super().__init__(name, *arguments, **options)
+ctypes.CDLL = CDLL
+"""
+
+
+@pytest.fixture
+def fatal(tmp_path, monkeypatch):
+    """Gives a doctor's process a library, version 7, whose first instructions the processor does not know."""
+
+    def install(library: str) -> None:
+        monkeypatch.setenv("PYTHONPATH", without(tmp_path, BUILT)["PYTHONPATH"])
+        if library != PREBUILT:
+            (tmp_path / "sitecustomize.py").unlink()
+            (tmp_path / f"{library}.py").write_text(ENDS)
+        else:
+            (tmp_path / PREBUILT).mkdir()
+            (tmp_path / PREBUILT / "__init__.py").touch()
+            (tmp_path / PREBUILT / "xllamacpp.abi3.so").touch()
+            with (tmp_path / "sitecustomize.py").open("a") as file:
+                file.write(ENDS_AT_LOAD)
+        notes = tmp_path / f"{library}-7.dist-info"
+        notes.mkdir()
+        (notes / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: 7\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("library", "drafter", "said", "fix"),
+    [
+        (BUILT, "llamacpp", "llama.cpp was built for another processor", REBUILD),
+        (PREBUILT, "llamacpp", "the llama.cpp in xllamacpp 7 was built for newer", "[llamacpp]"),
+        ("onnxruntime", "onnx", "onnxruntime 7 was built for newer processors", "--drafter llamacpp"),
+    ],
+)
+def test_a_library_that_was_built_for_another_processor(fatal, library, drafter, said, fix):
+    fatal(library)
+    finding = drafted(DoctorConfig(drafter=drafter, draft_model="tiny-draft", threads=1))["draft model"]
+    assert (
+        finding.status == "fail"
+        and said in finding.detail
+        and finding.detail.endswith(": illegal instruction")
+        and fix in finding.fix
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "again"),
+    [
+        (BUILT, REBUILD),
+        (PREBUILT, "--no-deps xllamacpp=="),
+        ("onnxruntime", "--no-deps onnxruntime=="),
+        ("", "the libraries that this drafter uses"),
+    ],
+)
+def test_another_end_of_the_process_asks_for_the_same_version_again(library, again, monkeypatch):
+    monkeypatch.setattr(crash, "version_of", lambda name: "7")
+    finding = crash.report_crash(library, -signal.SIGSEGV, "")
+    assert "SIGSEGV" in finding.detail and again in finding.fix
+    assert finding.fix.endswith("==7") == (library in (PREBUILT, "onnxruntime"))
+
+
 def test_how_llamacpp_was_built():
     slow = {"features": "CPU : SSE3 = 1 | AVX2 = 0 | ", "gpu": False}
-    assert "AVX2" in draft.check_build(slow, {"avx2", "sse3"}, has_cuda=False).detail
-    assert "DOTPROD" in draft.check_build(slow, {"asimddp"}, has_cuda=False).detail
-    assert "GGML_CUDA=on" in draft.check_build(slow, set(), has_cuda=True).fix
-    fine = draft.check_build({"features": "CPU : AVX2 = 1 | ", "gpu": True}, {"avx2"}, has_cuda=True)
-    assert (fine.status, fine.detail) == ("ok", "AVX2; uses a GPU")
+    assert "AVX2" in draft.check_build(BUILT, slow, {"avx2", "sse3"}, has_cuda=False).detail
+    assert "DOTPROD" in draft.check_build(BUILT, slow, {"asimddp"}, has_cuda=False).detail
+    assert "GGML_CUDA=on" in draft.check_build(BUILT, slow, set(), has_cuda=True).fix
+    fine = draft.check_build(BUILT, {"features": "CPU : AVX2 = 1 | ", "gpu": True}, {"avx2"}, has_cuda=True)
+    assert (fine.status, fine.detail) == ("ok", "of llama_cpp: AVX2; uses a GPU")
+
+
+def test_a_wheel_without_this_processors_instructions():
+    """Its remedy is no rebuild of another package than the one that is here, but the one that is built here."""
+    finding = draft.check_build(PREBUILT, {"features": "CPU : NEON = 1 | ", "gpu": False}, {"asimddp"}, False)
+    assert finding.status == "warn" and "DOTPROD" in finding.detail
+    assert finding.fix == f'CMAKE_ARGS="-DGGML_NATIVE=ON" {distribution.command("llamacpp")}'
 
 
 def test_draft_speed():

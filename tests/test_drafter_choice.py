@@ -20,7 +20,7 @@ OTHER = tiny_info(model_id="smollm2", fingerprint="another", vocab_size=49_152)
 def chosen(target=OTHER, **options) -> str:
     """The drafter that a device with these options has for `target`."""
     factory = FittingFactory(DeviceConfig(threads=1, **options))
-    factory.check_vocabulary(target)
+    factory.fit(target)
     factory.create().close()
     return factory.name
 
@@ -96,18 +96,18 @@ def test_a_named_table_of_another_vocabulary_is_an_error(tmp_path):
 
 def test_another_target_may_have_another_drafter(capsys):
     factory = FittingFactory(DeviceConfig(threads=1))
-    factory.check_vocabulary(tiny_info())
+    factory.fit(tiny_info())
     assert "tiny-draft" in factory.name
-    factory.check_vocabulary(OTHER)
+    factory.fit(OTHER)
     assert factory.name == WITHOUT and "smollm2" in capsys.readouterr().err
 
 
 def test_a_draft_model_is_loaded_once_for_targets_that_it_fits():
     """Its weights take seconds, in which the device would serve nobody."""
     factory = FittingFactory(DeviceConfig(threads=1))
-    factory.check_vocabulary(tiny_info())
+    factory.fit(tiny_info())
     loaded = factory._fitting
-    factory.check_vocabulary(tiny_info(eos_ids=(0, 1)))
+    factory.fit(tiny_info(eos_ids=(0, 1)))
     assert factory._fitting is loaded
 
 
@@ -117,7 +117,7 @@ def test_a_draft_model_comes_back_with_a_target_that_it_fits():
         (OTHER, WITHOUT),
         (tiny_info(), "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"),
     ):
-        factory.check_vocabulary(target)
+        factory.fit(target)
         assert factory.name == name
 
 

@@ -112,7 +112,7 @@ class TestMinimal(DrafterContract):
         return MinimalFactory("ignored", 3, DrafterOptions(window=2))
 
     def test_the_defaults_do_nothing(self, factory, drafter):
-        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        factory.fit(tiny_info(fingerprint="another"))
         assert not factory.uses_tables
         drafter.begin(self.prompt, self.sampler())
         block = pull(drafter)
@@ -182,7 +182,7 @@ class TestNone(DrafterContract):
         return NoneFactory("ignored", threads=3)
 
     def test_never_drafts_and_fits_every_target(self, factory, drafter):
-        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        factory.fit(tiny_info(fingerprint="another"))
         drafter.begin(self.prompt, self.sampler())
         assert pull(drafter) == []
 
@@ -226,7 +226,7 @@ class TestLookup(DrafterContract):
             assert pull(drafter, 1)[0].confidence == pytest.approx(1 - share / 2)
 
     def test_fits_every_target(self, factory):
-        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        factory.fit(tiny_info(fingerprint="another"))
 
 
 @pytest.mark.parametrize("rolls_back", [True, False])

@@ -22,7 +22,7 @@ class PickyFactory(OracleFactory):
         super().__init__()
         self.fits = fits
 
-    def check_vocabulary(self, info):
+    def fit(self, info, tokenizer=None):
         if info.fingerprint not in self.fits:
             raise VocabularyMismatch(f"no drafts for {info.model_id}")
 

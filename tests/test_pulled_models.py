@@ -47,18 +47,18 @@ def test_a_server_serves_it_by_its_name(hub, capsys):
 
 def test_a_device_drafts_with_it(hub):
     with pytest.raises(NotFound, match="org/d-GGUF is not here; fetch it once: opensled pull org/d-GGUF "):
-        FittingFactory(DeviceConfig(draft_model="org/d-GGUF")).check_vocabulary(tiny_info())
+        FittingFactory(DeviceConfig(draft_model="org/d-GGUF")).fit(tiny_info())
     hub.add("org/d-GGUF", {"d-q8_0.gguf": bundled("tiny-draft")})
     assert pull("org/d-GGUF") == 0
     factory = LlamaCppFactory("org/d-GGUF:Q8_0", threads=1)
-    factory.check_vocabulary(tiny_info())
+    factory.fit(tiny_info())
     assert factory.name == "llamacpp d-q8_0.gguf"
 
 
 def test_the_draft_of_a_pair_is_known_and_fetched_with_it(hub, capsys):
     target, draft = (part.partition(":")[0] for part in PAIRS["qwen2.5"][:2])
     info = tiny_info(model_id="qwen2.5")
-    assert FittingFactory(DeviceConfig(threads=1)).check_vocabulary(info) is None
+    assert FittingFactory(DeviceConfig(threads=1)).fit(info) is None
     said = f"note: no draft model for 'qwen2.5' is here (opensled pull {PAIRS['qwen2.5'].draft} fetches one); drafting"
     assert said in capsys.readouterr().err
     hub.add(target, {f"big-q4_k_m-0000{n}-of-00002.gguf": b"GGUF%d" % n * 40 for n in (1, 2)})
@@ -72,7 +72,7 @@ def test_the_draft_of_a_pair_is_known_and_fetched_with_it(hub, capsys):
     assert [each["fetched"] for each in json.loads(capsys.readouterr().out)] == [False, False]
     for name in ("qwen2.5", target, f"{target}:Q8_0"):
         factory = FittingFactory(DeviceConfig(threads=1))
-        factory.check_vocabulary(tiny_info(model_id=name))
+        factory.fit(tiny_info(model_id=name))
         assert factory.name == "chain lookup, cacheback, llamacpp draft-q8_0.gguf"
 
 

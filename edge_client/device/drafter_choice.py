@@ -16,6 +16,7 @@ from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import ModelInfo
 from opensled.models.store import can_be_fetched
 from opensled.process import logs
+from opensled.text.tokenizer import TargetTokenizer
 
 
 class FittingFactory(DrafterFactory):
@@ -32,7 +33,7 @@ class FittingFactory(DrafterFactory):
         """Of the drafter for the latest target."""
         return self._fitting.name
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         """Choose the drafter for `target`.
 
         Raises UsageError, NotFound or UnsupportedModel for files and options that the user named and that cannot be
@@ -52,7 +53,7 @@ class FittingFactory(DrafterFactory):
 
 def _fits(factory: DrafterFactory, target: ModelInfo) -> bool:
     try:
-        factory.check_vocabulary(target)
+        factory.fit(target)
     except VocabularyMismatch:
         return False
     return True
@@ -70,7 +71,7 @@ def _fitting(config: DeviceConfig, named: DeviceConfig, target: ModelInfo) -> Dr
             raise
         return str(error)
     try:
-        found.check_vocabulary(target)
+        found.fit(target)
     except VocabularyMismatch as error:
         if not needs_model:
             raise  # a table that the user named
@@ -86,7 +87,7 @@ def _where(target: str) -> str:
 def _stand_in(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:
     """The drafter without a model; says why."""
     found = make_factory(config, without_model(config), "")
-    found.check_vocabulary(target)
+    found.fit(target)
     logs.announce(f"{why}; drafting with {found.name}; better: {HOW_TO_GET_ONE}")
     return found
 

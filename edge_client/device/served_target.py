@@ -32,8 +32,9 @@ async def fetch_target(link: Link, rule: str, factory: DrafterFactory, cache: Pa
     """
     info = await link.describe()
     _require_rule(rule, info)
-    factory.check_vocabulary(info)
-    return ServedTarget(info, await tokenizers.load(info, link.tokenizer_json, cache))
+    tokenizer = await tokenizers.load(info, link.tokenizer_json, cache)
+    factory.fit(info, tokenizer)
+    return ServedTarget(info, tokenizer)
 
 
 def is_another(error: Exception) -> bool:
@@ -114,5 +115,6 @@ class TargetMemory:
         async def fetch() -> bytes:
             raise Unreachable(f"{error}; and its tokenizer is not in {self._cache}") from error
 
-        factory.check_vocabulary(known.info)
-        return ServedTarget(known.info, await tokenizers.load(known.info, fetch, self._cache))
+        tokenizer = await tokenizers.load(known.info, fetch, self._cache)
+        factory.fit(known.info, tokenizer)
+        return ServedTarget(known.info, tokenizer)

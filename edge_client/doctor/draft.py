@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from edge_client.device.config import DeviceConfig
 from edge_client.device.known_drafts import HOW_TO_GET_ONE, without_model
+from edge_client.doctor.crash import NATIVE, build_command, report_crash
 from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.doctor.machine import model_bytes
 from edge_client.doctor.own_process import Steps, start_module, steps_of
@@ -24,7 +24,6 @@ LOAD_SECONDS = 15.0  # to read a model from a slow memory card
 READING = 5.0  # tokens/s; people read faster than a slower answer comes
 # Processor features (as /proc/cpuinfo names them) that make llama.cpp several times faster, and its own names.
 FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
-REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics card; a Jetson
 
 
@@ -103,14 +102,15 @@ def _facts(info: ModelInfo | None) -> dict[str, object] | None:
 
 def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
     told = {step["step"]: step for step in reversed(steps)}  # the first of two speeds
+    library = told.get("library", {}).get("name", "")
     findings = [_report_load(config, told)] if "loaded" in told else []
     if "build" in told:
-        findings.append(check_build(told["build"], _cpu_flags(), _has_cuda()))
+        findings.append(check_build(library, told["build"], _cpu_flags(), _has_cuda()))
     if "error" in told:
         kind, reason = BY_CODE.get(told["error"]["code"], OpenSledError), told["error"]["reason"]
         return [*findings, fail("draft model", reason, "choose another --draft-model or --drafter", kind)]
     if code:
-        return [*findings, _report_crash(config, code, complaint)]
+        return [*findings, report_crash(library, code, complaint)]
     if "vocabulary" in told:
         findings.append(_vocabulary(told["vocabulary"]["problem"]))
     return findings + check_speed(_speeds(steps), _threads(config))
@@ -121,28 +121,8 @@ def _report_load(config: DeviceConfig, told: dict[str, dict[str, Any]]) -> Findi
     return ok("draft model", f"{told['loaded']['name']}{size}, loaded in {told['loaded']['seconds']:.1f} s")
 
 
-def _report_crash(config: DeviceConfig, code: int, complaint: str) -> Finding:
-    if code == -signal.SIGILL:
-        return fail(
-            "draft model",
-            "llama.cpp was built for another processor: illegal instruction",
-            f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
-        )
-    if code == -signal.SIGKILL:
-        cause = complaint or "killed, probably because memory ran out"
-        return fail("draft model", cause, "use a smaller --draft-model, or --drafter lookup")
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return fail(
-        "draft model",
-        f"trying it failed ({name}): {complaint or 'no message'}",
-        f"reinstall the runtime: {REBUILD}"
-        if model_drafter(config.drafter) == "llamacpp"
-        else "reinstall the runtime: pip install --force-reinstall onnxruntime",
-    )
-
-
-def check_build(build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
-    """Whether llama.cpp was built to use the features of this processor."""
+def check_build(library: str, build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
+    """Whether the llama.cpp of `library` was built to use the features of this processor."""
     missing = [
         name for flag, name in FEATURES.items() if flag in cpu and f"{name} = 1" not in build["features"]
     ]
@@ -150,20 +130,19 @@ def check_build(build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding
         return warn(
             "llama.cpp",
             f"built without {', '.join(missing)}, which this processor has: drafting is slower than it need be",
-            f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
+            build_command(library, NATIVE),
         )
     if has_cuda and not build["gpu"]:
         return warn(
             "llama.cpp",
             "built without CUDA, and this machine has an NVIDIA GPU",
-            f'CMAKE_ARGS="-DGGML_CUDA=on" {REBUILD}',
+            build_command(library, "-DGGML_CUDA=on"),
         )
     features = [
         part.split("=")[0].split(":")[-1].strip() for part in build["features"].split("|") if "= 1" in part
     ]
-    return ok(
-        "llama.cpp", f"{' '.join(features)}; {'uses a GPU' if build['gpu'] else 'no GPU support compiled in'}"
-    )
+    gpu = "uses a GPU" if build["gpu"] else "no GPU support compiled in"
+    return ok("llama.cpp", f"of {library}: {' '.join(features)}; {gpu}")
 
 
 def _cpu_flags() -> set[str]:

@@ -16,16 +16,19 @@ from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.drafters.threads import model_drafter
 from opensled.core import distribution
 from opensled.core.registry import remedy
+from opensled.models import llama_api
 
 OLDEST_PYTHON = (3, 10)
 # extra -> (a module of it, its purpose). `find_spec` does not import torch.
 EXTRAS = {
     "adapt": ("cryptography", "drafts that a server hands out"),
     "home": ("spake2", "pairing, and servers that announce themselves"),
-    "llamacpp": ("llama_cpp", "drafting with GGUF models"),
+    "llamacpp": (llama_api.BUILT, "drafting with GGUF models"),
     "onnx": ("onnxruntime", "drafting with ONNX models"),
+    "prebuilt": (llama_api.PREBUILT, "drafting with GGUF models, without a compiler"),
     "server": ("torch", "serving a target model"),
 }
+INSTEAD = {"llamacpp": "prebuilt"}  # extra -> the other one with which the drafter of its name works
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(?:>=\s*([\d.]+))?[^;]*(?:;(.*))?")
 
 
@@ -52,7 +55,7 @@ def check_install(config: DeviceConfig) -> list[Finding]:
         )
     else:
         findings.append(ok(distribution.name(), opensled.__version__))
-    findings += [check_package(item, _version) for item in requirements if not item.extra]
+    findings += [check_package(item, version_of) for item in requirements if not item.extra]
     findings.append(check_wire())
     offered = [name for name in EXTRAS if distribution.offers(name)]
     return findings + [check_extra(name, config.drafter, requirements) for name in offered]
@@ -98,7 +101,8 @@ def _applies(marker: str) -> bool:
     return older if bound[1] == "<" else not older
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Of an installed package; None = there is none of that name."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -164,9 +168,14 @@ def can_run(config: Config) -> Config:
     library.
     """
     name = model_drafter(config.drafter)
-    if name not in EXTRAS or find_spec(EXTRAS[name][0]) is not None:
+    if name not in EXTRAS or _has_library(name):
         return config
     return replace(config, drafter=without_model(config), draft_model="")
+
+
+def _has_library(drafter: str) -> bool:
+    extras = (drafter, INSTEAD.get(drafter, drafter))
+    return any(find_spec(EXTRAS[extra][0]) is not None for extra in extras)
 
 
 def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Finding:
@@ -174,10 +183,10 @@ def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Fin
     module, purpose = EXTRAS[name]
     check = f"extra {name}"
     if find_spec(module) is None:
-        if model_drafter(drafter) == name:
+        if model_drafter(drafter) == name and not _has_library(name):
             return fail(check, f"--drafter {drafter} needs {module}", remedy(module).removeprefix("; run: "))
         return ok(check, f"not installed (for {purpose})")
-    ours = [check_package(item, _version) for item in requirements if item.extra == name]
+    ours = [check_package(item, version_of) for item in requirements if item.extra == name]
     for item in ours:
         if item.status != "ok":
             return warn(check, f"{item.check}: {item.detail}", item.fix)

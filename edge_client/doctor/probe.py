@@ -7,6 +7,7 @@ model is loaded it waits for one line on standard input: the target as JSON (nul
 import json
 import sys
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from edge_client.doctor.draft_speed import begin_sequence, measure_rate
@@ -15,6 +16,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Limits, ModelInfo
+from opensled.models import llama_api
 
 PROMPT = 16  # tokens
 TOKENS = 24  # to measure the speed with, at most
@@ -37,6 +39,7 @@ def main(drafter: str, model: str, threads: str) -> int:
 
 
 def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
+    _tell_library(drafter)
     started = time.monotonic()
     factory = _make(drafter, model, threads)
     tell("loaded", name=factory.name, seconds=time.monotonic() - started)
@@ -46,6 +49,13 @@ def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
         features, gpu = build()
         tell("build", features=features, gpu=gpu)
     return factory
+
+
+def _tell_library(drafter: str) -> None:
+    """Before it is imported, which may end this process."""
+    library = {"llamacpp": llama_api.package(), "onnx": "onnxruntime"}.get(drafter, "")
+    if library and find_spec(library):
+        tell("library", name=library)
 
 
 def _make(drafter: str, model: str, threads: int) -> DrafterFactory:
@@ -68,7 +78,7 @@ def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
         has_chat_template=False,
     )
     try:
-        factory.check_vocabulary(info)
+        factory.fit(info)
     except OpenSledError as error:
         return str(error)
     return ""

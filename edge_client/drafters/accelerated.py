@@ -20,6 +20,7 @@ from opensled.core.errors import UsageError
 from opensled.core.messages import ModelInfo
 from opensled.core.sampling import Sampler
 from opensled.drafting.table_file import LONGEST_LEADER
+from opensled.text.tokenizer import TargetTokenizer
 
 MAX_GUESSES = 6  # tokens of the tables that one pass verifies, as FLy has it
 MIN_LIKELY = 0.3  # estimated chance that all guesses so far are right, below which no more are tried
@@ -37,9 +38,9 @@ class AcceleratedFactory(DrafterFactory):
         self._tables = CachebackFactory(model, options=options)
         self.name = f"accelerated {self._models.name}"
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
-        self._models.check_vocabulary(target)
-        self._tables.check_vocabulary(target)
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
+        self._models.fit(target, tokenizer)
+        self._tables.fit(target)
 
     def create(self) -> AcceleratedDrafter:
         model = self._models.create()

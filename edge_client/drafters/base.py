@@ -1,9 +1,11 @@
 """What a drafter is, and the cache discipline that every model-backed drafter shares."""
 
+from __future__ import annotations
+
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.penalties import Emitted, TokenCounts
 from opensled.core.protocol import common_prefix
 from opensled.core.sampling import Sampler
+
+if TYPE_CHECKING:
+    from opensled.text.tokenizer import TargetTokenizer
 
 Logits = TypeVar("Logits")  # of one token, or of several
 
@@ -97,10 +102,11 @@ class DrafterFactory(ABC):
     def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
         """Without a model there is nothing to load."""
 
-    def check_vocabulary(self, target: ModelInfo) -> None:  # noqa: B027
-        """Raise VocabularyMismatch unless draft ids mean the same text as the target's.
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:  # noqa: B027
+        """Prepare to draft for `target`.
 
-        Ids that come from the target's own sequence always do.
+        `tokenizer`: the target's own; without it only a draft model of the target's own vocabulary fits. Raises
+        VocabularyMismatch. Ids that come from the target's own sequence fit always.
         """
 
     @abstractmethod

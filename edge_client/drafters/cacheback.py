@@ -22,6 +22,7 @@ from opensled.drafting.growth import Calibration
 from opensled.drafting.table_file import TableFile
 from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from opensled.models.store import model_file, model_path
+from opensled.text.tokenizer import TargetTokenizer
 
 PERSONAL = TableShape(leaders=32_768)  # a file of 3.3 MB at most, where ids take four bytes
 SAVE_EVERY_S = 30.0  # an answer that ends sooner is saved with the next one, or when the drafter closes
@@ -104,7 +105,7 @@ class CachebackFactory(DrafterFactory):
         self._path = None if named == OFF else Path(named).expanduser() if named else find_table(model)
         self.name = f"cacheback {self._path.name}" if self._path else "cacheback"
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         """See `DrafterFactory`. A table that lies beside the model and was not named is left out instead.
 
         Also raises NotFound, UsageError or UnsupportedModel for a named table that cannot be used.

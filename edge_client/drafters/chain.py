@@ -25,6 +25,7 @@ from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.protocol import common_prefix
 from opensled.core.sampling import Sampler
+from opensled.text.tokenizer import TargetTokenizer
 
 HORIZON = 8  # tokens of an earlier drafter that are sent at most
 # Of them those go out that stand with this probability at least. A row of a step costs a small part of a token; but the
@@ -59,11 +60,11 @@ class ChainFactory(DrafterFactory):
     def _rename(self) -> None:
         self.name = "chain " + ", ".join([factory.name for factory in self._factories])
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         for factory in reversed(
             self._factories
         ):  # a model that does not fit is told before tables that do not
-            factory.check_vocabulary(target)
+            factory.fit(target, tokenizer)
         self._rename()  # a part may have left out its table
 
     def create(self) -> ChainDrafter:

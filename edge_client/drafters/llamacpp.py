@@ -1,4 +1,4 @@
-"""Drafting with a GGUF model through llama.cpp's low-level bindings.
+"""Drafting with a GGUF model through llama.cpp's C API, of llama_cpp or xllamacpp (opensled/models/llama_api.py).
 
 The high-level `Llama` class copies every logits row and allocates context x vocabulary floats; here one batch
 is reused, the newest row is read in place, and rollback is `llama_memory_seq_rm`. A context belongs to one
@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import llama_cpp
 import numpy as np
 
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
@@ -23,9 +22,10 @@ from opensled.core.errors import EngineError, UnsupportedModel
 from opensled.core.messages import ModelInfo
 from opensled.core.vocabulary import require_same
 from opensled.models import llama, step_threads
-from opensled.models.llama import LlamaModel
+from opensled.models.llama import LlamaModel, llama_cpp
 from opensled.models.store import model_file
 from opensled.process.load_thread import in_thread_that_ends
+from opensled.text.tokenizer import TargetTokenizer
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
@@ -43,7 +43,7 @@ class LlamaCppFactory(DrafterFactory):
         known = threads or calibrated_threads("llamacpp", model)
         self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> LlamaCppDrafter:
@@ -151,7 +151,6 @@ def _timed_threads(model: LlamaModel, most: int) -> int:
 def _parameters(context_length: int, threads: int) -> Any:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = context_length
-    params.n_seq_max, params.kv_unified = 1, False
     params.n_batch = params.n_ubatch = BATCH
     params.n_threads = params.n_threads_batch = threads
     return params

@@ -26,7 +26,7 @@ from opensled.core.messages import ModelInfo
 from opensled.core.vocabulary import require_same
 from opensled.models.gguf_file import read_metadata
 from opensled.models.store import model_file
-from opensled.text.tokenizer import pieces_of
+from opensled.text.tokenizer import TargetTokenizer, pieces_of
 
 CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up
 CHUNK = 32  # tokens per call: every call returns a logits row for each of its tokens
@@ -44,7 +44,7 @@ class OnnxFactory(DrafterFactory):
         self._shape = _read_shape(self._session, path.parent)
         self._window = Window(options.window)
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         require_same(self.name, self._pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def _pieces(self) -> list[str]:

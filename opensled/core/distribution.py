@@ -18,7 +18,7 @@ import opensled
 from opensled.core.errors import UsageError
 
 WHOLE, DEVICE, LAB = "opensled", "opensled-edge", "lab"
-DEVICE_EXTRAS = ("", "adapt", "home", "llamacpp", "onnx")  # of opensled-edge; "" = none
+DEVICE_EXTRAS = ("", "adapt", "home", "llamacpp", "onnx", "prebuilt")  # of opensled-edge; "" = none
 GUIDE = "docs/install.md"
 UPDATE_SERVER = f"update OpenSLED on the server ({GUIDE})"
 _HOME = Path(opensled.__file__).resolve().parents[1]  # a checkout, or the folder that pip installs into

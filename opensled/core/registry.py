@@ -58,6 +58,7 @@ _EXTRAS = {
         ("google", "grpc", "numpy", "prometheus_client", "starlette", "tokenizers", "tomli", "uvicorn"), ""
     ),
     "llama_cpp": "llamacpp",
+    "xllamacpp": "prebuilt",
     "onnxruntime": "onnx",
     **dict.fromkeys(
         ("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich", "gguf", "PIL"), "server"
@@ -94,4 +95,8 @@ def remedy(module: str | None, wanted: str = "") -> str:
     command = f"; run: {distribution.command(extra)}"
     if extra in _NEWER_PYTHON and sys.version_info < (3, 11):
         return f"{command} (Python >= 3.11)"
-    return f"{command} (extra llamacpp in its place serves GGUF files only)" if name in _SERVING else command
+    if name in _SERVING:
+        return f"{command} (extra llamacpp in its place serves GGUF files only)"
+    if name == "llama_cpp":
+        return f"{command} (needs a C++ compiler; extra prebuilt in its place needs none, and drafts only)"
+    return command

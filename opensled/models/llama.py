@@ -11,9 +11,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-
+from opensled.core import distribution
 from opensled.core.errors import UnsupportedModel
+from opensled.models import llama_api
+
+llama_cpp: Any = llama_api.load()
 
 LOG_ERROR = 4  # ggml's GGML_LOG_LEVEL_ERROR
 
@@ -44,10 +46,10 @@ def cause() -> str:
 
 def _not_loaded(path: Path, why: str) -> str:
     if unknown := re.search(r"unknown model architecture: '([^']*)'", why):
-        return (
-            f"{path} has architecture {unknown[1]!r}, which this llama.cpp does not know; a newer one may: "
-            "pip install --upgrade llama-cpp-python"
-        )
+        upgrade = "pip install --upgrade llama-cpp-python"
+        if llama_api.package() == llama_api.PREBUILT:
+            upgrade = distribution.command("llamacpp")
+        return f"{path} has architecture {unknown[1]!r}, which this llama.cpp does not know; a newer one may: {upgrade}"
     return f"llama.cpp cannot load {path}: {why}; try another GGUF file"
 
 
@@ -99,7 +101,7 @@ class LlamaModel:
         """llama.cpp's own token ids of `text`, without a frame; spellings of special tokens count as such."""
         data = text.encode()
         room = len(data) + 8  # a token spells at least one byte, but for a space put in front
-        ids = (llama_cpp.llama_token * room)()
+        ids = (ctypes.c_int32 * room)()
         count = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), ids, room, False, True)
         return list(ids[: max(0, count)])
 
@@ -148,12 +150,8 @@ class LlamaModel:
         return text.value.decode("utf-8", "replace").split(" ", 2)[-1]
 
 
-# Kind of weights -> what llama.cpp calls a file of them.
-KINDS = {"F16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16, "Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
-
-
 def requantize(source: Path, sink: Path, kind: str) -> None:
-    """Write a quantized GGUF file again with its matrices in `kind`, by llama.cpp's own quantizer.
+    """Write a quantized GGUF file again with its matrices in `kind`, F16 or Q8_0, by llama.cpp's own quantizer.
 
     Raises UnsupportedModel with llama.cpp's reason, a full disk among them; a part of `sink` may be there then.
     """
@@ -161,7 +159,7 @@ def requantize(source: Path, sink: Path, kind: str) -> None:
     llama_cpp.llama_backend_init()
     forget_complaints()
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = KINDS[kind]
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
     params.allow_requantize = True  # of a quantized source
     if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(sink), params):
         raise UnsupportedModel(f"llama.cpp cannot write {source} in {kind}: {cause()}")

@@ -41,6 +41,18 @@ class TokenBytes:
         text: str = self._tokenizer.decode([token], skip_special_tokens=False)
         return text.encode()
 
+    def token_of(self, data: bytes) -> int | None:
+        """The id that spells just these bytes; None if there is none. No special token does."""
+        found = self._tokenizer.token_to_id(self._piece_of(data))
+        if found is None and len(data) == 1:
+            found = self._tokenizer.token_to_id(f"<0x{data[0]:02X}>")
+        return None if found is None or found in self._added or self.of(found) != data else found
+
+    def _piece_of(self, data: bytes) -> str:
+        if self._is_byte_level:
+            return "".join([_letters_of_bytes()[byte] for byte in data])
+        return data.decode("utf-8", "replace").replace(" ", SPACE)
+
 
 def _kinds(decoder: Any) -> set[str]:
     """The names of a decoder and of its parts."""
@@ -58,6 +70,11 @@ def _byte_letters() -> dict[str, bytes]:
     others = [byte for byte in range(256) if byte not in printing]
     letters = {chr(byte): bytes([byte]) for byte in printing}
     return letters | {chr(256 + index): bytes([byte]) for index, byte in enumerate(others)}
+
+
+@cache
+def _letters_of_bytes() -> dict[int, str]:
+    return {spelled[0]: letter for letter, spelled in _byte_letters().items()}
 
 
 def pieces_of(tokenizer: Tokenizer) -> list[str]:
@@ -107,6 +124,10 @@ class TargetTokenizer:
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one id; of a special token the bytes of its name."""
         return self._bytes.of(token)
+
+    def token_of(self, data: bytes) -> int | None:
+        """The id that spells just these bytes; None if there is none."""
+        return self._bytes.token_of(data)
 
     def is_raw_byte(self, token: int) -> bool:
         return BYTE_PIECE.fullmatch(self.piece(token)) is not None

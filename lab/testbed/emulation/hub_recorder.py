@@ -68,7 +68,7 @@ def record_hub(hub: str, traces: TraceSet, items: Sequence[Item]) -> HubTraces:
             f"{hub!r} and {pair.target!r} do not share a vocabulary; take one family's models"
         )
     factory = DRAFTERS.get(traces.drafter)(pair.draft, 1)
-    factory.check_vocabulary(info_of(model))
+    factory.fit(info_of(model))
     drafter, asked = factory.create(), {item.id: item for item in items}
     written = []
     for number, trace in enumerate(traces.items, 1):

@@ -13,6 +13,7 @@ from edge_client.drafters.base import Drafter, DrafterFactory, ModelDrafter
 from hw_profiles.profiles import DraftSpeed
 from lab.testbed.emulation.draft_pace import forward_s
 from opensled.core.messages import DraftToken, ModelInfo
+from opensled.text.tokenizer import TargetTokenizer
 
 
 class PacedFactory(DrafterFactory):
@@ -22,8 +23,8 @@ class PacedFactory(DrafterFactory):
         self._factory, self._speed, self._dilation = factory, speed, dilation
         self.name = factory.name
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
-        self._factory.check_vocabulary(target)
+    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
+        self._factory.fit(target, tokenizer)
 
     def create(self) -> Drafter:
         drafter = self._factory.create()

@@ -109,7 +109,7 @@ class Recorder:
         """`texts`: what the target, called `name`, wrote already. Raises OpenSledError for a draft model that is not
         here, or that has another vocabulary."""
         factory = DRAFTERS.get(drafter)(draft, 1)
-        factory.check_vocabulary(info_of(target))
+        factory.fit(info_of(target))
         self._target, self._drafter, self._model = target, drafter, factory.create()
         self._texts = {} if texts is None else texts
         info = target.engine.info

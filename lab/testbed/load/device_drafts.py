@@ -105,6 +105,6 @@ class Factories:
         name = (group.drafter, group.draft_model)
         if name not in self._loaded:
             factory: DrafterFactory = DRAFTERS.get(group.drafter)(group.draft_model, 1)
-            factory.check_vocabulary(self._info)
+            factory.fit(self._info)
             self._loaded[name] = factory
         return self._loaded[name]

@@ -64,7 +64,7 @@ class Drafts:
         """Loading takes a moment."""
         if name not in self._factories:
             self._factories[name] = DRAFTERS.get(name)(self._target.kind.draft, 1)
-            self._factories[name].check_vocabulary(self._info)
+            self._factories[name].fit(self._info)
         return self._factories[name]
 
     def thread(self, kind: DeviceKind, seed: int) -> DraftThread:
