@@ -216,7 +216,7 @@ class TestTables:
         for files in ({}, {"draft_table": "off"}, {"personal_table": "off"}):
             make_factory(DeviceConfig(**files), "lookup", "")
         for files in ({"draft_table": "x"}, {"personal_table": "x"}):
-            with pytest.raises(UsageError, match="--draft-table"):
+            with pytest.raises(UsageError, match="draft-table and --personal-table"):
                 make_factory(DeviceConfig(**files), "lookup", "")
 
     def test_a_personal_table_remembers_the_sequence_before(self, tmp_path):

@@ -93,7 +93,7 @@ def test_the_short_help_of_a_device_has_what_its_owner_sets(
 ) -> None:
     shown = help_of("edge", "--help", capsys, monkeypatch)
     assert {"--server", "--token-file", "--tls-ca", "--device-name", "--offline"} <= set(flags_in(shown))
-    assert "These are 12 of " in shown, "the argument HOST among them"
+    assert "These are 13 of " in shown, "the argument HOST among them"
     assert "--tls-ca" not in flags_in(help_of("chat", "--help", capsys, monkeypatch)), (
         "a class that they share"
     )

@@ -13,8 +13,10 @@ from edge_client.doctor.crash import REBUILD
 from edge_client.doctor.server_checks import ServerReport
 from opensled.core import distribution
 from opensled.core.errors import NotFound, VocabularyMismatch
+from opensled.core.vocabulary import fingerprint
 from opensled.models.llama_api import BUILT, PREBUILT
 from tests.absent import without
+from tests.five_tokenizers import family, tokenizer_json
 from tests.tiny_drafts import tiny_info
 
 
@@ -48,6 +50,20 @@ def test_a_foreign_vocabulary():
     finding = next(each for each in found.findings if each.check == "vocabulary")
     assert finding.status == "fail" and finding.exit_code == VocabularyMismatch.exit_code
     assert not found.usable and found.seconds is None  # so that it promises nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [("gpt2", "warn", "drafts go by text"), ("tiny", "ok", "draft and target share it")],
+)
+def test_a_vocabulary_beside_the_targets(name, status, said):
+    tokenizer = family(name)
+    info = tiny_info(fingerprint=fingerprint(tokenizer.pieces), vocab_size=len(tokenizer.pieces))
+    report = ServerReport(info=info, tokenizer_json=tokenizer_json(name).decode())
+    found = tried(DoctorConfig(drafter="llamacpp", draft_model="tiny-draft", threads=1), report)
+    finding = next(each for each in found.findings if each.check == "vocabulary")
+    assert finding.status == status and said in finding.detail
+    assert found.usable and found.seconds
 
 
 def test_draft_models_that_are_none(tmp_path):
@@ -133,6 +149,12 @@ def test_a_library_that_was_built_for_another_processor(fatal, library, drafter,
         and finding.detail.endswith(": illegal instruction")
         and fix in finding.fix
     )
+
+
+def test_the_release_of_onnx_runtime_that_a_pi_4_cannot_run(monkeypatch):
+    monkeypatch.setattr(crash, "version_of", lambda name: crash.TOO_NEW_FOR_A_PI_4)
+    finding = crash.report_crash("onnxruntime", -signal.SIGILL, "")
+    assert "onnxruntime 1.21.0" in finding.detail and finding.fix.endswith(distribution.command("onnx"))
 
 
 @pytest.mark.parametrize(

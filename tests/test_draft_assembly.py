@@ -173,7 +173,7 @@ def test_pull_makes_the_draft_of_the_target(pullable, capsys):
 def test_the_onnx_form_has_the_vocabulary_of_the_gguf_form(pullable, capsys):
     pull.pull(PullConfig("smollm2"))
     factory = OnnxFactory("smollm2-draft", 1)
-    assert factory._pieces() == read_metadata(TARGET)["tokenizer.ggml.tokens"]
+    assert factory.pieces() == read_metadata(TARGET)["tokenizer.ggml.tokens"]
     drafter = factory.create()
     drafter.close()
 

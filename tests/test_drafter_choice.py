@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 
 from edge_client.device.config import DeviceConfig, DoctorConfig
 from edge_client.device.drafter_choice import FittingFactory
 from edge_client.device.known_drafts import choose_drafter
 from opensled.core.errors import NotFound, UsageError, VocabularyMismatch
+from opensled.core.messages import ModelInfo
 from opensled.core.registry import Registry
+from opensled.core.vocabulary import fingerprint
 from opensled.models.store import fetched_folder
-from tests.tiny_drafts import tiny_info
+from tests.five_tokenizers import family
+from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("plain_logs")
 WITHOUT = "lookup"
 OTHER = tiny_info(model_id="smollm2", fingerprint="another", vocab_size=49_152)
 
 
-def chosen(target=OTHER, **options) -> str:
+@cache
+def strange() -> ModelInfo:
+    """A target with the vocabulary of `family("gpt2")`."""
+    pieces = family("gpt2").pieces
+    return tiny_info(model_id="strange", fingerprint=fingerprint(pieces), vocab_size=len(pieces))
+
+
+def chosen(target=OTHER, tokenizer=None, **options) -> str:
     """The drafter that a device with these options has for `target`."""
     factory = FittingFactory(DeviceConfig(threads=1, **options))
-    factory.fit(target)
+    factory.fit(target, tokenizer)
     factory.create().close()
     return factory.name
 
@@ -49,6 +62,31 @@ def test_with_the_model_of_another_vocabulary_as_well(drafter, capsys):
     assert chosen(drafter=drafter, draft_model="tiny-draft") == WITHOUT
     (note,) = capsys.readouterr().err.splitlines()
     assert "vocabulary" in note and note.count("--draft-model FILE") == 1 and "drafting with lookup" in note
+
+
+@pytest.mark.parametrize("drafter", ["auto", "llamacpp", "onnx", "chain:cacheback,onnx"])
+def test_a_named_model_of_another_vocabulary_drafts_by_text(drafter, capsys):
+    assert "tiny-draft" in chosen(strange(), family("gpt2"), drafter=drafter, draft_model="tiny-draft")
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
+    assert note.startswith("note: the draft model has another vocabulary than 'strange': ")
+    assert "tiny-draft" in note and note.endswith(" drafts by text")
+    assert (
+        chosen(strange(), family("gpt2"), drafter="accelerated:llamacpp", draft_model="tiny-draft") == WITHOUT
+    )
+    assert "accelerated drafts need the target's ids" in capsys.readouterr().err
+
+
+def test_a_model_that_nobody_named_drafts_by_ids_only(capsys):
+    assert chosen(replace(strange(), model_id="tiny"), family("gpt2")) == WITHOUT
+    assert "has another vocabulary than 'tiny'; drafting with lookup" in capsys.readouterr().err
+
+
+def test_that_drafts_go_by_text_is_said_once(capsys):
+    factory = FittingFactory(DeviceConfig(threads=1, drafter="llamacpp", draft_model="tiny-draft"))
+    for target, tokenizer in ((strange(), family("gpt2")), (tiny_info(), tiny_tokenizer())) * 2:
+        factory.fit(target, tokenizer)
+        assert factory.vocabulary.kind == ("text" if target.model_id == "strange" else "same")
+    assert capsys.readouterr().err.count("drafts by text") == 1
 
 
 @pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback"])

@@ -142,6 +142,36 @@ def test_a_library_with_other_structures_is_refused(library, monkeypatch):
         refuse()
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ((), "xllamacpp has no library here that OpenSLED can load"),
+        (("xllamacpp.abi3.so",), r"the library in xllamacpp cannot be loaded: .*file too short"),
+    ],
+)
+def test_a_wheel_without_a_library_that_loads(files, said, tmp_path, monkeypatch):
+    (tmp_path / PREBUILT).mkdir()
+    for name in ("__init__.py", *files):
+        (tmp_path / PREBUILT / name).touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, PREBUILT, raising=False)
+    with pytest.raises(ImportError, match=said):
+        llama_api._open_library()
+
+
+def test_a_missing_openmp_is_named(monkeypatch):
+    def absent(path):
+        raise OSError("libgomp.so.1: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(
+        llama_api, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=["."])
+    )
+    monkeypatch.setattr(llama_api.Path, "glob", lambda path, pattern: iter(["xllamacpp.abi3.so"]))
+    monkeypatch.setattr(llama_api.ctypes, "CDLL", absent)
+    with pytest.raises(ImportError, match=r"libgomp\.so\.1: .*; install libgomp1, OpenMP's library"):
+        llama_api._open_library()
+
+
 @NO_WHEEL
 class TestLayout:
     @pytest.fixture(scope="class")

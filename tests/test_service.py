@@ -233,12 +233,12 @@ def test_relative_files_become_absolute(systemd, monkeypatch, tmp_path):
         "keys.txt",
         "--draft-model",
         "draft.gguf",
-        "--draft-table",
+        "--personal-table",
         "off",
     )
     [line] = [line for line in systemd.unit("edge").read_text().splitlines() if line.startswith("ExecStart")]
     assert line.endswith(
-        f"--http-keys {tmp_path}/keys.txt --draft-model {tmp_path}/draft.gguf --draft-table off"
+        f"--http-keys {tmp_path}/keys.txt --draft-model {tmp_path}/draft.gguf --personal-table off"
     )
 
 

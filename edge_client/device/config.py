@@ -43,8 +43,8 @@ class DeviceConfig(LinkConfig):
     drafter: str = option(
         AUTO,
         f"drafter: auto, {', '.join(plain_names())}, chain:A,B (each block comes from the first drafter that is sure), "
-        "accelerated:A (tables speed up draft model A), or your own module:Class. auto: "
-        "chain:lookup,cacheback,llamacpp if a draft model fits the target, else lookup",
+        "accelerated:A (tables speed up draft model A), or your own module:Class. auto: chain:lookup,server with "
+        "--draft-url; else chain:lookup,cacheback,llamacpp if a draft model fits the target, else lookup",
         metavar="NAME",
         group="drafting",
         often=True,
@@ -52,14 +52,35 @@ class DeviceConfig(LinkConfig):
     draft_model: str = option(
         "",
         "draft model: a name listed by `opensled models list`, a GGUF file or an ONNX folder; default: the model on "
-        "this machine that belongs to the target",
+        "this machine that belongs to the target; with --draft-url: the name of the server's model",
         metavar="MODEL",
         often=True,
+    )
+    draft_url: str = option(
+        "",
+        "let a server of yours draft: llama-server, Ollama, LM Studio, or another one with OpenAI's /v1/completions, "
+        "such as http://mac.local:11434; it gets the text of all your prompts and answers",
+        metavar="URL",
+        often=True,
+    )
+    draft_key: str = option(
+        "",
+        "file with the key that the server at --draft-url wants, file mode 600",
+        metavar="FILE",
+        file_only=True,
+        sent_to=("draft_url", "draft_ca"),
+    )
+    draft_ca: str = option(
+        "",
+        "certificate authorities (PEM) to trust for --draft-url instead of the system's",
+        metavar="FILE",
+        file_only=True,
     )
     draft_table: str = option(
         "",
         "frozen table for drafters that use tables; default: the table next to the draft model; off = none",
         metavar="FILE",
+        file_only=True,
     )
     personal_table: str = option(
         OFF,

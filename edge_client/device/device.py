@@ -227,8 +227,9 @@ class Device:
         else:
             limits = session.limits if session else self.info.limits
             status = draft_status(self._lengths, limits, session.turn.hint if session else None)
+        words = "; ".join(filter(None, [status.words, self._factory.note]))
         drafted, plain = counts.rate_drafted.ratio or None, counts.rate_plain.ratio or None
-        return replace(status, drafted_rate=drafted, plain_rate=plain)
+        return replace(status, words=words, drafted_rate=drafted, plain_rate=plain)
 
     @property
     def drafters_busy(self) -> int:

@@ -18,9 +18,10 @@ DRAFT_OF = {
     "tiny-vision": "tiny-vision-draft",
     "smollm2": "smollm2",
 }
+WITH_SERVER = "chain:lookup,server"
 WITH_MODEL = "chain:lookup,cacheback,llamacpp"
 LOOKUP, WITH_TABLE = "lookup", "chain:cacheback,lookup"
-HOW_TO_GET_ONE = "--draft-model FILE, a small model with the target's vocabulary"
+HOW_TO_GET_ONE = "--draft-model FILE, a small model, best one with the target's vocabulary"
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
@@ -39,8 +40,11 @@ def without_model(config: DeviceConfig) -> str:
 def choose_drafter(config: Config, target: str) -> Config:
     """`config` with the drafter and the draft model that a device takes before the target of that name, if they load.
 
-    The draft model is the one configured, or one on this machine that belongs to the target; "" = none.
+    The draft model is the one configured, or one on this machine that belongs to the target; "" = none. With a draft
+    server it is that server's, and no file.
     """
+    if config.draft_url:
+        return replace(config, drafter=WITH_SERVER if config.drafter == AUTO else config.drafter)
     known = draft_of(target)
     model = config.draft_model or (known if is_here(known) else "")
     auto = WITH_MODEL if model else without_model(config)

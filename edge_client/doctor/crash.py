@@ -10,6 +10,8 @@ from opensled.core import distribution
 from opensled.models.llama_api import BUILT, PREBUILT
 
 ONNX = "onnxruntime"
+# Its wheel for aarch64 asks for more than a Cortex-A72 has; those around it run there (deploy/aarch64_check.sh).
+TOO_NEW_FOR_A_PI_4 = "1.21.0"
 NATIVE = "-DGGML_NATIVE=ON"
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 
@@ -42,6 +44,8 @@ def _illegal_instruction(library: str) -> tuple[str, str]:
     elif library == ONNX:
         cause = f"{_named(library)} was built for newer processors"
         remedy = f"draft with a GGUF model: --drafter llamacpp; {distribution.command('prebuilt')}"
+        if version_of(library) == TOO_NEW_FOR_A_PI_4:
+            remedy = f"take a release that runs here: {distribution.command('onnx')}"
     else:
         cause = "a library that this drafter uses was built for another processor"
         remedy = "install that library for this processor, or choose another --drafter"

@@ -81,9 +81,17 @@ def _groups(
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
         "files and ports": _locally("files", lambda: check_files(config, variables())),
         f"server {config.server}": _findings_of(server),
-        f"draft model {config.draft_model}".rstrip(): _findings_of(draft),
+        _draft_heading(config): _findings_of(draft),
         GAIN: _findings_of(_fill("drafting", gain, compared, GAIN_SECONDS)),
     }
+
+
+def _draft_heading(config: DoctorConfig) -> str:
+    return (
+        f"draft server {config.draft_url}"
+        if config.draft_url
+        else f"draft model {config.draft_model}".rstrip()
+    )
 
 
 async def _examine(asked: DoctorConfig) -> int:

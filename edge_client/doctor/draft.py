@@ -1,4 +1,4 @@
-"""Checks whether the draft model loads, has the target's vocabulary, and drafts fast enough."""
+"""Checks whether the draft model loads, fits the target's vocabulary, and drafts fast enough."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from edge_client.doctor.finding import Finding, fail, ok, warn
 from edge_client.doctor.machine import model_bytes
 from edge_client.doctor.own_process import Steps, start_module, steps_of
 from edge_client.doctor.server_checks import ServerReport
-from edge_client.drafters import DRAFTERS
+from edge_client.drafters import DRAFTERS, asks_server
 from edge_client.drafters.threads import draft_threads, model_drafter
 from opensled.core.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
-from opensled.core.messages import ModelInfo
 from opensled.models.store import can_be_fetched, model_path
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
@@ -42,6 +41,13 @@ class DraftReport:
 
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     """Fill `report`. The model loads while the server is asked; checks that need both come last."""
+    if asks_server(config.drafter):
+        # With it comes numpy, which may be broken: then the doctor says so
+        from edge_client.doctor.draft_server import check_draft_server
+
+        findings, report.seconds = await check_draft_server(config, server)
+        report.findings += findings
+        return
     problem = _missing(config)
     if problem:
         report.findings.append(problem)
@@ -55,7 +61,7 @@ async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report
     threads = _threads(config)
     arguments = (drafter_to_probe(config.drafter), config.draft_model, str(threads))
     async with start_module("edge_client.doctor.probe", *arguments) as process:
-        steps, complaint = await steps_of(process, _facts((await server).info), LOAD_SECONDS)
+        steps, complaint = await steps_of(process, _facts(await server), LOAD_SECONDS)
     report.findings += _findings(config, steps, process.returncode or 0, complaint)
     if report.usable:
         report.seconds = _speeds(steps).get(threads)
@@ -94,10 +100,13 @@ def _missing(config: DeviceConfig) -> Finding | None:
     return None
 
 
-def _facts(info: ModelInfo | None) -> dict[str, object] | None:
+def _facts(server: ServerReport) -> dict[str, object] | None:
     """What the probe must know of the target."""
-    names = ("model_id", "vocab_size", "fingerprint")
-    return {name: getattr(info, name) for name in names} if info else None
+    if server.info is None:
+        return None
+    names = ("model_id", "vocab_size", "fingerprint", "eos_ids")
+    facts = {name: getattr(server.info, name) for name in names}
+    return {**facts, "tokenizer_json": server.tokenizer_json}
 
 
 def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
@@ -112,7 +121,7 @@ def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> 
     if code:
         return [*findings, report_crash(library, code, complaint)]
     if "vocabulary" in told:
-        findings.append(_vocabulary(told["vocabulary"]["problem"]))
+        findings.append(_vocabulary(**told["vocabulary"]))
     return findings + check_speed(_speeds(steps), _threads(config))
 
 
@@ -158,12 +167,14 @@ def _has_cuda() -> bool:
     return any(Path(device).exists() for device in CUDA_DEVICES)
 
 
-def _vocabulary(problem: str) -> Finding:
+def _vocabulary(problem: str, kind: str, words: str, **_: object) -> Finding:
     if problem:
         return fail(
             "vocabulary", problem, "choose a --draft-model of the target's family", VocabularyMismatch
         )
-    return ok("vocabulary", "draft and target share it")
+    if kind == "text":
+        return warn("vocabulary", words, "a --draft-model of the target's family drafts better")
+    return ok("vocabulary", words)
 
 
 def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:

@@ -132,7 +132,10 @@ def _report_assumption(rest: str) -> Finding:
 def _drafting(config: DoctorConfig, draft: DraftReport) -> Sourced | None:
     """Seconds per draft token: tried just now, or as published for the board."""
     if draft.seconds:
-        return draft.seconds, f"{1 / draft.seconds:,.0f} tokens/s (measured just now, {config.draft_model})"
+        return (
+            draft.seconds,
+            f"{1 / draft.seconds:,.0f} tokens/s (measured just now, {config.draft_url or config.draft_model})",
+        )
     profile = detect(config.root).profile
     if not profile or not drafter_to_probe(config.drafter):
         return None

@@ -17,6 +17,7 @@ from edge_client.drafters.base import DrafterFactory
 from opensled.core.errors import OpenSledError
 from opensled.core.messages import Limits, ModelInfo
 from opensled.models import llama_api
+from opensled.text.tokenizer import TargetTokenizer
 
 PROMPT = 16  # tokens
 TOKENS = 24  # to measure the speed with, at most
@@ -29,7 +30,7 @@ def main(drafter: str, model: str, threads: str) -> int:
         factory = _load(drafter, model, int(threads))
         target = json.loads(sys.stdin.readline() or "null")
         if target:
-            tell("vocabulary", problem=_mismatch(factory, target))
+            tell("vocabulary", problem=_mismatch(factory, target), **_relation(factory))
         tell("speed", threads=int(threads), seconds=_seconds_per_token(factory))
         if int(threads) > 1:
             tell("speed", threads=1, seconds=_seconds_per_token(_make(drafter, model, 1)))
@@ -64,12 +65,12 @@ def _make(drafter: str, model: str, threads: int) -> DrafterFactory:
 
 
 def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
-    """Why draft and target have different vocabularies; "" if they do not."""
+    """Why the draft model cannot draft for the target; "" if it can."""
     info = ModelInfo(
         model_id=target["model_id"],
         vocab_size=target["vocab_size"],
         fingerprint=target["fingerprint"],
-        eos_ids=(),
+        eos_ids=tuple(target["eos_ids"]),
         limits=Limits(0, 0),
         rules=(),
         numerics="",
@@ -77,11 +78,16 @@ def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
         tokenizer_hash="",
         has_chat_template=False,
     )
+    tokenizer = TargetTokenizer(target["tokenizer_json"].encode()) if target["tokenizer_json"] else None
     try:
-        factory.fit(info)
+        factory.fit(info, tokenizer)
     except OpenSledError as error:
         return str(error)
     return ""
+
+
+def _relation(factory: DrafterFactory) -> dict[str, str]:
+    return {"kind": factory.vocabulary.kind, "words": factory.vocabulary.words}
 
 
 def _seconds_per_token(factory: DrafterFactory) -> float | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import statistics
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import opensled
@@ -34,6 +36,7 @@ class ServerReport:
     info: ModelInfo | None = None
     round_trip: float | None = None  # seconds, median
     speed: ServerSpeed | None = None
+    tokenizer_json: str = ""  # the target's; "" = not needed, or it did not come
 
     @property
     def usable(self) -> bool:
@@ -66,6 +69,7 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
     from edge_client.device.device import endpoint_of
     from edge_client.doctor.server_speed import check_server_speed
     from edge_client.link.link import Link
+    from edge_client.link.tokenizer_cache import load_json
 
     try:
         endpoint = endpoint_of(config)
@@ -86,6 +90,12 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
                 report.note(speed)
             else:
                 report.speed = speed
+            if config.draft_model or config.draft_url:
+                with contextlib.suppress(OpenSledError):
+                    cache = Path(config.cache_dir).expanduser()
+                    report.tokenizer_json = (
+                        await load_json(report.info, link.tokenizer_json, cache)
+                    ).decode()
     except Unauthorized as error:
         report.note(_report_lockout(error, bool(endpoint.token)))
     except Unreachable as error:

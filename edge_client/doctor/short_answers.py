@@ -85,7 +85,7 @@ async def _compare(config: DeviceConfig) -> None:
     config = replace(config, background=True, personal_table=OFF)
     drafting = await connect(config)
     try:
-        plain = await connect(replace(config, drafter="none", draft_table=""))
+        plain = await connect(replace(config, drafter="none", draft_table="", draft_url=""))
         try:
             tell("device", drafter=drafting.drafter_name)
             await _passes(drafting, plain)

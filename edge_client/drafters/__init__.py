@@ -1,5 +1,7 @@
 """Drafters by name: a new one is one file and one line here. `their.module:Factory` names one from elsewhere."""
 
+import re
+
 from opensled.core.registry import Registry
 
 DRAFTERS = Registry(
@@ -10,6 +12,7 @@ DRAFTERS = Registry(
         "cacheback": "edge_client.drafters.cacheback:CachebackFactory",
         "llamacpp": "edge_client.drafters.llamacpp:LlamaCppFactory",
         "onnx": "edge_client.drafters.onnx:OnnxFactory",
+        "server": "edge_client.draft_servers.server:ServerFactory",
         "chain": "edge_client.drafters.chain:ChainFactory",
         "accelerated": "edge_client.drafters.accelerated:AcceleratedFactory",
     },
@@ -17,6 +20,11 @@ DRAFTERS = Registry(
 
 OFF = "off"  # in place of the file of a draft table: use none
 COMPOSED = ("chain", "accelerated")  # made of other drafters, which are named after a colon
+
+
+def asks_server(name: str) -> bool:
+    """Whether a drafter, such as `chain:lookup,server`, asks the server of --draft-url."""
+    return "server" in re.split("[:,]", name)
 
 
 def plain_names() -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
-from opensled.core.errors import UsageError
+from edge_client.drafters.model_factory import ModelFactory
+from opensled.core.errors import UsageError, VocabularyMismatch
 from opensled.core.messages import ModelInfo
 from opensled.core.sampling import Sampler
 from opensled.drafting.table_file import LONGEST_LEADER
@@ -34,22 +35,30 @@ class AcceleratedFactory(DrafterFactory):
     def __init__(
         self, name: str, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()
     ) -> None:
-        self._models: DrafterFactory = DRAFTERS.get(name)(model, threads, options)
+        self._models = DRAFTERS.get(name)(model, threads, options)
+        if not isinstance(self._models, ModelFactory):
+            raise UsageError(f"{name} has no draft model to accelerate; use accelerated:llamacpp")
         self._tables = CachebackFactory(model, options=options)
         self.name = f"accelerated {self._models.name}"
 
     def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
         self._models.fit(target, tokenizer)
+        if self._models.vocabulary.kind == "text":
+            raise VocabularyMismatch(
+                f"accelerated drafts need the target's ids, and {self._models.name} has another vocabulary; use "
+                "--drafter llamacpp, which drafts by text then"
+            )
+        self.vocabulary = self._models.vocabulary
         self._tables.fit(target)
 
-    def create(self) -> AcceleratedDrafter:
-        model = self._models.create()
+    def create(self) -> Drafter:
+        model = self._models.create_model()
         if not hasattr(model, "forward_rows"):
             model.close()
             raise UsageError(
                 f"{self._models.name} cannot verify several tokens at once; use accelerated:llamacpp"
             )
-        return AcceleratedDrafter(model, self._tables.create())
+        return self._models.adapt(AcceleratedDrafter(model, self._tables.create()))
 
 
 class AcceleratedDrafter(ModelDrafter):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from edge_client.drafters import OFF
+from edge_client.drafters.vocabulary import SAME
 from edge_client.drafters.window import ENOUGH, Window, select_text
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.penalties import Emitted, TokenCounts
@@ -26,7 +27,7 @@ NEAR = 48
 
 
 class Drafter(ABC):
-    """Proposes what comes next in one sequence at a time. It runs in one thread and never uses the network.
+    """Proposes what comes next in one sequence at a time, in one thread.
 
     A drafter has to give `begin`, `propose` and `commit`; it overrides the other methods where it can do more.
     """
@@ -88,6 +89,9 @@ class DrafterOptions(NamedTuple):
     draft_table: str = ""  # file of a frozen table; "" = the one beside the draft model, if there is one
     personal_table: str = OFF  # file of the user's own table
     window: int = 0  # most tokens of a text that a draft model reads; 0 = as many as it soon reads
+    draft_url: str = ""  # of a server that drafts
+    draft_key: str = ""  # file with the key that it wants
+    draft_ca: str = ""  # file (PEM) of its certificate authority; "" = those of this system
 
 
 class DrafterFactory(ABC):
@@ -98,6 +102,7 @@ class DrafterFactory(ABC):
 
     name: str  # shown to people, such as "llamacpp tiny-draft-q8_0.gguf"
     uses_tables = False  # whether the options' tables mean something to it
+    vocabulary = SAME  # the draft model's beside the target's, after `fit`
 
     def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
         """Without a model there is nothing to load."""
@@ -113,12 +118,16 @@ class DrafterFactory(ABC):
     def create(self) -> Drafter:
         """Make a drafter for one sequence at a time."""
 
+    @property
+    def note(self) -> str:
+        """How its drafters do now, in words that follow other ones; "" = there is nothing to tell."""
+        return ""
 
-class ModelDrafter(Drafter):
-    """A drafter over a model with a KV cache. A subclass gives `forward` and `truncate`; rollback is here.
 
-    `sequence` is the truth followed by the ids of `drafted`; its first `computed` tokens are in the KV cache.
-    Proposals are kept until the truth contradicts them: look-ahead and a second `propose` compute nothing twice.
+class SequenceDrafter(Drafter):
+    """A drafter that keeps its proposals until the truth contradicts them: nothing is drafted twice.
+
+    `sequence` is the truth followed by the ids of `drafted`. A subclass gives `_draft_one` and `_keep`.
 
     Of a long text `sequence` holds the beginning and the end only (window.py): that changes what is drafted, never the
     answer. Places count in `sequence`; noise counts in the whole text.
@@ -127,24 +136,12 @@ class ModelDrafter(Drafter):
     window = Window()  # how much of a text is read
 
     def __init__(self, context_length: int) -> None:
-        self.context_length = context_length  # positions the KV cache holds
+        self.context_length = context_length  # positions the model can read
         self._left_out = 0  # tokens of the text that are not in `sequence`
         self.sequence: list[int] = []
         self.drafted: list[DraftToken] = []
-        self.computed = 0
         self._counts: TokenCounts | None = None  # of the whole answer; None = there are no penalties
         self._truths = 0  # counts begins and commits, so that a generator of an older truth ends
-
-    def prepare(self, window: Window) -> None:
-        """Read as much of a text as `window` says, and time a pass first where it has to know the speed."""
-        self.window = window
-        if window.wants_speed:
-            self.forward((0,), 0)  # the first pass of all is slower
-            self.truncate(0)
-            began = time.perf_counter()
-            self.forward((0,) * ENOUGH, 0)
-            window.took(ENOUGH, time.perf_counter() - began)
-            self.truncate(0)
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self.sampler, self._counts = sampler, sampler.counts(prompt)
@@ -167,6 +164,10 @@ class ModelDrafter(Drafter):
         else:
             self._replace_tail(base, tokens)
 
+    def revise(self, dropped: int, tokens: Sequence[int]) -> None:
+        """In place of its last `dropped` tokens the truth ends with `tokens`; what is computed of them stays."""
+        self._replace_tail(max(0, self._base - dropped), tokens)
+
     def propose(self) -> Iterator[DraftToken]:
         truths, index = self._truths, 0
         while truths == self._truths and (index < len(self.drafted) or self._draft_one()):
@@ -176,20 +177,6 @@ class ModelDrafter(Drafter):
     @property
     def ready(self) -> int:
         return len(self.drafted)
-
-    @property
-    def behind(self) -> bool:
-        return len(self.sequence) - self.computed > NEAR and len(self.sequence) < self.context_length
-
-    def read(self, most: int) -> bool:
-        if not self.behind:
-            return False
-        # The newest token is left: the logits after it are what the next draft token is drawn from
-        end = min(self.computed + most, len(self.sequence) - 1)
-        began, start = time.perf_counter(), self.computed
-        self._pass(self.forward, self.sequence[start:end])
-        self.window.took(end - start, time.perf_counter() - began)
-        return True
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         self._suppose(block)
@@ -206,12 +193,82 @@ class ModelDrafter(Drafter):
         self.sequence[base:] = ids
         self.drafted[:] = block
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether a token can follow: there is one to start from, and the context is not full."""
+        return 0 < len(self.sequence) < self.context_length
+
+    @abstractmethod
     def _draft_one(self) -> bool:
-        """Append one draft token; False at the end of the context, and without any token to start from."""
-        length = len(self.sequence)
-        if not 0 < length < self.context_length:
+        """Append one draft token; False if there is none now."""
+
+    @abstractmethod
+    def _keep(self, length: int) -> None:
+        """Only the first `length` tokens of `sequence` stay: what was computed behind them is void."""
+
+    def _append(self, token: DraftToken) -> None:
+        self.drafted.append(token)
+        self.sequence.append(token.id)
+
+    def _emitted_tokens(self) -> Emitted | None:
+        """What penalties count: the answer, and what is drafted behind it."""
+        if self._counts is None:
+            return None
+        return Emitted(self._counts, tuple([token.id for token in self.drafted]))
+
+    def _replace_tail(self, base: int, tokens: Sequence[int]) -> None:
+        """From position `base` on, the truth is `tokens`; what was computed of them stays."""
+        agreed = base + common_prefix(self.sequence[base:], tokens)
+        self._keep(agreed)
+        self.sequence[base:] = tokens
+        self.drafted.clear()
+        self._truths += 1
+
+    def close(self) -> None:
+        self._truths += 1
+        self.sequence, self.drafted, self._left_out = [], [], 0
+
+
+class ModelDrafter(SequenceDrafter):
+    """A drafter over a model with a KV cache. A subclass gives `forward` and `truncate`; rollback is here.
+
+    The first `computed` tokens of `sequence` are in the KV cache, which holds `context_length` positions.
+    """
+
+    def __init__(self, context_length: int) -> None:
+        super().__init__(context_length)
+        self.computed = 0
+
+    def prepare(self, window: Window) -> None:
+        """Read as much of a text as `window` says, and time a pass first where it has to know the speed."""
+        self.window = window
+        if window.wants_speed:
+            self.forward((0,), 0)  # the first pass of all is slower
+            self.truncate(0)
+            began = time.perf_counter()
+            self.forward((0,) * ENOUGH, 0)
+            window.took(ENOUGH, time.perf_counter() - began)
+            self.truncate(0)
+
+    @property
+    def behind(self) -> bool:
+        return len(self.sequence) - self.computed > NEAR and len(self.sequence) < self.context_length
+
+    def read(self, most: int) -> bool:
+        if not self.behind:
             return False
-        self._keep(length - 1)  # the logits after the last token are needed: compute it (again)
+        # The newest token is left: the logits after it are what the next draft token is drawn from
+        end = min(self.computed + most, len(self.sequence) - 1)
+        began, start = time.perf_counter(), self.computed
+        self._pass(self.forward, self.sequence[start:end])
+        self.window.took(end - start, time.perf_counter() - began)
+        return True
+
+    def _draft_one(self) -> bool:
+        if not self._has_room:
+            return False
+        # The logits after the last token are needed: compute it (again)
+        self._keep(len(self.sequence) - 1)
         self._extend()
         return True
 
@@ -219,18 +276,8 @@ class ModelDrafter(Drafter):
         """Compute what is not in the cache, and append the next draft token."""
         self._append(self._draw(self._pass(self.forward, self.sequence[self.computed :]), len(self.sequence)))
 
-    def _append(self, token: DraftToken) -> None:
-        self.drafted.append(token)
-        self.sequence.append(token.id)
-
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
         return self.sampler.draw(logits, self._left_out + position, self._emitted_tokens())
-
-    def _emitted_tokens(self) -> Emitted | None:
-        """What penalties count: the answer, and what is drafted behind it."""
-        if self._counts is None:
-            return None
-        return Emitted(self._counts, tuple([token.id for token in self.drafted]))
 
     def _pass(self, forward: Callable[[Sequence[int], int], Logits], fresh: Sequence[int]) -> Logits:
         """Compute `fresh` tokens and count them as cached."""
@@ -241,14 +288,6 @@ class ModelDrafter(Drafter):
             raise
         self.computed += len(fresh)
         return logits
-
-    def _replace_tail(self, base: int, tokens: Sequence[int]) -> None:
-        """From position `base` on, the truth is `tokens`; what was computed of them stays in the cache."""
-        agreed = base + common_prefix(self.sequence[base:], tokens)
-        self._keep(agreed)
-        self.sequence[base:] = tokens
-        self.drafted.clear()
-        self._truths += 1
 
     def _keep(self, length: int) -> None:
         if length < self.computed:
@@ -266,5 +305,5 @@ class ModelDrafter(Drafter):
         """Forget cached positions >= `length`; returns how many stay (0 if partial removal is impossible)."""
 
     def close(self) -> None:
-        self._truths += 1
-        self.sequence, self.drafted, self.computed, self._left_out = [], [], 0, 0
+        super().close()
+        self.computed = 0

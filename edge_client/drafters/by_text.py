@@ -17,14 +17,12 @@ from math import prod
 from typing import NamedTuple
 
 from edge_client.drafters.base import Drafter
-from edge_client.drafters.retokenize import ANCHOR, LONGEST_WORD, Seam, settled
+from edge_client.drafters.retokenize import ANCHOR, LONGEST_RUN, Seam, settled
 from opensled.core.messages import DraftToken
 from opensled.core.sampling import Sampler
 from opensled.text.tokenizer import TargetTokenizer
 
-MAX_PENDING = (
-    2 * LONGEST_WORD
-)  # bytes that did not become a token, behind which no more are asked for (chosen)
+MAX_PENDING = 2 * LONGEST_RUN  # bytes after which the last token is drafted as it is (chosen)
 
 
 class Piece(NamedTuple):
@@ -71,7 +69,7 @@ class TextSource(ABC):
 class ByTextDrafter(Drafter):
     """Drafts the target's tokens from what a source of text writes; greedy always, at every temperature.
 
-    `_ids` is the truth, and `_drafted` follows it; the source has been told the text of both. `_pending` is what the
+    `_text` is the truth, and `_drafted` follows it; the source has been told the text of both. `_pending` is what the
     source wrote behind them.
     """
 
@@ -85,8 +83,7 @@ class ByTextDrafter(Drafter):
         self._forget()
 
     def _forget(self) -> None:
-        self._ids: list[int] = []
-        self._text = bytearray()  # of the truth
+        self._text = bytearray()
         self._drafted: list[DraftToken] = []
         self._end = self._ends[0] if self._ends else None
         self._truths = 0  # counts begins and commits, so that a generator of an older truth ends
@@ -95,17 +92,16 @@ class ByTextDrafter(Drafter):
     def _listen(self) -> None:
         """Nothing of the source's text is known."""
         self._pending = bytearray()
-        self._chances: list[
-            tuple[int, float]
-        ] = []  # of each piece: its first byte in `_pending`, its confidence
+        # Of each piece: its first byte in `_pending`, and its confidence
+        self._chances = list[tuple[int, float]]()
         self._pieces: Iterator[Piece] | None = None
-        self._is_over = False  # the source ended its answer, and the end is drafted
+        self._is_over = False  # the source ended its answer
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         truths = self._truths
         self._forget()
         self._truths = truths + 1
-        self._sampler, self._ids = sampler, list(prompt)
+        self._sampler = sampler
         is_framed = tuple(prompt[: len(self._frame)]) == self._frame
         self._text += self._seam.begin(self._spell(prompt[len(self._frame) if is_framed else 0 :]))
         self._end = next((token for token in reversed(prompt) if token in self._ends), self._end)
@@ -114,7 +110,6 @@ class ByTextDrafter(Drafter):
     def commit(self, tokens: Sequence[int]) -> None:
         self._truths += 1
         agrees = [token.id for token in self._drafted[: len(tokens)]] == list(tokens)
-        self._ids += tokens
         self._text += self._spell(tokens)
         if agrees:
             del self._drafted[: len(tokens)]  # the source was told of them already
@@ -166,7 +161,7 @@ class ByTextDrafter(Drafter):
                 self._follow()  # it may have more later
                 break
             self._hear(piece)
-            self._take(piece.is_end)
+            self._take(piece.is_end or len(self._pending) > MAX_PENDING)
             if piece.is_end and self._end is not None:
                 self._append(self._end, piece.confidence)
         return len(self._drafted) > known
@@ -185,7 +180,7 @@ class ByTextDrafter(Drafter):
     def _take(self, whole: bool) -> None:
         """Draft the tokens of `_pending` that stay as they are whatever follows; `whole`: nothing follows."""
         tokens = self._seam.encode(self._tail(), bytes(self._pending))
-        for id, size in tokens if whole else settled(tokens, self._pending):
+        for id, size in tokens if whole else settled(tokens, bytes(self._pending)):
             self._append(id, self._chance(size))
             del self._pending[:size]
 

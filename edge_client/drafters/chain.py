@@ -21,6 +21,7 @@ from operator import mul
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
+from edge_client.drafters.vocabulary import SAME
 from opensled.core.errors import UsageError
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.protocol import common_prefix
@@ -65,7 +66,13 @@ class ChainFactory(DrafterFactory):
             self._factories
         ):  # a model that does not fit is told before tables that do not
             factory.fit(target, tokenizer)
+        kinds = [factory.vocabulary for factory in self._factories if factory.vocabulary != SAME]
+        self.vocabulary = kinds[-1] if kinds else SAME
         self._rename()  # a part may have left out its table
+
+    @property
+    def note(self) -> str:
+        return "; ".join(filter(None, [factory.note for factory in self._factories]))
 
     def create(self) -> ChainDrafter:
         with ExitStack() as made:

@@ -15,24 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import DrafterOptions, ModelDrafter
+from edge_client.drafters.model_factory import ModelFactory
 from edge_client.drafters.threads import calibrated_threads, max_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, UnsupportedModel
-from opensled.core.messages import ModelInfo
-from opensled.core.vocabulary import require_same
 from opensled.models import llama, step_threads
 from opensled.models.llama import LlamaModel, llama_cpp
 from opensled.models.store import model_file
 from opensled.process.load_thread import in_thread_that_ends
-from opensled.text.tokenizer import TargetTokenizer
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
 SEQUENCE = 0  # id of the only sequence of a context
 
 
-class LlamaCppFactory(DrafterFactory):
+class LlamaCppFactory(ModelFactory):
     """One GGUF model in memory; every drafter adds its own context (KV cache)."""
 
     def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
@@ -43,10 +41,13 @@ class LlamaCppFactory(DrafterFactory):
         known = threads or calibrated_threads("llamacpp", model)
         self.threads = known or in_thread_that_ends(_timed_threads, self._model, max_threads())
 
-    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
-        require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
+    def pieces(self) -> list[str]:
+        return self._model.pieces()
 
-    def create(self) -> LlamaCppDrafter:
+    def tokenizer(self) -> LlamaTokenizer:
+        return LlamaTokenizer(self._model)
+
+    def create_model(self) -> LlamaCppDrafter:
         drafter = LlamaCppDrafter(self._model, self.threads)
         drafter.prepare(self._window)
         return drafter
@@ -56,6 +57,24 @@ class LlamaCppFactory(DrafterFactory):
         other = copy.copy(self)
         other.threads = threads
         return other
+
+
+class LlamaTokenizer:
+    """See `DraftTokenizer`."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self.size, self.frame, self.ends = model.vocab_size, model.frame(), frozenset(model.eos_ids())
+
+    def encode_rendered(self, text: str) -> list[int]:
+        return self._model.tokenize(text)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._model.token_bytes(token)
+
+    def token_of(self, data: bytes) -> int | None:
+        """llama.cpp does not tell: it tokenizes whole texts, and may put a space in front."""
+        return None
 
 
 class LlamaCppDrafter(ModelDrafter):

@@ -18,12 +18,11 @@ import numpy as np
 import onnxruntime as ort
 from tokenizers import Tokenizer
 
-from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import DrafterOptions, ModelDrafter
+from edge_client.drafters.model_factory import ModelFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, NotFound, UnsupportedModel
-from opensled.core.messages import ModelInfo
-from opensled.core.vocabulary import require_same
 from opensled.models.gguf_file import read_metadata
 from opensled.models.store import model_file
 from opensled.text.tokenizer import TargetTokenizer, pieces_of
@@ -32,7 +31,7 @@ CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up
 CHUNK = 32  # tokens per call: every call returns a logits row for each of its tokens
 
 
-class OnnxFactory(DrafterFactory):
+class OnnxFactory(ModelFactory):
     """One session (weights, thread pool) that all drafters share; each drafter adds its own KV buffers."""
 
     def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
@@ -44,22 +43,36 @@ class OnnxFactory(DrafterFactory):
         self._shape = _read_shape(self._session, path.parent)
         self._window = Window(options.window)
 
-    def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:
-        require_same(self.name, self._pieces(), target.model_id, target.vocab_size, target.fingerprint)
-
-    def _pieces(self) -> list[str]:
+    def pieces(self) -> list[str]:
         """Of tokenizer.json, or of the GGUF form of the model beside its ONNX form."""
         if self._tokenizer_path.exists():
             return pieces_of(Tokenizer.from_file(str(self._tokenizer_path)))
         ggufs = sorted(self._tokenizer_path.parent.glob("*.gguf"))
         if not ggufs:
-            raise NotFound(f"{self._tokenizer_path} is missing; copy the draft model's own there", "model")
+            raise self._missing()
         return list(read_metadata(ggufs[0]).get("tokenizer.ggml.tokens", []))
 
-    def create(self) -> OnnxDrafter:
+    def tokenizer(self) -> OnnxTokenizer:
+        if not self._tokenizer_path.exists():
+            raise self._missing()
+        return OnnxTokenizer(self._tokenizer_path)
+
+    def _missing(self) -> NotFound:
+        return NotFound(f"{self._tokenizer_path} is missing; copy the draft model's own there", "model")
+
+    def create_model(self) -> OnnxDrafter:
         drafter = OnnxDrafter(self._session, self._shape)
         drafter.prepare(self._window)
         return drafter
+
+
+class OnnxTokenizer(TargetTokenizer):
+    """See `DraftTokenizer`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.read_bytes())
+        self.size, self.frame = len(self.pieces), self.encode("")
+        self.ends = frozenset(_Config(path.parent).ends())
 
 
 @dataclass(frozen=True)
@@ -207,6 +220,11 @@ class _Config:
         if "head_size" in self.values or self.values.get("head_dim"):
             return self.number("head_size", "head_dim")
         return self.number("hidden_size") // self.number("num_attention_heads")
+
+    def ends(self) -> list[int]:
+        """The ids that end an answer, as far as the files name them."""
+        found = self.values.get("eos_token_id", [])
+        return [id for id in (found if isinstance(found, list) else [found]) if isinstance(id, int)]
 
     def number(self, *names: str) -> int:
         for name in names:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 ANCHOR = 48  # bytes of the text before a seam that are encoded again; its words come out as they are (chosen)
-LONGEST_WORD = 16  # bytes at the end of a text that may still become another token (chosen)
+LONGEST_RUN = 16  # bytes at the end of a text that may still become another token (chosen)
 
 
 class Tokenizer(Protocol):
@@ -48,24 +48,28 @@ class Seam:
         They end before bytes that are no text (the first bytes of a character among them), and where the tokenizer
         writes another text than it was given (Unicode normalization, unknown characters).
         """
+        if not after:
+            return []
         anchor, text = _as_text(_last_words(before), after)
-        tokens = self._cut(anchor, text)
+        tokens = self._cut(anchor, text, is_whole=not before)
         if tokens is None and anchor:
             tokens = self._cut(*_as_text(b"", after))
         return tokens or []
 
-    def _cut(self, anchor: int, text: bytes) -> list[Spelled] | None:
-        """The tokens of `text` behind its first `anchor` bytes. None: the tokenizer does not keep those bytes."""
+    def _cut(self, anchor: int, text: bytes, is_whole: bool = False) -> list[Spelled] | None:
+        """The tokens of `text` behind its first `anchor` bytes. None: the tokenizer does not keep those bytes.
+
+        `is_whole`: no other text comes before, so a space that the tokenizer puts in front stays.
+        """
         ids = self._tokenizer.encode_rendered(text.decode())
         spelled = [self._tokenizer.token_bytes(id) for id in ids]
-        has_space = self._adds_space and b"".join(spelled).startswith(b" " + text[: anchor + 1])
-        place, found = -1 if has_space else 0, list[Spelled]()
+        place, found = -1 if self._has_added(b"".join(spelled), text) else 0, list[Spelled]()
         for id, piece in zip(ids, spelled):
             end = place + len(piece)
             if text[max(0, place) : end] != piece[max(0, -place) :]:
-                return found if place >= anchor else None
-            if place >= anchor:
-                found.append(Spelled(id, len(piece)))
+                return found if place >= anchor or is_whole else None
+            if place >= anchor or is_whole:
+                found.append(Spelled(id, end - max(0, place)))
             elif end > anchor:
                 rest = self._spell_anew(piece[anchor - place :])
                 if rest is None:
@@ -73,6 +77,17 @@ class Seam:
                 found += rest
             place = end
         return found
+
+    def encode_loosely(self, text: bytes) -> list[int]:
+        """Tokens of a text that the tokenizer writes otherwise, without a space that it puts in front."""
+        ids = list(self._tokenizer.encode_rendered(text.decode("utf-8", "replace")))
+        first = self._spell(ids[:1])
+        rest = self._spell_anew(first[1:]) if self._has_added(first, text) else None
+        return ids if rest is None else [*(token.id for token in rest), *ids[1:]]
+
+    def _has_added(self, spelled: bytes, text: bytes) -> bool:
+        """Whether `spelled`, the tokens of `text`, has one more space in front."""
+        return self._adds_space and _spaces(spelled) > _spaces(text)
 
     def _spell_anew(self, rest: bytes) -> list[Spelled] | None:
         """What a token has beyond the seam, by the longest tokens that there are; None: there are none."""
@@ -96,10 +111,15 @@ class Seam:
         return b"".join([self._tokenizer.token_bytes(token) for token in tokens])
 
 
+def _spaces(text: bytes) -> int:
+    """In front of a text."""
+    return len(text) - len(text.lstrip(b" "))
+
+
 def settled(tokens: Sequence[Spelled], text: bytes) -> list[Spelled]:
     """Those of `tokens` that stay as they are whatever follows `text`, which they spell: the last one may grow, and so
-    may all tokens of a word that `text` ends in."""
-    fixed, place, found = len(text) - _open_word(text), 0, list[Spelled]()
+    may all tokens of a word, of spaces or of signs that `text` ends in."""
+    fixed, place, found = len(text) - _open_run(text), 0, list[Spelled]()
     for token in tokens[:-1]:
         place += token.size
         if place > fixed:
@@ -108,23 +128,33 @@ def settled(tokens: Sequence[Spelled], text: bytes) -> list[Spelled]:
     return found
 
 
-def _open_word(text: bytes) -> int:
-    """Bytes of the word at the end of `text`; 0 if there is none, or a longer one than LONGEST_WORD.
+def _open_run(text: bytes) -> int:
+    """Bytes of the letters of one kind that `text` ends in, with a space before; 0 above LONGEST_RUN."""
+    end = text[-LONGEST_RUN:].decode("utf-8", "ignore")
+    kind = _kind(end[-1:])
+    size = next(
+        (size for size, letter in enumerate(reversed(end)) if not kind or _kind(letter) != kind), len(end)
+    )
+    if size == len(end) and len(text) > LONGEST_RUN:
+        return 0
+    run = end[len(end) - size :]
+    return len(run.encode()) + end.removesuffix(run).endswith(" ")
 
-    Of scripts without spaces between words each letter counts for itself.
-    """
-    end = text[-LONGEST_WORD:].decode("utf-8", "ignore")
-    word = next((end[place + 1 :] for place in range(len(end) - 1, -1, -1) if not _joins(end[place])), "")
-    return len(word.encode())
 
-
-def _joins(letter: str) -> bool:
-    return letter.isalnum() and unicodedata.category(letter) != "Lo"
+def _kind(letter: str) -> str:
+    """What tokenizers tell apart; "" for letters of scripts without spaces, where each counts for itself."""
+    if not letter or letter.isspace():
+        return "space"
+    category = unicodedata.category(letter)
+    is_wide = category == "Lo" and unicodedata.east_asian_width(letter) == "W"
+    if is_wide and not "가" <= letter <= "힣":  # Korean has spaces
+        return ""
+    return "word" if letter.isalnum() or category.startswith("M") else "sign"
 
 
 def _last_words(text: bytes) -> bytes:
     """The last ANCHOR bytes, or fewer: from a space on if one is among the first of them."""
-    if len(text) <= ANCHOR:
+    if len(text) < ANCHOR:
         return text
     text = text[-ANCHOR:]
     return text[max(0, text.find(b" ", 0, ANCHOR // 2)) :]

@@ -16,10 +16,20 @@ from opensled.text.tokenizer import TargetTokenizer
 async def load(
     info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
 ) -> TargetTokenizer:
-    """The tokenizer of the server that `info` describes: from the cache if it is intact there, else fetched.
+    """The tokenizer of the server that `info` describes. Raises as `load_json` does, and VocabularyMismatch if its
+    vocabulary is not the one that the server announced."""
+    tokenizer = TargetTokenizer(await load_json(info, fetch, cache_dir))
+    if fingerprint(tokenizer.pieces) != info.fingerprint:
+        raise VocabularyMismatch(f"the tokenizer.json of {info.model_id} spells another vocabulary")
+    return tokenizer
 
-    Raises ProtocolError if the bytes are not those that the server announced, and VocabularyMismatch if their
-    vocabulary is not.
+
+async def load_json(
+    info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
+) -> bytes:
+    """The tokenizer.json of the server that `info` describes: from the cache if it is intact there, else fetched.
+
+    Raises ProtocolError if the bytes are not those that the server announced.
     """
     path = cache_dir / f"{_file_name(info.tokenizer_hash)}.json" if cache_dir else None
     cached = _read(path, info.tokenizer_hash)
@@ -28,10 +38,7 @@ async def load(
         raise ProtocolError("the server's tokenizer.json is not the one it announced; restart the server")
     if path and not cached:
         keep(path, content)
-    tokenizer = TargetTokenizer(content)
-    if fingerprint(tokenizer.pieces) != info.fingerprint:
-        raise VocabularyMismatch(f"the tokenizer.json of {info.model_id} spells another vocabulary")
-    return tokenizer
+    return content
 
 
 def _digest(content: bytes) -> str:

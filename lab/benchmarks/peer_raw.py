@@ -1,6 +1,6 @@
 """How fast two builds of llama.cpp compute the same tokens: that of llama-cpp-python, and that in `xllamacpp`.
 
-What people run of `xllamacpp` is its whole server; one user asks it, and it tells its own timings.
+`xllamacpp` has no `llama_decode`, so its whole server is asked by one user, and tells its own timings.
 """
 
 import time

@@ -52,8 +52,8 @@ class Pair(NamedTuple):
 class IgnoringFactory(LlamaCppFactory):
     """Its model knows nothing of penalties and min_p."""
 
-    def create(self) -> LlamaCppDrafter:
-        drafter = super().create()
+    def create_model(self) -> LlamaCppDrafter:
+        drafter = super().create_model()
         begin = drafter.begin
         drafter.begin = lambda prompt, sampler: begin(prompt, _without(sampler))  # type: ignore[method-assign]
         return drafter

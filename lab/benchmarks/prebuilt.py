@@ -8,6 +8,7 @@ Each package has a process of its own; they take turns on one core, and the serv
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import sys
@@ -19,7 +20,8 @@ from contextlib import ExitStack
 from functools import cache
 from importlib import metadata
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from edge_client.device.device import Device
 from edge_client.device.served_target import fetch_target
@@ -30,6 +32,7 @@ from edge_client.link.link import Endpoint, Link
 from lab.benchmarks.cacheback import ask
 from lab.benchmarks.program import (
     CORES,
+    FOLDER,
     SPAWN,
     add_quick_and_out,
     end_with_parent,
@@ -42,26 +45,46 @@ from lab.benchmarks.program import (
     write_page,
 )
 from lab.testbed.processes import Process
+from lab.testbed.prompts import heldout, messages_of
 from lab.testbed.provenance import provenance
 from opensled.core.answer import Task
 from opensled.core.errors import OpenSledError
-from opensled.core.messages import MATCH, SamplingParams
+from opensled.core.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.core.noise import noise_key
 from opensled.core.sampling import Sampler
 from opensled.models import llama_api
 from opensled.models.llama_api import BUILT, PREBUILT
-from opensled.models.store import cache_folder
-
-if TYPE_CHECKING:  # with it comes llama.cpp, before a worker knows which
-    from lab.benchmarks.penalties import Pair
+from opensled.models.store import cache_folder, is_here
 
 COMMAND = "python -m lab.benchmarks.prebuilt"
+SPEEDS, ANSWERS = PARTS = ("speeds", "answers")
 PACKAGES = (BUILT, PREBUILT)
 DRAFT_CORE, SERVER_CORE = min(CORES), max(CORES)
 TEMPERATURES = (0.0, 0.8)
+PROMPTS = Path(__file__).with_name("real_prompts.json")
+KINDS = ("chat", "questions", "arithmetic", "translation")
+TASKS = ("arithmetic", "code_chat", "smart_home", "chat")
 LENGTH = 4  # of a draft
 CONTEXT = 128  # tokens before the first draft token that is timed
 SEED = 1
+
+
+class Pair(NamedTuple):
+    """A target and the model that drafts for it."""
+
+    target: str
+    draft: str
+    prompts: Sequence[Prompt]
+
+
+def pairs(count: int) -> Iterator[Pair]:
+    """The tiny family; SmolLM2 and its own 4-bit file, where it was fetched. `count`: prompts of each kind."""
+    chats = {task: [item["messages"] for item in heldout() if item["task"] == task] for task in TASKS}
+    yield Pair("tiny", "tiny-draft", [messages_of(chat) for task in TASKS for chat in chats[task][:count]])
+    if is_here("smollm2"):
+        asked = json.loads(PROMPTS.read_text())
+        real = [(ChatMessage("user", item["ask"]),) for kind in KINDS for item in asked[kind][:count]]
+        yield Pair("smollm2", "smollm2", real)
 
 
 class Answered(NamedTuple):
@@ -75,47 +98,48 @@ class Answered(NamedTuple):
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("prebuilt", __doc__)
+    parser.add_argument("--only", choices=PARTS, help="this part; the other one stays as the file has it")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
     return exit_code(lambda: _run(arguments))
 
 
 def _run(arguments: Namespace) -> int:
-    document = measured(arguments.quick)
+    out = folder_of(arguments)
+    path = (out or FOLDER) / "prebuilt.json"
+    before = json.loads(path.read_text()) if arguments.only and path.exists() else {}
+    document = {**before, **measured([arguments.only] if arguments.only else PARTS, arguments.quick)}
     print(body := page(document))
-    if out := folder_of(arguments):
+    if out:
         write_page(out, "prebuilt", document, body)
-        print(f"written: {out / 'prebuilt.json'} and {out / 'prebuilt.md'}")
+        print(f"written: {path} and {path.with_suffix('.md')}")
     return 0
 
 
-def measured(quick: bool) -> dict[str, Any]:
-    """All that both packages did, in turns."""
-    from lab.benchmarks.penalties import pairs
-
+def measured(parts: Sequence[str], quick: bool) -> dict[str, Any]:
+    """What both packages did, in turns; each part says where it comes from."""
     origin = provenance(COMMAND)
     repeats, tokens, count, max_tokens = (2, 16, 1, 16) if quick else (9, 64, 4, 64)
+    found: dict[str, Any] = {part: {"provenance": origin, "pairs": []} for part in parts}
     with ExitStack() as stack:
         workers = {name: stack.enter_context(_worker(name)) for name in PACKAGES}
         builds = {name: worker.submit(_build).result() for name, worker in workers.items()}
-        found = []
         for pair in pairs(count):
-            say(f"{pair.draft} drafts for {pair.target}")
-            found.append(
-                {
-                    "target": pair.target,
-                    "draft": pair.draft,
-                    "tokens_per_s": _speeds(workers, pair.draft, repeats, tokens),
-                    "answers": _answers(workers, pair, max_tokens),
-                }
-            )
+            for part in parts:
+                say(f"{pair.draft} drafts for {pair.target}: {part}")
+                work = (
+                    _speeds(workers, pair.draft, repeats, tokens)
+                    if part == SPEEDS
+                    else _answers(workers, pair, max_tokens)
+                )
+                found[part]["pairs"].append({"target": pair.target, "draft": pair.draft, "measured": work})
     return {
         "title": "Drafting with llama.cpp, built and prebuilt",
         "label": "real",
         "provenance": origin,
         "packages": builds,
         "length": LENGTH,
-        "pairs": found,
+        **found,
     }
 
 
@@ -142,7 +166,7 @@ def _build() -> str:
 def _speeds(
     workers: Mapping[str, ProcessPoolExecutor], model: str, repeats: int, tokens: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Temperature -> package -> tokens/s of each repeat; a turn before them warms up."""
+    """Temperature -> package -> draft tokens/s of each repeat; a turn before them warms up."""
     speeds: dict[str, dict[str, list[float]]] = {
         str(each): {name: [] for name in workers} for each in TEMPERATURES
     }
@@ -156,15 +180,15 @@ def _speeds(
 
 
 def _rate(model: str, temperature: float, tokens: int) -> float:
-    """Draft tokens/s behind a text that was read."""
+    """Draft tokens behind a text that was read, per second of processor time: work beside it counts little."""
     drafter, sampler = _factory(model).create(), Sampler(SamplingParams(temperature), noise_key(SEED))
     try:
         drafter.begin([1 + index * 7 % 500 for index in range(CONTEXT)], sampler)
         proposals = drafter.propose()
         next(proposals)
-        started = time.perf_counter()
+        started = time.thread_time()
         made = sum(1 for _ in islice(proposals, tokens))
-        return made / (time.perf_counter() - started)
+        return made / (time.thread_time() - started)
     finally:
         drafter.close()
 
@@ -219,36 +243,36 @@ async def _asked(address: str, pair: Pair, params: SamplingParams) -> list[Answe
 
 def page(document: Mapping[str, Any]) -> str:
     """Tables in Markdown."""
-    head = ("pair, temperature", *(f"{name}: tokens/s" for name in PACKAGES), "ratio")
-    stand = ("pair, temperature", *(f"{name}: accepted" for name in PACKAGES), "points")
-    rounds = tuple(f"{name}: tokens/round" for name in PACKAGES)
-    lines = [
-        f"Greedy and sampled drafts of {document['length']} tokens, one thread; both packages on the same core, in "
-        "turns, the server on another one. Medians with their ranges. Texts were equal.",
-        "",
-        *(f"- {each}" for each in document["packages"].values()),
-        "",
-        *table(head, list(_speed_rows(document["pairs"]))),
-        "",
-        *table((*stand, *rounds), list(_answer_rows(document["pairs"]))),
-    ]
+    lines = [f"- {each}" for each in document["packages"].values()]
+    if SPEEDS in document:
+        head = ("pair, temperature", *(f"{name}: tokens/s" for name in PACKAGES), "ratio")
+        lines += ["", _SPEEDS_ARE, "", *table(head, list(_speed_rows(document[SPEEDS]["pairs"])))]
+    if ANSWERS in document:
+        shares, rounds = ([f"{name}: {what}" for name in PACKAGES] for what in ("accepted", "tokens/round"))
+        rows = list(_answer_rows(document[ANSWERS]["pairs"]))
+        said = f"Answers with drafts of {document['length']} tokens; both packages wrote the same texts."
+        lines += ["", said, "", *table(("pair, temperature", *shares, "points", *rounds), rows)]
     return "\n".join(lines)
+
+
+_SPEEDS_ARE = (
+    "Draft tokens in a second of processor time, by one thread, both packages on the same core in turns: medians with "
+    "their ranges."
+)
 
 
 def _speed_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     for pair in found:
-        for temperature, speeds in pair["tokens_per_s"].items():
+        for temperature, speeds in pair["measured"].items():
             middle = {name: statistics.median(speeds[name]) for name in PACKAGES}
-            cells = (
-                f"{middle[name]:.1f} ({min(speeds[name]):.1f} to {max(speeds[name]):.1f})"
-                for name in PACKAGES
-            )
+            ranges = {name: f"{min(speeds[name]):.1f} to {max(speeds[name]):.1f}" for name in PACKAGES}
+            cells = (f"{middle[name]:.1f} ({ranges[name]})" for name in PACKAGES)
             yield (_named(pair, temperature), *cells, f"{middle[PREBUILT] / middle[BUILT]:.2f}")
 
 
 def _answer_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     for pair in found:
-        for temperature, asked in pair["answers"].items():
+        for temperature, asked in pair["measured"].items():
             shares = {name: _share(asked[name]) for name in PACKAGES}
             rounds = (f"{statistics.mean(each[3] for each in asked[name]):.2f}" for name in PACKAGES)
             cells = (f"{shares[name]:.1%}" for name in PACKAGES)

@@ -88,6 +88,10 @@ class DraftRefused(ModelError):
     code = "draft_refused"  # what was handed out is of another key or tenant, older, or no draft
 
 
+class DraftSourceError(OpenSledError):
+    code = "draft_source"  # what drafts for a device did not answer, or gave no answer: it costs drafts only
+
+
 class EngineError(OpenSledError):
     code = "engine"  # a step failed on the server
 

@@ -94,9 +94,22 @@ def penalize(logits: np.ndarray, params: SamplingParams, emitted: Emitted) -> No
     """Change float logits [vocabulary] in place; ids beyond them are left out."""
     ids, counts = emitted.count_tokens()
     known = ids < len(logits)
-    ids, values = ids[known], logits[ids[known]]
-    factor = params.repetition_penalty
-    logits[ids] = np.where(values > 0, values / factor, values * factor) - deductions(counts[known], params)
+    _penalize_at(logits, ids[known], counts[known], params)
+
+
+def penalize_candidates(
+    ids: np.ndarray, scores: np.ndarray, params: SamplingParams, emitted: Emitted
+) -> None:
+    """The same for the float `scores` [n] of single `ids` [n], none of which is there twice."""
+    emitted_ids, counts = emitted.count_tokens()
+    _, places, found = np.intersect1d(ids, emitted_ids, assume_unique=True, return_indices=True)
+    _penalize_at(scores, places, counts[found], params)
+
+
+def _penalize_at(scores: np.ndarray, places: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:
+    """Change `scores` in place at `places`, whose tokens an answer has `counts` times."""
+    values, factor = scores[places], params.repetition_penalty
+    scores[places] = np.where(values > 0, values / factor, values * factor) - deductions(counts, params)
 
 
 def require_served(params: SamplingParams, info: ModelInfo) -> None:

@@ -5,14 +5,14 @@ tokens by the same rules over the whole vocabulary, in `verify_server/engine/`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 
 import numpy as np
 
 from opensled.core.messages import DraftToken, SamplingParams, SparseDistribution
 from opensled.core.noise import gumbel
-from opensled.core.penalties import Emitted, TokenCounts, penalize
+from opensled.core.penalties import Emitted, TokenCounts, penalize, penalize_candidates
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
 DRAFT_CANDIDATES = 64
@@ -51,6 +51,8 @@ class Sampler:
     with_confidence: bool = True  # False: it stays 1, which saves a pass over the vocabulary
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
     prompt_length: int = 0  # tokens of the text that penalties do not count
+    # Ids below `vocab_size` that mean something else to the target: never drawn
+    barred: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
     skipped: int = 0  # positions that the drafter is not told of, and that its own do not count
 
     def counts(self, text: Sequence[int]) -> TokenCounts | None:
@@ -67,7 +69,21 @@ class Sampler:
         if self.params.temperature == 0:
             return self._greedy(logits)
         ids = most_likely(logits, DRAFT_CANDIDATES)
-        scores = logits[ids].astype(np.float64)
+        return self._draw(ids, logits[ids].astype(np.float64), position + self.skipped)
+
+    def draw_from(
+        self, ids: np.ndarray, logprobs: np.ndarray, position: int, emitted: Emitted | None = None
+    ) -> DraftToken:
+        """As `draw`, where only a draft's likeliest tokens are known.
+
+        `ids`: int64 [n], n >= 1, none twice; `logprobs`: float64 [n], the natural logarithms of their probabilities
+        over the whole vocabulary. A repetition penalty acts on these, where `draw` has logits: its draws differ a
+        little then.
+        """
+        ids, scores = self._adjust_candidates(ids, logprobs, emitted)
+        if self.params.temperature == 0:
+            others = max(0.0, 1 - float(np.exp(logprobs).sum()))
+            return self.certain(int(ids[0]), float(np.exp(scores[0]) / (np.exp(scores).sum() + others)))
         return self._draw(ids, scores, position + self.skipped)
 
     def certain(self, id: int, confidence: float) -> DraftToken:
@@ -83,9 +99,10 @@ class Sampler:
     def _adjust_logits(self, logits: np.ndarray, emitted: Emitted | None) -> np.ndarray:
         """Those of ids the target knows, with the biases and penalties of the request."""
         logits = logits[: self.vocab_size]
-        if emitted is None and not self.params.logit_bias:
+        if emitted is None and not self.params.logit_bias and not self.barred.size:
             return logits
         logits = logits.copy()
+        logits[self.barred] = -np.inf
         for id, bias in self.params.logit_bias:
             if id < len(logits):
                 logits[id] += bias
@@ -93,12 +110,24 @@ class Sampler:
             penalize(logits, self.params, emitted)
         return logits
 
+    def _adjust_candidates(
+        self, ids: np.ndarray, logprobs: np.ndarray, emitted: Emitted | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of single ids, sorted by score descending, then id ascending."""
+        scores = logprobs.copy()
+        for id, bias in self.params.logit_bias:
+            scores[ids == id] += bias
+        if emitted is not None:
+            penalize_candidates(ids, scores, self.params, emitted)
+        order = np.lexsort((ids, -scores))
+        return ids[order], scores[order]
+
     def _greedy(self, logits: np.ndarray) -> DraftToken:
         """The likeliest token; ties go to the lowest id."""
         winner = int(logits.argmax())
         if not self.with_confidence:
-            return DraftToken(winner)
-        return DraftToken(winner, 1 / float(np.exp(logits - logits[winner]).sum()))
+            return self.certain(winner, 1.0)
+        return self.certain(winner, 1 / float(np.exp(logits - logits[winner]).sum()))
 
     def _winner(self, ids: np.ndarray, scores: np.ndarray, position: int) -> int:
         """Index into `ids`, which are sorted by score descending."""
@@ -123,10 +152,6 @@ class SparseSampler(Sampler):
     The confidence is that of the likeliest candidate, whichever was drawn: a block that ended before tokens of low
     probability would no longer be a sample of the distributions it names, and the rule would not be exact.
     """
-
-    def draw(self, logits: np.ndarray, position: int, emitted: Emitted | None = None) -> DraftToken:
-        token = super().draw(logits, position, emitted)
-        return token if token.drawn_from else self.certain(token.id, token.confidence)
 
     def certain(self, id: int, confidence: float) -> DraftToken:
         return DraftToken(id, confidence, SparseDistribution((id,), (1.0,)))

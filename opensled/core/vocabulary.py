@@ -1,7 +1,7 @@
 """The fingerprint of a vocabulary: for device and server every token id must stand for the same text."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from opensled.core.errors import VocabularyMismatch
 
@@ -15,14 +15,19 @@ def fingerprint(pieces: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def require_same(
-    draft: str, draft_pieces: list[str], target: str, target_size: int, target_print: str
-) -> None:
-    """Refuse a draft whose first `target_size` pieces differ from the target's.
+def is_same(draft_pieces: Sequence[str], target_size: int, target_print: str) -> bool:
+    """Whether the first `target_size` pieces of a draft are the target's.
 
     Models pad their vocabularies differently (Qwen2.5: 151936 and 152064), so only the tokenizer's ids count.
     """
-    if len(draft_pieces) >= target_size and fingerprint(draft_pieces[:target_size]) == target_print:
+    return len(draft_pieces) >= target_size and fingerprint(draft_pieces[:target_size]) == target_print
+
+
+def require_same(
+    draft: str, draft_pieces: Sequence[str], target: str, target_size: int, target_print: str
+) -> None:
+    """Raise VocabularyMismatch unless `is_same`."""
+    if is_same(draft_pieces, target_size, target_print):
         return
     raise VocabularyMismatch(
         f"draft {draft!r} ({len(draft_pieces)} tokens) and target {target!r} ({target_size} tokens) do not share "

@@ -105,6 +105,21 @@ class LlamaModel:
         count = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), ids, room, False, True)
         return list(ids[: max(0, count)])
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one id; of a special token the bytes of its name."""
+        room = 64
+        while True:
+            text = ctypes.create_string_buffer(room)
+            size = int(llama_cpp.llama_token_to_piece(self.vocabulary, token, text, room, 0, True))
+            if size >= 0:
+                return text.raw[:size]
+            room = -size  # it says how many it needs
+
+    def frame(self) -> tuple[int, ...]:
+        """The ids that the model wants in front of every text."""
+        wants = llama_cpp.llama_vocab_get_add_bos(self.vocabulary)
+        return (int(llama_cpp.llama_vocab_bos(self.vocabulary)),) if wants else ()
+
     def eos_ids(self) -> tuple[int, ...]:
         """Every id that ends a generation: end of text, of turn, of message."""
         ends = llama_cpp.llama_vocab_is_eog

@@ -1,8 +1,8 @@
 """llama.cpp's C API: of the package llama_cpp where it is installed, else of the library in the wheel xllamacpp.
 
 That wheel needs no compiler. Its library exports the C API beside its own Python classes, so a draft model runs by the
-same code, token by token, with no server and no port between. A server's engine asks for llama_cpp
-itself. Structures are copied by value: a library whose structures are laid out otherwise is refused.
+same code, token by token, with no server and no port between. A server's engine asks for llama_cpp itself. Structures
+are copied by value: a library whose structures are laid out otherwise is refused.
 """
 
 import ctypes
@@ -56,8 +56,8 @@ class ContextParameters(ctypes.Structure):
     _fields_ = (
         *((name, c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
         *((name, c_uint32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
-        *((name, c_int32) for name in ("n_threads", "n_threads_batch")),
-        ("rest", ctypes.c_char * REST),
+        *((name, c_int32) for name in ("n_threads", "n_threads_batch", "ctx_type")),
+        ("rest", c_uint64 * (REST // 8)),
     )
 
 
@@ -107,7 +107,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_print_system_info": (c_char_p,),
     "llama_set_n_threads": (None, c_void_p, c_int32, c_int32),
     "llama_supports_gpu_offload": (c_bool,),
+    "llama_token_to_piece": (c_int32, c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool),
     "llama_tokenize": (c_int32, c_void_p, c_char_p, c_int32, Integers, c_int32, c_bool, c_bool),
+    "llama_vocab_bos": (c_int32, c_void_p),
+    "llama_vocab_get_add_bos": (c_bool, c_void_p),
     "llama_vocab_get_text": (c_char_p, c_void_p, c_int32),
     "llama_vocab_is_eog": (c_bool, c_void_p, c_int32),
     "llama_vocab_n_tokens": (c_int32, c_void_p),

@@ -28,7 +28,7 @@ PAIRS = {
         "bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0",
         "Llama 3.2 Community License",
     ),
-    # Not 4B and up: their vocabulary has an id more, for images.
+    # 1B: the vocabulary of 4B and up has an id more, for images. A device masks it; a drafter of the server cannot.
     "gemma3": ModelPair("ggml-org/gemma-3-1b-it-GGUF:Q4_K_M", "ggml-org/gemma-3-270m-it-GGUF:Q8_0", "Gemma"),
 }
 

@@ -32,6 +32,7 @@ from opensled.wire import codec
 from tests.fuzz import (
     bodies,
     chats,
+    draft_servers,
     drafting,
     files,
     handout,
@@ -317,5 +318,7 @@ TARGETS = {
     "pairing_messages": Target(pairing.pairing_messages, 2, (REQUESTED, GRANTED)),
     "mdns_record": Target(pairing.mdns_record, 4, (QUERY, *noise())),
     "token_file": Target(token_file, 2, (b"abc kitchen max_sessions=3\n# comment\n",)),
+    "draft_server": Target(draft_servers.draft_server, 4, noise()),
+    "draft_server_document": Target(draft_servers.draft_server_document, 1, noise()),
     "config_file": Target(config_file, 2, (b'[serve]\nmodel = "tiny"\nmax-draft = 8\n',)),
 }

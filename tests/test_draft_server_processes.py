@@ -1,0 +1,98 @@
+"""A server, a device, and draft servers that are fast, slow and away: what is drafted, and what people are told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+
+import pytest
+
+from edge_client.device.config import EdgeConfig
+from edge_client.device.device import Device, connect
+from lab.testbed.processes import Process
+from lab.testbed.reference import Reference
+from opensled.core.answer import Chunk, Task
+from opensled.core.messages import ChatMessage, SamplingParams
+from opensled.models.store import model_path
+from tests.draft_stubs import OllamaHandler, stub_of
+
+QUESTION, TOKENS = "Write a short story about a rabbit in the big city.", 160
+MOST = 30  # answers until a device is rested: one that ends before its first draft tells nothing
+NPU_S = 1 / 8  # seconds of a token
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    pytest.importorskip("llama_cpp")
+    with Process(
+        ["serve", "--model", "tiny", "--dtype", "float64", "--listen", "127.0.0.1:0"], isolated=True
+    ) as server:
+        yield server.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[int, ...]:
+    reference = Reference(model_path("tiny"))
+    prompt = reference.render_chat([{"role": "user", "content": QUESTION}])
+    return tuple(reference.generate(prompt, max_tokens=TOKENS, temperature=0.0)[0])
+
+
+async def answer(device: Device) -> tuple[tuple[int, ...], Chunk]:
+    task = Task((ChatMessage("user", QUESTION),), SamplingParams(temperature=0.0, max_tokens=TOKENS))
+    tokens: list[int] = []
+    async with aclosing(device.answer(task)) as chunks:
+        async for chunk in chunks:
+            tokens += chunk.token_ids
+    return tuple(tokens), chunk
+
+
+def answers(
+    address: str,
+    url: str,
+    count: int,
+    drafter: str = "auto",
+    until: Callable[[Device], bool] = lambda device: True,
+) -> tuple[list, Device]:
+    """As many answers in turn as it takes `until` holds, and `count` more; the device as it was after them."""
+
+    async def scenario() -> tuple[list, Device]:
+        device = await connect(EdgeConfig(server=address, draft_url=url, drafter=drafter))
+        try:
+            found = []
+            while not until(device):
+                assert len(found) < MOST, device.status.words
+                found.append(await answer(device))
+            return [*found, *[await answer(device) for _ in range(count)]], device
+        finally:
+            await device.close()
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("drafter", ["server", "auto"])
+def test_one_that_only_writes_slowly_is_rested(address, expected, drafter):
+    with stub_of(OllamaHandler, pause=NPU_S) as stub:
+        found, device = answers(address, stub.url, 3, drafter, lambda device: device.status.length == 0)
+    assert {tokens for tokens, _ in found} == {expected} and not device.status.drafting
+    assert [chunk.stats.drafted for _, chunk in found[-3:]] == [0] * 3
+    words = device.status.words
+    assert "the server asks for no drafts now" in words
+    assert re.search(r"the draft server 127\.0\.0\.1:\d+ writes [678]\.\d tokens/s", words), words
+
+
+def test_one_that_writes_fast_enough_drafts(address, expected):
+    with stub_of(OllamaHandler) as stub:
+        found, device = answers(address, stub.url, 6, "server")
+    assert [tokens for tokens, _ in found] == [expected] * 6
+    assert stub.pieces > TOKENS and sum(chunk.stats.accepted for _, chunk in found) > 0
+    assert "draft by text" in device.drafter_name
+
+
+def test_one_that_is_away_stops_nobody(address, expected):
+    with stub_of(OllamaHandler) as stub:
+        pass
+    found, device = answers(address, stub.url, 2)
+    assert [tokens for tokens, _ in found] == [expected] * 2
+    assert "gives no drafts: it cannot be reached" in device.status.words

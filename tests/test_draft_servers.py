@@ -1,0 +1,499 @@
+"""`--drafter server`: which server it finds, what it asks, when it cuts a stream, and what becomes of an outage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+import time
+from itertools import islice
+
+import pytest
+
+from edge_client.device.config import DeviceConfig, DoctorConfig
+from edge_client.device.drafter_choice import FittingFactory
+from edge_client.device.known_drafts import choose_drafter
+from edge_client.doctor.draft import DraftReport, check_draft
+from edge_client.doctor.server_checks import ServerReport
+from edge_client.doctor.server_speed import ServerSpeed
+from edge_client.draft_servers import http_stream
+from edge_client.draft_servers.address import draft_address
+from edge_client.draft_servers.completions import CompletionsText
+from edge_client.draft_servers.detection import find_server
+from edge_client.draft_servers.http_stream import STREAM_TOKENS
+from edge_client.draft_servers.ollama import OllamaText
+from edge_client.draft_servers.served_text import MOST, NEAR, ServedText, _latest
+from edge_client.draft_servers.server import ServerFactory
+from edge_client.drafters import outage as outages
+from edge_client.drafters.base import DrafterOptions
+from edge_client.drafters.outage import Outage
+from opensled.core.errors import NotFound, Unauthorized, UsageError
+from opensled.core.messages import SamplingParams
+from opensled.core.noise import noise_key
+from opensled.core.sampling import Sampler
+from tests import test_lossless
+from tests.certificates import AUTHORITY, written
+from tests.draft_stubs import CompletionsHandler, OllamaHandler, Stub, lying, narrator, stub_of
+from tests.drafter_contract import ids, pull
+from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
+
+STORY = "Once upon a time there was a mill. " * 20
+HANDLERS = {"ollama": OllamaHandler, "completions": CompletionsHandler}
+DIALECTS = {"ollama": OllamaText, "completions": CompletionsText}
+
+
+def factory(stub: Stub, model: str = "", **options: object) -> ServerFactory:
+    return ServerFactory(model, 0, DrafterOptions(draft_url=stub.url, **options))
+
+
+def fitted(stub: Stub, model: str = "", **options: object) -> ServerFactory:
+    made = factory(stub, model, **options)
+    made.fit(tiny_info(), tiny_tokenizer())
+    return made
+
+
+def greedy() -> Sampler:
+    return Sampler(SamplingParams(temperature=0.0), noise_key(1))
+
+
+@pytest.fixture(params=HANDLERS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def stub(kind):
+    with stub_of(HANDLERS[kind], writer=narrator(STORY)) as found:
+        yield found
+
+
+@pytest.fixture
+def source(kind, stub):
+    made = ServedText(draft_address(stub.url), DIALECTS[kind]("draft"), Outage("stub"))
+    yield made
+    made.close()
+
+
+def texts(source: ServedText, count: int) -> bytes:
+    return b"".join(piece.text for piece in islice(source.pieces(), count))
+
+
+# -- addresses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "place", "base"),
+    [
+        ("http://mac:11434", "mac:11434", ""),
+        ("http://mac:1234/v1/", "mac:1234", ""),
+        ("http://mac/llama", "mac:80", "/llama"),
+        ("http://[::1]:8080", "[::1]:8080", ""),
+        ("HTTP://Mac:1/x/v1", "mac:1", "/x"),
+    ],
+)
+def test_an_address(url, place, base):
+    found = draft_address(url)
+    assert (found.place, found.base, found.tls) == (place, base, None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mac:11434",
+        "ftp://mac",
+        "http://",
+        "http://user:secret@mac",
+        "http://mac?x=1",
+        "http://mac:99999",
+        "http://mac/a b",
+        "http://mac/\r\nX: y",
+        "http://[::1",
+        "",
+    ],
+)
+def test_what_is_no_address(url):
+    with pytest.raises(UsageError, match="is no address of a server"):
+        draft_address(url)
+
+
+def test_a_key_is_read_from_a_private_file(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    key.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        draft_address("http://mac", str(key))
+    key.chmod(0o600)
+    found = draft_address("http://mac", str(key))
+    assert found.key == "secret" and "secret" not in repr(found) and found.key_in_clear
+    assert not draft_address("http://127.0.0.1", str(key)).key_in_clear
+    assert not draft_address("https://mac", str(key)).key_in_clear
+
+
+def test_a_certificate_authority_is_for_https(tmp_path):
+    with pytest.raises(UsageError, match="is for https"):
+        draft_address("http://mac", ca="ca.pem")
+    (tmp_path / "ca.pem").write_text("none")
+    with pytest.raises(UsageError, match="holds no certificate"):
+        draft_address("https://mac", ca=str(tmp_path / "ca.pem"))
+
+
+# -- detection ------------------------------------------------------------------------------------------------------
+
+
+def test_the_only_model_is_taken(kind, stub):
+    made = fitted(stub)
+    assert made.mode == "text" and "draft by text at 127.0.0.1:" in made.name
+    assert find_server(draft_address(stub.url), "").kind.lower() == kind
+
+
+def test_a_model_has_to_be_named_where_there_are_several(kind):
+    with stub_of(HANDLERS[kind], models=("small:latest", "big:7b")) as stub:
+        with pytest.raises(UsageError, match=r"--draft-model NAME: .* has small:latest, big:7b"):
+            fitted(stub)
+        assert "big:7b by text" in fitted(stub, "big:7b").name
+        with pytest.raises(NotFound, match="has no model 'huge'; it has small:latest, big:7b"):
+            fitted(stub, "huge")
+
+
+def test_an_ollama_takes_a_name_without_its_tag():
+    with stub_of(OllamaHandler, models=("small:latest", "big:7b")) as stub:
+        assert "small by text" in fitted(stub, "small").name
+
+
+def test_models_that_only_embed_are_not_offered():
+    with stub_of(CompletionsHandler, models=("text-embedding-nomic", "draft")) as stub:
+        assert "draft by text" in fitted(stub).name
+
+
+def test_a_server_without_a_model(kind):
+    with stub_of(HANDLERS[kind], models=()) as stub, pytest.raises(UsageError, match="has none"):
+        fitted(stub)
+
+
+def test_what_is_no_draft_server():
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+    absent = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+    for answer in (page, absent):
+        with (
+            lying(lambda liar, answer=answer: (answer,)) as liar,
+            pytest.raises(UsageError, match=r"neither /props .* /api/version .* nor /v1/models"),
+        ):
+            ServerFactory("", 0, DrafterOptions(draft_url=liar.url)).fit(tiny_info(), tiny_tokenizer())
+
+
+def test_a_key_is_wanted_and_goes_nowhere_else(kind, tmp_path):
+    key = tmp_path / "key"
+    key.write_text("secret")
+    key.chmod(0o600)
+    with stub_of(HANDLERS[kind], key="secret", writer=narrator(STORY)) as stub:
+        with pytest.raises(Unauthorized, match="Invalid API Key; put its key into a file"):
+            fitted(stub)
+        made = fitted(stub, draft_key=str(key))
+        drafter = made.create()
+        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
+        assert pull(drafter)
+        drafter.close()
+        assert set(stub.hosts) == {stub.url.removeprefix("http://")}
+
+
+def test_a_key_in_clear_text_is_told(tmp_path, caplog):
+    key = tmp_path / "key"
+    key.write_text("secret")
+    key.chmod(0o600)
+    with caplog.at_level(logging.WARNING):
+        ServerFactory("", 0, DrafterOptions(draft_url="http://192.0.2.1:1", draft_key=str(key)))
+    assert "travels to 192.0.2.1:1 in clear text" in caplog.text and "secret" not in caplog.text
+
+
+def test_over_tls(tmp_path):
+    """Its certificate counts, and one of another authority does not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    AUTHORITY.issue_cert("localhost").configure_cert(context)
+    authority = str(written(tmp_path))
+    with stub_of(OllamaHandler, writer=narrator(STORY), tls=context) as stub:
+        url = stub.url.replace("127.0.0.1", "localhost")
+        made = ServerFactory("", 0, DrafterOptions(draft_url=url, draft_ca=authority))
+        made.fit(tiny_info(), tiny_tokenizer())
+        assert "draft by text" in made.name
+        stranger = ServerFactory("", 0, DrafterOptions(draft_url=url))
+        stranger.fit(tiny_info(), tiny_tokenizer())
+        assert stranger.served is None and "certificate" in stranger.outage.reason
+
+
+# -- which drafter a device has -------------------------------------------------------------------------------------
+
+
+def test_a_device_with_a_draft_server_looks_up_and_asks_it(kind, stub):
+    chosen = FittingFactory(DeviceConfig(draft_url=stub.url))
+    chosen.fit(tiny_info(), tiny_tokenizer())
+    assert chosen.name.startswith("chain lookup, server ") and "draft by text" in chosen.name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"drafter": "server"}, "needs --draft-url"),
+        ({"drafter": "llamacpp", "draft_model": "tiny-draft", "draft_url": "http://mac"}, "asks no server"),
+        ({"draft_url": "mac"}, "is no address"),
+    ],
+)
+def test_options_that_make_no_sense(options, said):
+    with pytest.raises(UsageError, match=said):
+        FittingFactory(DeviceConfig(**options)).fit(tiny_info(), tiny_tokenizer())
+
+
+# -- the text and its streams ---------------------------------------------------------------------------------------
+
+
+def prompts(stub: Stub) -> list[str]:
+    return [body["prompt"] for _, body in stub.heard if "prompt" in body]
+
+
+def test_a_stream_stays_open_while_the_text_agrees(stub, source):
+    told = STORY[:10].encode()
+    source.follow(told)
+    for _ in range(5):
+        told += texts(source, 2)
+        source.follow(told)
+    assert told == STORY[: 10 + 30].encode() and source.streams == 1 and prompts(stub) == [STORY[:10]]
+
+
+def test_text_that_the_stream_has_yet_to_write_is_taken_from_it(stub, source):
+    source.follow(STORY[:10].encode())
+    assert texts(source, 1) == STORY[10:13].encode()
+    source.follow(STORY[:20].encode())
+    assert texts(source, 1) == STORY[20:22].encode() and source.streams == 1
+
+
+def test_another_text_cuts_the_stream(stub, source):
+    source.follow(STORY[:10].encode())
+    texts(source, 1)
+    source.follow(b"Quite another text")
+    assert texts(source, 9) == b"" and source.streams == 2
+    source.follow(STORY[:30].encode())
+    assert texts(source, 1) == STORY[30:33].encode() and prompts(stub)[-1] == STORY[:30]
+
+
+def test_a_text_that_runs_ahead_is_sent_anew(stub, source):
+    source.follow(STORY[:10].encode())
+    texts(source, 1)
+    source.follow(STORY[:100].encode())
+    assert texts(source, 1) == STORY[100:103].encode() and prompts(stub)[-1] == STORY[:100]
+
+
+def test_the_server_hears_that_a_stream_is_cut(kind):
+    with stub_of(HANDLERS[kind], writer=narrator(STORY * 20, 1), pause=0.02) as stub:
+        source = ServedText(draft_address(stub.url), DIALECTS[kind]("draft"), Outage("stub"))
+        source.follow(STORY[:10].encode())
+        texts(source, 1)
+        source.follow(b"x")
+        deadline = time.monotonic() + 10
+        while not stub.cuts:
+            assert time.monotonic() < deadline
+        assert stub.pieces < STREAM_TOKENS
+        source.close()
+
+
+def test_pieces_go_on_over_the_length_of_one_stream(stub, source):
+    source.follow(STORY[:1].encode())
+    count = 2 * STREAM_TOKENS + 5
+    assert texts(source, count) == STORY[1 : 1 + 3 * count].encode() and source.streams == 3
+
+
+def test_the_end_of_an_answer_is_told(stub, source):
+    source.follow(STORY[:-4].encode())
+    pieces = list(source.pieces())
+    assert b"".join(piece.text for piece in pieces) == STORY[-4:].encode()
+    assert [piece.is_end for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+
+
+def test_a_text_that_ends_within_a_character_waits_for_the_rest(stub, source):
+    source.follow("é".encode()[:1])
+    assert texts(source, 1) == b"" and not stub.heard
+    source.follow(b"\xff and " + STORY.encode())  # no text: a server gets a replacement
+    assert texts(source, 1) == b"" and prompts(stub) == ["\ufffd and " + STORY]
+
+
+def test_of_a_long_text_the_end_is_sent_from_a_place_that_stays():
+    text = ("ä" * 40_000).encode()
+    starts = set()
+    for size in range(30_000, 34_000, 2):
+        sent = _latest(text[:size], MOST)
+        assert sent is not None and len(sent.encode()) <= MOST and len(sent.encode()) > MOST // 3
+        starts.add(size - len(sent.encode()))
+    assert len(starts) <= 2
+    assert _latest(b"short", MOST) == "short"
+
+
+def test_nobody_waits_while_a_server_reads_a_long_text(kind):
+    with stub_of(HANDLERS[kind], writer=narrator(STORY), pause=0.3) as stub:
+        source = ServedText(draft_address(stub.url), DIALECTS[kind]("draft"), Outage("stub"))
+        source.follow(STORY[:5].encode())
+        assert not source.behind
+        source.follow(STORY[: NEAR + 50].encode())
+        reads = 0
+        while source.read(16):
+            reads += 1
+        assert reads > 3 and texts(source, 1) == STORY[NEAR + 50 : NEAR + 53].encode()
+        source.close()
+
+
+# -- outages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(outages, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(http_stream, "CONNECT_S", 0.5)
+
+
+def drafted_within(drafter, seconds: float = 20.0) -> list:
+    deadline = time.monotonic() + seconds
+    while not (block := pull(drafter)):
+        assert time.monotonic() < deadline, "the drafter never comes back"
+    return block
+
+
+def test_a_server_that_is_away_at_the_start_is_no_error(kind, hurried, caplog):
+    with stub_of(HANDLERS[kind], writer=narrator(STORY)) as gone:
+        port = int(gone.url.rpartition(":")[2])
+    with caplog.at_level(logging.WARNING):
+        made = fitted(gone)
+        drafter = made.create()
+        drafter.begin(tiny_tokenizer().encode_rendered(STORY[:40]), greedy())
+        assert pull(drafter) == [] and not drafter.behind
+        with stub_of(HANDLERS[kind], port=port, writer=narrator(STORY)):
+            assert drafted_within(drafter)
+        drafter.close()
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2 and "gives no drafts: it cannot be reached" in said[0] and "drafts again" in said[1]
+
+
+def test_a_server_that_vanishes_and_returns_with_another_model(kind, hurried):
+    with stub_of(HANDLERS[kind], writer=narrator(STORY)) as stub:
+        port = int(stub.url.rpartition(":")[2])
+        made = fitted(stub)
+        drafter = made.create()
+        text = list(tiny_tokenizer().encode_rendered(STORY[:40]))
+        drafter.begin(text, greedy())
+        block = ids(pull(drafter))
+    drafter.commit([*block[:2], 7])  # another truth than the stream wrote: the server is asked, and is gone
+    assert pull(drafter) == [] and made.served is None and made.outage.reason
+    with stub_of(
+        HANDLERS[kind], port=port, models=("other",), writer=lambda text: iter(["and ", "so ", "on "])
+    ):
+        assert drafted_within(drafter) and "other by text" in made.name and not made.outage.reason
+    drafter.close()
+
+
+def test_sequences_begin_while_the_server_is_away(kind, hurried):
+    with stub_of(HANDLERS[kind]) as stub:
+        made = fitted(stub)
+    first, second = made.create(), made.create()
+    for drafter in (first, second):
+        drafter.begin((1, 2, 3), greedy())
+        assert pull(drafter) == []
+        drafter.commit((4, 5))
+        assert list(drafter.look_ahead((), 3)) == [] and not drafter.read(16) and drafter.ready == 0
+        drafter.close()
+
+
+# -- an answer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drafter", ["server", "chain"])
+def test_the_text_is_the_targets_own(kind, drafter, exact64, monkeypatch):
+    """Over links that lose, double and reorder; drafts of the tiny model by text."""
+    pytest.importorskip("llama_cpp")
+    with stub_of(HANDLERS[kind]) as stub:
+        made = FittingFactory(
+            DeviceConfig(draft_url=stub.url, drafter="server" if drafter == "server" else "auto")
+        )
+        made.fit(tiny_info(), tiny_tokenizer())
+        monkeypatch.setattr(test_lossless, "factory", lambda name: made)
+        test_lossless.brave_a_storm(exact64, drafter)
+        assert stub.pieces > 0
+
+
+def test_drafts_by_text_stand(kind, exact64, monkeypatch):
+    pytest.importorskip("llama_cpp")
+    with stub_of(HANDLERS[kind]) as stub:
+        made = fitted(stub)
+        monkeypatch.setattr(test_lossless, "factory", lambda name: made)
+        answers = asyncio.run(test_lossless.answer_all(exact64, test_lossless.cases(), kind))
+    test_lossless.check(test_lossless.cases(), answers)
+    rounds = [round for answer in answers for round in answer.rounds]
+    assert sum(round.accepted for round in rounds) > 0.25 * sum(round.drafted for round in rounds) > 0
+
+
+# -- the stub itself ------------------------------------------------------------------------------------------------
+
+
+def test_the_stub_speaks_with_ollamas_own_client():
+    ollama = pytest.importorskip("ollama")
+    with stub_of(OllamaHandler, writer=narrator(STORY), models=("draft:latest",)) as stub:
+        client = ollama.Client(stub.url, trust_env=False)
+        assert [model.model for model in client.list().models] == ["draft:latest"]
+        request = OllamaText("draft").request(STORY[:12])
+        said = list(client.generate(**request))
+        assert "".join(part.response for part in said) == STORY[12 : 12 + 3 * STREAM_TOKENS]
+        assert said[-1].done and said[-1].done_reason == "length"
+        options = ollama.Options(**request["options"])  # no option that the client does not know
+        assert options.model_dump(exclude_none=True) == request["options"]
+        with pytest.raises(ollama.ResponseError, match="not found"):
+            client.generate("stranger", "x", raw=True)
+        # What our reader makes of it is what the client has read
+        source = ServedText(draft_address(stub.url), OllamaText("draft"), Outage("stub"))
+        source.follow(STORY[:12].encode())
+        assert texts(source, STREAM_TOKENS).decode() == STORY[12 : 12 + 3 * STREAM_TOKENS]
+        source.close()
+
+
+# -- the doctor -----------------------------------------------------------------------------------------------------
+
+
+def examined(url: str, model: str = "", own_s: float = 0.02, **facts: object) -> dict:
+    """Findings by check, of a device whose target decodes a token in `own_s` seconds; and what they promise by."""
+    report = ServerReport(
+        info=tiny_info(), tokenizer_json=TOKENIZER_JSON.decode(), speed=ServerSpeed(own_s), **facts
+    )
+
+    async def scenario():
+        server = asyncio.get_running_loop().create_future()
+        server.set_result(report)
+        tried = DraftReport()
+        config = DoctorConfig(draft_url=url, draft_model=model)
+        await check_draft(choose_drafter(config, "tiny"), server, tried)
+        return {finding.check: finding for finding in tried.findings} | {"seconds": tried.seconds}
+
+    return asyncio.run(scenario())
+
+
+def test_the_doctor_tells_what_drafts_and_how_fast(kind, stub):
+    stub.writer = lambda text: iter(["a ", "b "] * 99)
+    found = examined(stub.url)
+    assert list(found) == ["draft server", "vocabulary", "draft speed", "seconds"]
+    assert all(found[name].status == "ok" for name in list(found)[:3])
+    assert re.search(r"draft at 127\.0\.0\.1:\d+, \d+\.\d ms away", found["draft server"].detail)
+    assert "by text" in found["vocabulary"].detail and found["seconds"] < 0.02
+
+
+def test_the_doctor_tells_why_a_slow_one_rests(kind):
+    with stub_of(HANDLERS[kind], writer=lambda text: iter(["a ", "b "] * 99), pause=0.125) as slow:
+        found = examined(slow.url)
+    speed = found["draft speed"]
+    assert speed.status == "warn" and "slower than the target itself (50 tokens/s)" in speed.detail
+    assert found["seconds"] == pytest.approx(0.125, rel=0.3)
+
+
+def test_the_doctor_and_a_server_that_cannot_draft(kind, stub):
+    stub.writer = lambda text: iter(())
+    assert examined(stub.url)["draft speed"].status == "fail"
+    assert examined(stub.url, "other")["draft server"].exit_code == NotFound.exit_code
+    with stub_of(HANDLERS[kind]) as gone:
+        pass
+    found = examined(gone.url)
+    assert found["draft server"].status == "fail" and "cannot be reached" in found["draft server"].detail
+    assert examined("no address")["draft server"].exit_code == UsageError.exit_code
