@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck disable=SC2034 # steps.sh reads CHECK and writes `failed`
 readonly CHECK="aarch64 check" PYTHON=${PYTHON:-.venv/bin/python} SUITE=${SUITE:-bookworm}
 readonly QEMU=${QEMU:-/usr/bin/qemu-aarch64-static} CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
-readonly BINFMT=/proc/sys/fs/binfmt_misc HANDLER=opensled-aarch64-$$ DEADLY=1.21.0
+readonly HANDLER=opensled-aarch64-$$ DEADLY=1.21.0
 readonly NATIVE=(numpy grpc google.protobuf tokenizers cryptography.fernet zeroconf xllamacpp onnxruntime)
 read -r -a CPUS <<<"${CPUS:-cortex-a72 cortex-a76}"
 read -r -a DRAFTERS <<<"${DRAFTERS:-lookup llamacpp onnx}"
@@ -30,7 +30,7 @@ declare -rA FEATURES=(
     [cortex-a76]="fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
 )
 WORK=$(mktemp --directory --tmpdir opensled-aarch64-XXXXXX)
-readonly WORK ROOT=$WORK/root
+readonly WORK ROOT=$WORK/root BINFMT=$WORK/binfmt
 # shellcheck disable=SC2034
 failed="" step="" server="" desk="" device="" inside=()
 
@@ -56,7 +56,8 @@ find_tools() {
 register() {
     local head='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
     local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-    [ -e "$BINFMT/register" ] || mount -t binfmt_misc binfmt_misc "$BINFMT" ||
+    mkdir "$BINFMT" # not in /proc: there it is out of sight once another /proc is mounted
+    mount -t binfmt_misc binfmt_misc "$BINFMT" ||
         fail "this kernel has no binfmt_misc (modprobe binfmt_misc)"
     printf '%s' ":$HANDLER:M::$head:$mask:$QEMU:F" >"$BINFMT/register"
 }
@@ -80,7 +81,6 @@ make_root() {
     mapfile -t mirror < <(mirror_of "$SUITE")
     logged "Debian $SUITE for arm64, its first stage" debootstrap --arch=arm64 --foreign --variant=minbase \
         --include=python3,python3-venv,libgomp1 "$SUITE" "$ROOT" "${mirror[@]}"
-    register # not before: debootstrap unmounts binfmt_misc
     for package in "$ROOT"/var/cache/apt/archives/*.deb; do
         dpkg-deb --fsys-tarfile "$package" | tar --extract --keep-directory-symlink --directory "$ROOT"
     done
@@ -139,8 +139,8 @@ check_old_runtime() {
     logged "onnxruntime $DEADLY, in a folder of its own" "${inside[@]}" /opt/opensled/bin/pip install --no-deps \
         --only-binary :all: --target /opt/deadly "onnxruntime==$DEADLY"
     show_doctor onnx env PYTHONPATH=/opt/deadly
-    grep --quiet "onnxruntime $DEADLY .*illegal instruction" "$WORK/doctor.log" &&
-        grep --quiet "a release that runs here: .*\[onnx\]" "$WORK/doctor.log" || fail "doctor does not say so"
+    grep --quiet "onnxruntime $DEADLY .*illegal instruction" "$WORK/doctor.log" || fail "doctor does not say so"
+    grep --quiet "a release that runs here: .*\[.*onnx" "$WORK/doctor.log" || fail "doctor names no release that works"
 }
 
 show_doctor() { # DRAFTER WORD...: the words come before `opensled`
@@ -224,14 +224,15 @@ check_processor() { # CPU
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 take_down() {
-    local pid
+    local pid left=""
     for pid in $step $device $desk $server; do
         stop "$pid"
     done
     [ ! -e "$BINFMT/$HANDLER" ] || echo -1 >"$BINFMT/$HANDLER"
+    [ ! -e "$BINFMT/$HANDLER" ] || left=1
     unmount_below "$WORK"
     rm -rf --one-file-system "$WORK"
-    [ ! -e "$WORK" ] && [ ! -e "$BINFMT/$HANDLER" ]
+    [ -z "$left" ] && [ ! -e "$WORK" ]
 }
 
 main() {
@@ -239,6 +240,7 @@ main() {
     trap take_down EXIT
     trap 'exit 130' INT TERM
     find_tools
+    register
     make_root
     install_device
     start_server
