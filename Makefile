@@ -19,7 +19,7 @@ EDGE := opensled http_api edge_client hw_profiles scheduler home/__init__.py hom
 NEW_PYTHON := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-install vllm-test kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
+.PHONY: help install demo test test-system test-lab test-long test-real check-all vllm-install vllm-test kernel-check gpu-check figures figures-stale bench-quick conformance fuzz browser-test soak netns-check home-check service-check aarch64-check compose-check observability-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 27
@@ -151,6 +151,9 @@ home-check: $(STAMP) ## as root: docs/home.md typed on a PC and two Pis in netwo
 
 service-check: $(STAMP) ## as root: services of the system and of a user under a real systemd (Debian: systemd-container; minutes)
 	@$(BIN)/python -m tests.service_check
+
+aarch64-check: $(STAMP) ## as root: a device without a compiler, emulated as a Pi 4 and a Pi 5 (Debian: debootstrap, qemu-user-static; 20 minutes)
+	@deploy/aarch64_check.sh
 
 compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
 	@deploy/compose_check.sh

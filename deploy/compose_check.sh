@@ -16,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly LIMIT_MB=400 DEVICES=(pi-4 pi-5 orin-nano laptop-cpu) HOME_DEVICES=(home-pi-4 home-pi-5) SCALE=3
 readonly PYTHON=${PYTHON:-.venv/bin/python} SUITE=${SUITE:-bookworm}
-readonly PROJECT=opensled-check-$$ CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
+readonly CHECK="compose check" PROJECT=opensled-check-$$ CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
 WORK=$(mktemp --directory --tmpdir opensled-check-XXXXXX)
 readonly WORK
 BASE_IMAGE=${BASE_IMAGE:-python:3.12-slim}
@@ -29,36 +29,7 @@ unset COMPOSE_FILE COMPOSE_PROFILES COMPOSE_PROJECT_NAME
 export PI_4_PORT=0 PI_5_PORT=0 ORIN_NANO_PORT=0 LAPTOP_PORT=0 OUTAGES_PORT=0 RESETS_PORT=0 HOME_PI_4_PORT=0 HOME_PI_5_PORT=0 VLLM_PI_5_PORT=0
 failed="" step="" engine="" wheel_server="" own_base="" firewall="" forwarding="" compose=()
 
-say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
-fail() {
-    printf 'compose check: %s\n' "$*" >&2
-    failed=1
-    exit 1
-}
-
-wait_for() { # WHAT SECONDS COMMAND...: until the command succeeds
-    local what=$1 end=$((SECONDS + $2))
-    shift 2
-    until quietly "$@"; do
-        [ "$SECONDS" -lt "$end" ] || fail "$what did not come about in time"
-        sleep 0.2
-    done
-}
-
-quietly() { "$@" >/dev/null 2>&1; }
-
-logged() { # WHAT COMMAND...: the output is shown only if it fails
-    local what=$1 started=$SECONDS
-    shift
-    "$@" >"$WORK/step.log" 2>&1 &
-    step=$! # in the background, because bash hears of a signal only while it waits
-    if ! wait "$step"; then
-        tail --lines 40 "$WORK/step.log" >&2
-        fail "$what failed; its last words are above"
-    fi
-    step=""
-    say "$what: $((SECONDS - started)) s"
-}
+. deploy/steps.sh
 
 # --- engine -----------------------------------------------------------------------------------------------------------
 
@@ -136,14 +107,6 @@ make_base() {
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,locale,man}/*
     tar --directory "$root" --create . | docker import - "$BASE_IMAGE" || return
     rm -rf "$root"
-}
-
-mirror_of() { # SUITE: one line, or none
-    if [ -n "${MIRROR:-}" ]; then
-        echo "$MIRROR"
-    elif command -v apt-get >/dev/null; then
-        apt-get indextargets --format '$(REPO_URI)' "Created-By: Packages" "Codename: $1" | sed --quiet 1p
-    fi
 }
 
 build_images() {
@@ -391,8 +354,7 @@ take_down() {
     [ -z "$wheel_server" ] || kill "$wheel_server" 2>/dev/null || true
     [ -z "$engine" ] || stop_engine
     # dockerd leaves a namespace mounted, debootstrap when it is interrupted /proc.
-    awk -v below="$WORK/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort --reverse |
-        xargs --no-run-if-empty umount || true
+    unmount_below "$WORK"
     rm -rf --one-file-system "$WORK"
     [ -z "$left" ]
 }

@@ -97,6 +97,13 @@ def test_a_runtime_that_takes_its_process_along(name, said, monkeypatch):
     assert finding.status == "fail" and said in finding.detail and finding.fix
 
 
+def test_openmp_that_is_missing_is_named_as_its_package():
+    reason = "xllamacpp: libgomp.so.1: no such file; install libgomp1, OpenMP's library"
+    steps = [{"step": "error", "code": "unsupported_model", "reason": reason}]
+    (finding,) = draft._findings(DoctorConfig(), steps, 0, "")
+    assert finding.fix == "sudo apt-get install libgomp1"
+
+
 ENDS = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 ENDS_AT_LOAD = f"""
 import ctypes

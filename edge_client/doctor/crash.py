@@ -45,7 +45,7 @@ def _illegal_instruction(library: str) -> tuple[str, str]:
         cause = f"{_named(library)} was built for newer processors"
         remedy = f"draft with a GGUF model: --drafter llamacpp; {distribution.command('prebuilt')}"
         if version_of(library) == TOO_NEW_FOR_A_PI_4:
-            remedy = f"take a release that runs here: {distribution.command('onnx')}"
+            remedy = f"take onnxruntime 1.23 or newer, which run here: {distribution.command('onnx')}"
     else:
         cause = "a library that this drafter uses was built for another processor"
         remedy = "install that library for this processor, or choose another --drafter"

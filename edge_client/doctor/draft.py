@@ -117,7 +117,11 @@ def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> 
         findings.append(check_build(library, told["build"], _cpu_flags(), _has_cuda()))
     if "error" in told:
         kind, reason = BY_CODE.get(told["error"]["code"], OpenSledError), told["error"]["reason"]
-        return [*findings, fail("draft model", reason, "choose another --draft-model or --drafter", kind)]
+        lacks_openmp = "install libgomp1" in reason
+        remedy = (
+            "sudo apt-get install libgomp1" if lacks_openmp else "choose another --draft-model or --drafter"
+        )
+        return [*findings, fail("draft model", reason, remedy, kind)]
     if code:
         return [*findings, report_crash(library, code, complaint)]
     if "vocabulary" in told:
