@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.errors import InvalidRequest, ProtocolError, Unsupported
 from opensled.core.messages import ChatMessage, Tool
 from opensled.text.control_spellings import Chat, Spellings, Variables, new_mark
 
@@ -82,7 +82,10 @@ class ControlTokens:
             tokenizer, names = self._second
         text = self._spellings.whole.sub(lambda found: names[found[0]], text).replace(mark, "")
         # Not `encode`: it holds the interpreter's lock, seconds for a long text.
-        return tuple(tokenizer.encode_batch([text], add_special_tokens=False)[0].ids)
+        try:
+            return tuple(tokenizer.encode_batch([text], add_special_tokens=False)[0].ids)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ProtocolError(f"this tokenizer.json cannot encode a text: {error}") from error
 
     @cached_property
     def _second(self) -> tuple[Tokenizer, dict[str, str]]:

@@ -101,12 +101,18 @@ class TargetTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, with the special tokens (such as BOS) that the model adds."""
-        return tuple(self._tokenizer.encode(require_unicode(text, "the prompt", "prompt")).ids)
+        return self._ids(text, special=True)
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Token ids of a text that already has its special tokens, as chat templates write it."""
+        return self._ids(text, special=False)
+
+    def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         text = require_unicode(text, "the prompt", "prompt")
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        try:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ProtocolError(f"the server's tokenizer.json cannot encode a text: {error}") from error
 
     def control_tokens(self, template: str) -> ControlTokens:
         """Those of chats by `template`."""
