@@ -129,7 +129,7 @@ TINY: Columns = {
     "tok/s": lambda device: f"{device.report()['tokens_per_second']:.1f}",
     "accepted": _accepted,
     "tok/round": _per_round,
-    "steps saved": _saved,
+    "saved": _saved,
     "identical": _identical,
 }
 REAL: Columns = {
@@ -139,6 +139,6 @@ REAL: Columns = {
     "gain": _gain,
     "accepted": _accepted,
     "tok/round": _per_round,
-    "steps saved": _saved,
+    "saved": _saved,
     "same text": _same,
 }
