@@ -1,6 +1,8 @@
 """The target's tokens as the engines drew them before, one call for each session: the reference of speed and of bits.
 
-Kept as it was. Nothing here is shared with `verify_server/engine`, so that a test can compare the two.
+Kept as it was. Of the engines it shares the types of a request; of `opensled.core` the noise, and how candidates and
+nuclei are found. So it tells that one call for a whole step draws what one call for each session drew. It does not tell
+that this is the right draw: `lab/testbed/reference.py`, which imports nothing of the product, does.
 """
 
 from __future__ import annotations
