@@ -98,7 +98,6 @@ vllm-test: $(VLLM_STAMP) ## the tests that need vLLM, and guided answers with it
 
 figures: $(STAMP) ## the figures of docs/benchmarks anew, part by part (PARTS; long; wants a quiet machine)
 	@$(BIN)/python -m lab.benchmarks.figures $(PARTS)
-	@$(BIN)/python -m lab.benchmarks.findings --write docs/planning.md
 
 figures-stale: $(STAMP) ## the figures that are older than the code they rest on
 	@$(BIN)/python -m lab.benchmarks.figures --stale

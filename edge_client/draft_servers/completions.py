@@ -7,7 +7,7 @@ from typing import Any
 
 from edge_client.draft_servers.address import DraftAddress
 from edge_client.draft_servers.http_stream import STREAM_TOKENS, fetch, read_object, sse_data
-from edge_client.draft_servers.served_text import TextDialect
+from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
 from opensled.core.errors import DraftSourceError
 
@@ -39,13 +39,9 @@ class CompletionsText(TextDialect):
             return None
         choices = read_object(data).get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else {}
-        text = choice.get("text") if isinstance(choice, dict) else None
-        if text is not None and not isinstance(text, str):
-            raise DraftSourceError("its chunk holds no text")
-        pieces = [Piece(text.encode("utf-8", "replace"))] if text else []
-        if isinstance(choice, dict) and choice.get("finish_reason") == "stop":
-            return [*pieces, Piece(b"", is_end=True)]
-        return pieces
+        if not isinstance(choice, dict):
+            return ()
+        return pieces_of(choice.get("text"), choice.get("finish_reason") == "stop")
 
 
 def list_models(address: DraftAddress) -> list[str]:

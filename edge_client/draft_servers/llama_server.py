@@ -10,7 +10,7 @@ from typing import Any
 from edge_client.draft_servers.address import DraftAddress
 from edge_client.draft_servers.http_stream import fetch, first_token_s, read_object, sse_data, stream
 from edge_client.draft_servers.llama_chunks import TokenChunks, completion, is_last
-from edge_client.draft_servers.served_text import TextDialect
+from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
 from edge_client.drafters.outage import Outage
 from edge_client.drafters.streamed import Scored, TokenSource
@@ -126,13 +126,8 @@ class LlamaServerText(TextDialect):
         chunk = _chunk(line)
         if chunk is None:
             return ()
-        content = chunk.get("content") or ""
-        if not isinstance(content, str):
-            raise DraftSourceError("its chunk holds no text")
-        pieces = [Piece(content.encode("utf-8", "replace"), _chance(chunk))] if content else []
-        if not is_last(chunk):
-            return pieces
-        return [*pieces, Piece(b"", is_end=True)] if chunk.get("stop_type") == "eos" else pieces
+        is_end = is_last(chunk) and chunk.get("stop_type") == "eos"
+        return pieces_of(chunk.get("content"), is_end, _chance(chunk))
 
 
 def _chunk(line: bytes) -> dict[str, Any] | None:

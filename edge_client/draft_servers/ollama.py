@@ -7,9 +7,8 @@ from typing import Any
 
 from edge_client.draft_servers.address import DraftAddress
 from edge_client.draft_servers.http_stream import STREAM_TOKENS, fetch, read_object
-from edge_client.draft_servers.served_text import TextDialect
+from edge_client.draft_servers.served_text import TextDialect, pieces_of
 from edge_client.drafters.by_text import Piece
-from opensled.core.errors import DraftSourceError
 
 
 class OllamaText(TextDialect):
@@ -36,15 +35,9 @@ class OllamaText(TextDialect):
 
     def read(self, line: bytes) -> Sequence[Piece] | None:
         chunk = read_object(line)
-        text = chunk.get("response") or ""
-        if not isinstance(text, str):
-            raise DraftSourceError("its chunk holds no text")
-        pieces = [Piece(text.encode("utf-8", "replace"))] if text else []
-        if chunk.get("done") is not True:
-            return pieces
-        if chunk.get("done_reason") == "stop":
-            return [*pieces, Piece(b"", is_end=True)]
-        return pieces or None
+        is_done = chunk.get("done") is True
+        pieces = pieces_of(chunk.get("response"), is_done and chunk.get("done_reason") == "stop")
+        return pieces or (None if is_done else ())
 
 
 def list_models(address: DraftAddress) -> list[str]:

@@ -35,6 +35,17 @@ class TextDialect(ABC):
         """The pieces of a line of the answer; None = the stream is complete. Raises DraftSourceError."""
 
 
+def pieces_of(text: object, is_end: bool, confidence: float = 1.0) -> list[Piece]:
+    """Those of one chunk, whose text may be absent; `is_end`: the model ends its answer with it.
+
+    Raises DraftSourceError.
+    """
+    if text is not None and not isinstance(text, str):
+        raise DraftSourceError("its chunk holds no text")
+    pieces = [Piece(text.encode("utf-8", "replace"), confidence)] if text else []
+    return [*pieces, Piece(b"", is_end=True)] if is_end else pieces
+
+
 class ServedText(TextSource):
     """The continuation of one text by a server. A stream stays open while the text agrees with what it gave."""
 

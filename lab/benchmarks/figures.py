@@ -45,6 +45,7 @@ class Part(NamedTuple):
     words: tuple[str, ...] = ()
     rests_on: tuple[str, ...] = ()  # files and folders whose change makes it stale
     kept: str = ""  # why a stale file stays; "" = it is to be measured again
+    out: str = "--out {}"  # how it is told the folder
 
 
 def _component(name: str, *rests_on: str) -> Part:
@@ -62,7 +63,14 @@ PARTS = (
     _component("overload", "verify_server/admission", *ROUND),
     _component("failover", "verify_server/cluster", "scheduler/cluster"),
     _component("cacheback", "edge_client/drafters/cacheback.py", "opensled/drafting"),
-    Part("quick", ("quick_baseline.json",), "lab.benchmarks.quick", ("--write",), (*DEVICE, *ROUND)),
+    Part(
+        "quick",
+        ("quick_baseline.json",),
+        "lab.benchmarks.quick",
+        ("--write",),
+        (*DEVICE, *ROUND),
+        out="--baseline {}/quick_baseline.json",
+    ),
     Part(
         "other vocabularies",
         ("vocabularies.json",),
@@ -197,6 +205,7 @@ PARTS = (
         "tests.kernel_check",
         (),
         ("verify_server/engine/torch/triton_kernels.py", "verify_server/engine/torch/triton_attention.py"),
+        out="--out {}/kernels.json",
     ),
     Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),
 )
@@ -242,11 +251,13 @@ def chosen(names: Sequence[str]) -> list[Part]:
     for name in names:
         if name not in known:
             raise UsageError(f"no figure is called {name!r}; there are {', '.join(known)}")
+        if known[name].kept == GPU:
+            raise UsageError(f"figure {name!r} {GPU}")
     return [known[name] for name in names] or [part for part in PARTS if not part.kept]
 
 
 def _measure(parts: Sequence[Part], out: Path) -> int:
-    done = [_timed(part, ("-m", part.module, *part.words, "--out", str(out))) for part in parts]
+    done = [_timed(part, ("-m", part.module, *part.words, *part.out.format(out).split())) for part in parts]
     print(table(done))
     return max(each.code for each in done)
 

@@ -71,7 +71,7 @@ def main(words: list[str] | None = None) -> int:
     add("--engines", help=f"of {', '.join(ENGINES)}; default {','.join(ENGINES)}, with --quick {ENGINES[0]}")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
-    return exit_code(lambda: _measure(arguments, sys.argv[1:] if words is None else words))
+    return exit_code(lambda: _measure(arguments))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _positive(option: str, number: int) -> int:
     return number
 
 
-def _measure(arguments: Namespace, words: Sequence[str]) -> int:
+def _measure(arguments: Namespace) -> int:
     task = Task.of(arguments)
     raw = read_kept(task.path)
     check_alike(raw, task.about)

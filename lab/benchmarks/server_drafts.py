@@ -86,7 +86,7 @@ def main(words: list[str] | None = None) -> int:
     add("--no-stream", action="store_true", help="ask for answers in one piece: no time to a first text")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
-    return exit_code(lambda: _measure(arguments, sys.argv[1:] if words is None else words))
+    return exit_code(lambda: _measure(arguments))
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _told_model(name: str) -> str:
         return ""
 
 
-def _measure(arguments: Namespace, words: Sequence[str]) -> int:
+def _measure(arguments: Namespace) -> int:
     task = Task.of(arguments)
     raw = read_kept(task.path)
     check_alike(raw, task.about)

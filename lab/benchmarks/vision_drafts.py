@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -70,10 +69,10 @@ def main(words: list[str] | None = None) -> int:
         "--out", type=Path, default=Path("docs/benchmarks"), help="folder; default %(default)s"
     )
     arguments = parser.parse_args(words)
-    return exit_code(lambda: _measure(arguments, sys.argv[1:] if words is None else words))
+    return exit_code(lambda: _measure(arguments))
 
 
-def _measure(arguments: Namespace, words: Sequence[str]) -> int:
+def _measure(arguments: Namespace) -> int:
     exit_on_signals()
     origin = provenance()
     layers = [int(each) for each in arguments.layers.split(",")]

@@ -62,10 +62,11 @@ def test_parts_are_measured_in_turn_and_one_that_fails_stops_none(monkeypatch, c
         return type("Run", (), {"returncode": int("memory" in command)})
 
     monkeypatch.setattr(figures.subprocess, "run", run)
-    assert figures.main(["memory", "grid"]) == 1
-    assert ran == ["lab.benchmarks", "lab.benchmarks.grid"]
+    assert figures.main(["memory", "grid", "quick"]) == 1
+    assert ran == ["lab.benchmarks", "lab.benchmarks.grid", "lab.benchmarks.quick"]
     lines = capsys.readouterr().out.splitlines()
     assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")
+    assert figures.main(["gpu"]) == 2 and "benchmarks/gpu/run.sh" in capsys.readouterr().err
     assert figures.main(["nothing"]) == 2 and "there are rounds" in capsys.readouterr().err
 
 

@@ -58,10 +58,10 @@ def _parser() -> ArgumentParser:
 
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
-    return exit_code(lambda: _measure_all(arguments, sys.argv[1:] if words is None else words))
+    return exit_code(lambda: _measure_all(arguments))
 
 
-def _measure_all(arguments: Namespace, words: Sequence[str]) -> int:
+def _measure_all(arguments: Namespace) -> int:
     names = _names(arguments)
     if len(os.sched_getaffinity(0)) < 2:
         raise UsageError("attackers need a core beside the server's: run this on two cores or more")
