@@ -107,8 +107,10 @@ class PatientProtocol(H11Protocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether it parts, and its last request may still come."""
-        return self._own.is_old and (self.cycle is None or self.cycle.response_complete)
+        """Whether it parts, and its last request may still come or waits for its answer; it is no sequence yet while
+        its text is read."""
+        cycle = self.cycle
+        return self._own.is_old and (cycle is None or cycle.response_complete or not cycle.response_started)
 
     def part(self, seconds: int) -> None:
         """Take one more request, which must begin within `seconds` after the answer under way; its answer closes.

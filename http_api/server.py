@@ -126,7 +126,7 @@ class ApiServer:
 
     @property
     def waiting(self) -> bool:
-        """Whether a last request may still come."""
+        """Whether a last request may still come, or waits for the first byte of its answer."""
         return any(connection.waiting for connection in self._connections)
 
     @property

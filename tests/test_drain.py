@@ -354,3 +354,33 @@ def test_what_clients_over_http_have_not_got_yet_is_waited_for():
             assert (await asking).text == "all of it"
 
     asyncio.run(scenario())
+
+
+def test_a_last_request_that_is_not_a_sequence_yet_is_waited_for():
+    """A server that ended while the text of a last request was read told it to ask again."""
+
+    async def scenario():
+        read, rest, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            asked.set()
+            await read.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await rest.wait()
+            await send({"type": "http.response.body", "body": b"the answer"})
+
+        server, listener = ApiServer(app, asyncio.Event()), listen("127.0.0.1:0")
+        async with server.serving(listener), httpx.AsyncClient() as client:
+            asking = asyncio.ensure_future(client.get(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+            await asked.wait()
+            assert not server.waiting
+            server.send_away()
+            assert server.waiting
+            read.set()
+            while server.waiting:  # until the answer has begun: from here on it counts as a sequence
+                await asyncio.sleep(0.01)
+            assert not asking.done()
+            rest.set()
+            assert (await asking).text == "the answer"
+
+    asyncio.run(scenario())
