@@ -98,7 +98,7 @@ def stock(plan: Plan, drafter: str = "") -> Iterator[Server]:
     command += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(plan.kv_tokens // BLOCK + 1)]
     command += [
         "--gpu-memory-utilization",
-        "0.1",
+        "0.3",  # of the memory of one node, weights and libraries too: 0.1 was too little on a node of 9 GiB
         "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",
     ]
