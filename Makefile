@@ -126,7 +126,7 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 		tests/test_policies_properties.py tests/test_policies_starvation.py tests/test_goodput_system.py
 
 kernel-check: $(KERNELS) ## the Triton kernels without a GPU: hundreds of cases in the interpreter, and compiled for four kinds of GPUs (minutes)
-	@$(BIN)/python -m tests.kernel_check --cases $(CASES) --out docs/benchmarks/kernels.json
+	@$(BIN)/python -m tests.kernel_check --cases $(CASES)
 
 gpu-check: $(STAMP) ## a target on this machine's GPU: equality, exactness, times; writes gpu_check.json (MODEL; without a GPU a short form)
 	@$(BIN)/opensled selftest --model $(MODEL) $$($(BIN)/python -c 'import torch; print("--device cuda" if torch.cuda.is_available() else "--device cpu --short")')

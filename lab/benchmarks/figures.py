@@ -52,6 +52,10 @@ def _component(name: str, *rests_on: str) -> Part:
     return Part(name, (f"{name}.json",), "lab.benchmarks", (name,), rests_on)
 
 
+def _grid(name: str, option: str = "--acceptance") -> Part:
+    return Part(f"grid {name}", (f"grid-{name}.json",), "lab.benchmarks.grid", (option, name), SIMULATED)
+
+
 GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
 PARTS = (
     _component("rounds", "verify_server/front", *ROUND),
@@ -114,14 +118,10 @@ PARTS = (
         ("verify_server/front", "verify_server/access", "http_api"),
     ),
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
-    Part("grid", ("grid.json", "map.json"), "lab.benchmarks.grid", ("--resume",), SIMULATED),
-    Part(
-        "grids by drafts",
-        tuple(f"grid-{name}.json" for name in ("smollm2", "chat", "code", "mixed", "mismatched")),
-        "lab.benchmarks.grid_set",
-        (),
-        SIMULATED,
-    ),
+    _grid("smollm2", "--pair"),
+    _grid("mismatched"),
+    _grid("chat"),
+    _grid("code"),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
     Part(
         "hubs", ("hierarchy_capacity.json",), "lab.benchmarks.hierarchy_capacity", (), ("relay", *SIMULATED)
@@ -198,14 +198,6 @@ PARTS = (
         ("--eager",),
         ("verify_server/engine/vllm", *ROUND),
         "needs .venv-vllm: run it with that Python",
-    ),
-    Part(
-        "kernels",
-        ("kernels.json",),
-        "tests.kernel_check",
-        (),
-        ("verify_server/engine/torch/triton_kernels.py", "verify_server/engine/torch/triton_attention.py"),
-        out="--out {}/kernels.json",
     ),
     Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),
 )

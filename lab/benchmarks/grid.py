@@ -1,202 +1,264 @@
-"""The simulated grid: capacity and throughput of every baseline over regimes, links, devices and paces.
+"""The simulated grid: how many users a server holds, for each mode, over regimes, links, devices and paces.
 
-    python -m lab.benchmarks.grid [--pair NAME] [--acceptance A] [--short] [--quick] [--out FOLDER] [--resume]
-        [--jobs N]
-    python -m lab.benchmarks.grid --only opensled --merge [--spot-check N]
-    python -m lab.benchmarks.grid --only pipesd,opensled-device,opensled-server --merge
+    python -m lab.benchmarks.grid [--pair NAME] [--acceptance A] [--quick] [--out FOLDER] [--jobs N]
 
 Capacity is the largest number of users of whom 90 % read at their pace, by bisection in the simulator; beside it stands
-the law's word for it. Throughput is compared at the load of the best baseline, and at half of it. All baselines meet
-the same users with the same requests. Plain decoding and a draft beside the server use nothing of the device, so their
-capacities are simulated once for all devices. Writes grid.json, and map.json by the law alone.
+the law's word for it. All modes meet the same users with the same requests, and no place is left out. Plain decoding
+and a draft beside the server use nothing of the device, so their capacities are simulated once for all devices.
 
 Drafts are those recorded with --pair. With --acceptance, a number or the name of a task, drafts are made up, of which
-that share is right. A grid with --short or --acceptance asks for capacity alone, on two links with three devices, and
-only at places that the law leaves open: where decoding alone does not fill the memory, and some mode serves a user. It
-writes grid-NAME.json, NAME being the pair or the acceptance. `python -m lab.benchmarks.grid_set` makes all of those.
-
-With --merge what the file already says stays, but for the baselines of --only; pipesd and the parts of opensled come
-where they are named there.
---spot-check measures some of that again and fails where it differs. What is done is kept in a .part file after each
-place: --resume goes on from there.
+that share is right. Writes grid-NAME.json, NAME being the pair or the acceptance. What is done is kept in a .part file
+after each place: a run that was ended goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import json
 import signal
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from multiprocessing import active_children
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from lab.benchmarks.drafts_option import add_drafts, drafts_of
-from lab.benchmarks.findings import findings
-from lab.benchmarks.grid_document import (
-    ALL,
-    NAMED,
-    QUICK,
-    SHORT,
-    WHOLE,
-    Axes,
-    begun,
-    law_error,
-    name_of,
-    read,
-    source_of,
-    without,
+from lab.benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS, Place, PlaceCapacity, answers
+from lab.benchmarks.grid_view import ratios
+from lab.benchmarks.program import (
+    SPAWN,
+    add_quick_and_out,
+    end_with_parent,
+    exit_code,
+    folder_of,
+    parser_of,
+    say,
+    write_json,
 )
-from lab.benchmarks.grid_fill import WORKERS, fill, place_of
-from lab.benchmarks.grid_place import OF_SERVER, answers
-from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
-from lab.testbed.baselines import PIPESD
 from lab.testbed.planner import mode_map
+from lab.testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
 from lab.testbed.planner.recorded_drafts import RecordedDrafts
-from lab.testbed.planner.setting import work_of
 from lab.testbed.provenance import provenance
-from lab.testbed.recordings import BUNDLED_PAIR
+from lab.testbed.recordings import DEFAULT_PAIR
 from opensled.core.errors import UsageError
 
+WORKERS = 2
 
-def measure(axes: Axes, source: RecordedDrafts) -> dict[str, Any]:
-    """The whole grid, on WORKERS processes."""
-    return _filled(begun(axes, source), None, WORKERS)
-
-
-def _filled(document: dict[str, Any], part: Path | None, jobs: int) -> dict[str, Any]:
-    """`document` with all that it lacked; on its way it is kept in `part`."""
-
-    def save() -> None:
-        if part:
-            write_json(part, document)
-
-    fill(document, source_of(document), save, jobs, throughput=document["figure"] == WHOLE)
-    return {**document, "law_error": law_error(document["points"])}
+Point = dict[str, Any]
+Grid = dict[str, Any]
+Save = Callable[[], None]
 
 
-def map_figure(quick: bool, source: RecordedDrafts) -> dict[str, Any]:
-    """The map's points, by the law."""
-    servers = mode_map.panels(mode_map.CONTEXTS[:1]) if quick else mode_map.panels()
-    work = work_of(source)
-    return {
-        "figure": "map",
-        "title": "Best mode and gain by the law",
-        "label": "derived",
-        "acceptance": work.acceptance.source,
-        "points": [point.as_json() for point in mode_map.points(servers, work)],
-    }
+class Axes(NamedTuple):
+    """What a grid spans: each combination is a place."""
+
+    regimes: tuple[str, ...] = tuple(SERVERS)
+    links: tuple[str, ...] = ("wifi-good", "wan-80")
+    devices: tuple[str, ...] = ("pi-5", "orin-nano-super", "laptop-cpu")
+    paces: tuple[float, ...] = mode_map.PACES
 
 
-def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of("grid", __doc__)
-    add_quick_and_out(parser)
-    add = parser.add_argument
-    add_drafts(parser, BUNDLED_PAIR)
-    add(
-        "--short",
-        action="store_true",
-        help="capacity alone, where the law leaves it open; as with --acceptance",
-    )
-    add("--jobs", type=int, default=WORKERS, metavar="N", help="processes; default %(default)s")
-    add("--merge", action="store_true", help="keep what the file there says, but for --only")
-    add(
-        "--only",
-        default="",
-        metavar="NAME,...",
-        help=f"with --merge, of {', '.join(NAMED)}: measure them anew",
-    )
-    add("--spot-check", type=int, default=0, metavar="N", help="values that --merge kept to measure again")
-    add("--resume", action="store_true", help="go on with the .part file of a run that was ended")
-    arguments = parser.parse_args(words)
-    arguments.only = [name for name in arguments.only.split(",") if name]
-    arguments.short = arguments.short or bool(arguments.acceptance)
-    _check(parser, arguments)
-    return arguments
+QUICK = Axes(links=("wifi-good", "wan-80"), devices=("pi-5", "laptop-cpu"), paces=(10,))
 
 
-def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    try:
-        arguments.source = drafts_of(arguments)
-    except UsageError as error:
-        parser.error(str(error))
-    unknown = [name for name in arguments.only if name not in NAMED]
-    if unknown:
-        parser.error(f"--only {unknown[0]}: choose from {', '.join(NAMED)}")
-    if PIPESD in arguments.only and arguments.acceptance:
-        parser.error(
-            f"--only {PIPESD}: drafts that are made up are all sure, so that no threshold ends a block"
-        )
-    if not arguments.merge and (arguments.only or arguments.spot_check):
-        parser.error("--only and --spot-check belong to --merge")
-    if (arguments.merge or arguments.resume) and arguments.quick and not arguments.out:
-        parser.error("--merge and --resume need a folder: --out FOLDER")
+class Asked(NamedTuple):
+    """One unit of work; where the device does not matter the answer is that of several points."""
+
+    place: Place
+    modes: tuple[str, ...]
+    near: int  # users that other modes are known to hold
+
+    def run(self) -> list[PlaceCapacity]:
+        return answers(self.place, self.modes, self.near)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    arguments = _arguments(words)
+    parser = parser_of("grid", __doc__)
+    add_quick_and_out(parser)
+    add_drafts(parser, DEFAULT_PAIR)
+    parser.add_argument(
+        "--jobs", type=int, default=WORKERS, metavar="N", help="processes; default %(default)s"
+    )
+    arguments = parser.parse_args(words)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return exit_code(lambda: _measured(arguments, folder_of(arguments)))
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    source: RecordedDrafts = arguments.source
-    origin = provenance()
-    if out and not arguments.short and not arguments.merge:
-        write_json(out / "map.json", {**map_figure(arguments.quick, source), "provenance": origin})
-        print(f"written: {out / 'map.json'}")
-    target = out / f"{name_of(source, arguments.short)}.json" if out else None
+    source = drafts_of(arguments)
+    target = out / f"{name_of(source)}.json" if out else None
     part = target.with_suffix(".part") if target else None
-    document = _filled(_start(arguments, target, part, origin), part, arguments.jobs)
-    differing = 0
-    if arguments.spot_check:
-        kept = [name for name in ALL if name not in arguments.only]
-        differing = spot_check(document, arguments.spot_check, kept)
+    if part and part.is_file():
+        say(f"goes on with {part}")
+        document = read(part)
+    else:
+        document = {**begun(QUICK if arguments.quick else Axes(), source), "provenance": provenance()}
+    document = filled(
+        document, (lambda: write_json(part, document)) if part else lambda: None, arguments.jobs
+    )
     if target and part:
         write_json(target, document)
         part.unlink(missing_ok=True)
         print(f"written: {target}")
-    print(findings(document))
-    return int(differing > 0)
+    print(ratios([document]))
+    return 0
 
 
-def _start(
-    arguments: argparse.Namespace, target: Path | None, part: Path | None, origin: dict[str, Any]
-) -> dict[str, Any]:
-    """What is known before anything is measured."""
-    if arguments.resume and part:
-        return read(part)
-    if arguments.merge and target:
-        document = without(read(target), arguments.only)
-        names = arguments.only or ["what was missing"]
-        document["additions"] = [*document.get("additions", ()), {"baselines": names, "provenance": origin}]
-        return document
-    axes = QUICK if arguments.quick else SHORT if arguments.short else Axes()
-    return {**begun(axes, arguments.source, arguments.short), "provenance": origin}
+def name_of(source: RecordedDrafts) -> str:
+    """Of the file, without its suffix."""
+    return f"grid-{source.name}"
 
 
-def spot_check(document: dict[str, Any], count: int, kept: Sequence[str]) -> int:
-    """Measure `count` capacities of `kept` again; how many of them differ.
+def begun(axes: Axes, source: RecordedDrafts) -> Grid:
+    """A grid of which nothing is known yet."""
+    places = product(axes.regimes, axes.paces, axes.links, axes.devices)
+    return {
+        "figure": name_of(source),
+        "title": "Users one accelerator holds at a pace",
+        "label": "simulated",
+        "drafts": source.words,
+        "source": source._asdict(),
+        "facts": {
+            "capacity": "largest number of users of whom 90 % read at the pace, found by bisection, to within 2 %",
+            "most_users": MOST,
+            "warmup": f"{WARMUP_TOKENS} tokens at the pace",
+            "window": f"{WINDOW_TOKENS} tokens at the pace",
+            "draft_lengths": LENGTHS,
+            "draft_wait": "1.5 times the mean time of a draft and its round trip, at least the server's default; "
+            "opensled learns it by itself",
+            "selection": "every combination of the axes",
+            "seconds": 0,
+            "simulations": 0,
+        },
+        "axes": axes._asdict(),
+        "law_error": {},
+        "points": [_point(*place) for place in places],
+    }
 
-    The choice is random but always the same. The result is printed and added to the document's facts.
-    """
-    known = [
-        (replace(place, device="") if name in OF_SERVER else place, name, users)
-        for point in document["points"]
-        for place in (place_of(point, source_of(document)),)
-        for name, users in point["capacity"].items()
-        if name in kept
-    ]
-    chosen = random.Random(0).sample(known, min(count, len(known)))
-    differing = [each for each in chosen if answers(each[0], (each[1],))[0].users != each[2]]
-    for place, name, users in differing:
-        say(f"differs: {name} at {place}, was {users}")
-    found = {"values": len(chosen), "differing": len(differing), "baselines": list(kept)}
-    document["facts"]["spot_check"] = found
-    say(f"spot check: {len(differing)} of {len(chosen)} earlier capacities differ")
-    return len(differing)
+
+def _point(regime: str, pace: float, link: str, device: str) -> Point:
+    where = {"regime": regime, "link": link, "device": device, "pace": pace}
+    return {**where, "capacity": {}, "draft_length": {}, "law": {}, "kv_full": []}
+
+
+def source_of(document: Mapping[str, Any]) -> RecordedDrafts:
+    """The drafts that a grid rests on."""
+    return RecordedDrafts(**document["source"])
+
+
+def read(path: Path) -> Grid:
+    """Raises UsageError for a file that is no grid."""
+    try:
+        found: Grid = json.loads(path.read_text("utf-8"))
+        assert isinstance(found["points"], list)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise UsageError(f"{path} holds no grid ({error}); remove it to measure anew") from None
+    return found
+
+
+# -- filling it -------------------------------------------------------------------------------------------------
+
+
+def filled(document: Grid, save: Save, jobs: int = WORKERS) -> Grid:
+    """`document` with all that it lacked; `save` is called after each unit of work."""
+    points, facts, source = document["points"], document["facts"], source_of(document)
+    for of_device in (False, True):  # a search for the devices begins with what the server holds alone
+        for asked, found in _measure(list(_lacking(points, source, of_device)), facts, jobs):
+            for answer in found:
+                for point in points:
+                    if asked.place == _place(point, source, of_device):
+                        _put(point, answer)
+            facts["simulations"] += sum(answer.runs for answer in found)
+            save()
+    document["law_error"] = law_error(points)
+    return document
+
+
+def _place(point: Point, source: RecordedDrafts, of_device: bool) -> Place:
+    device = point["device"] if of_device else ""
+    return Place(point["regime"], point["link"], point["pace"], source, device)
+
+
+def _lacking(points: Sequence[Point], source: RecordedDrafts, of_device: bool) -> Iterator[Asked]:
+    """What the modes in which the device matters, or those in which it does not, still lack."""
+    asked = set()
+    for point in points:
+        place = _place(point, source, of_device)
+        names = OF_DEVICES if of_device else OF_SERVER
+        lacking = tuple(name for name in names if name not in point["capacity"])
+        if lacking and place not in asked:
+            asked.add(place)
+            yield Asked(place, lacking, max(point["capacity"].values(), default=0))
+
+
+def _put(point: Point, answer: PlaceCapacity) -> None:
+    name = answer.baseline
+    point["capacity"][name] = answer.users
+    point["draft_length"][name] = answer.draft_length
+    point["law"][name] = answer.law
+    if name == "centralized":
+        point["kv_fits"] = answer.kv_fits
+    if answer.users == answer.kv_fits:
+        point["kv_full"].append(name)
+
+
+def _measure(
+    work: Sequence[Asked], facts: dict[str, Any], jobs: int
+) -> Iterator[tuple[Asked, list[PlaceCapacity]]]:
+    """Each unit of `work` with what came of it, as they come."""
+    started, before = time.monotonic(), facts["seconds"]
+    for done, (unit, found) in enumerate(_answered(work, jobs), 1):
+        spent = time.monotonic() - started
+        facts["seconds"] = round(before + spent)
+        yield unit, found
+        if done % 10 == 0 or done == len(work):
+            say(f"{done} of {len(work)}, {spent:.0f} s, about {spent / done * (len(work) - done):.0f} s left")
+
+
+def _answered(work: Sequence[Asked], jobs: int) -> Iterator[tuple[Asked, list[PlaceCapacity]]]:
+    """On `jobs` processes, 1 = this one alone; an interrupt ends these as well."""
+    if jobs == 1 or not work:
+        yield from ((unit, unit.run()) for unit in work)
+        return
+    pool = ProcessPoolExecutor(jobs, mp_context=SPAWN, initializer=end_with_parent)
+    try:
+        asked = {pool.submit(_run, unit): unit for unit in work}
+        for done in as_completed(asked):
+            yield asked[done], done.result()
+    except BaseException:
+        for process in active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run(unit: Asked) -> list[PlaceCapacity]:
+    return unit.run()
+
+
+def law_error(points: Sequence[Point]) -> dict[str, Any]:
+    """Relative error of the law where speed, not memory, decides and both serve at least one user."""
+    errors: dict[str, list[float]] = {name: [] for name in (*OF_SERVER, *OF_DEVICES)}
+    for point in points:
+        for name, users in point["capacity"].items():
+            expected = point["law"][name]
+            by_memory = name in point["kv_full"] and users == expected
+            if users and expected and not by_memory:
+                errors[name].append(abs(expected / users - 1))
+    return {
+        name: {
+            "points": len(each),
+            "median": round(median(each), 3),
+            "within_15_percent": round(sum(error <= 0.15 for error in each) / len(each), 3),
+        }
+        for name, each in errors.items()
+        if each
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

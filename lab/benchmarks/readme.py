@@ -17,7 +17,7 @@ from lab.benchmarks import (
     remote_drafts_view,
     server_drafts_view,
 )
-from lab.benchmarks.grid_table import by_drafts
+from lab.benchmarks.grid_view import ratios, reading
 
 OLD = "5e49889"
 
@@ -169,13 +169,13 @@ TAKEN_OUT: Sequence[tuple[str, str, str]] = (
 
 
 def write_readme(folder: Path) -> Path:
-    """Write the table of every figure in `folder`; returns the file. Results of another form are in the HTML report."""
+    """Write the table of every figure in `folder`; returns the file."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     figures = [each for each in found if "ratios" in each]
     path = folder / "README.md"
     own = [line for each in found if each.get("figure") in OWN for line in OWN[each["figure"]](each)]
     values = [each for each in figures if each.get("figure") not in OWN]
-    grids = [each for each in found if str(each.get("figure", "")).startswith("grid")]
+    grids = [each for each in found if str(each.get("figure", "")).startswith("grid-")]
     parts = (
         _ratios(values),
         _values(values),
@@ -249,10 +249,16 @@ def _command(figure: dict[str, Any]) -> str:
 
 def _grids(grids: Sequence[dict[str, Any]]) -> list[str]:
     """Capacity by the acceptance of the drafts; nothing without such grids."""
-    compared = by_drafts(grids)
-    return (
-        ["## Users held, by the acceptance of the drafts (simulated)", "", compared, ""] if compared else []
-    )
+    if not grids:
+        return []
+    return [
+        "## Users held, by the acceptance of the drafts (simulated)",
+        "",
+        reading(grids),
+        "",
+        ratios(grids),
+        "",
+    ]
 
 
 def _losses(figures: Sequence[dict[str, Any]]) -> list[str]:

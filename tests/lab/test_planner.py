@@ -12,11 +12,10 @@ import pytest
 from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, LinkProfile, Quantity, TargetShape
 from hw_profiles.step_cost import TargetCost
 from lab.testbed.cells import REGIMES
-from lab.testbed.dual_trigger import DualTrigger
 from lab.testbed.fleet import Fleet, Group
 from lab.testbed.planner import capacity_law as law
 from lab.testbed.planner import trip
-from lab.testbed.planner.acceptance import LENGTHS, geometric, of_rule, of_traces
+from lab.testbed.planner.acceptance import LENGTHS, geometric, of_traces
 from lab.testbed.planner.binding import what_binds
 from lab.testbed.planner.capacity_law import Setting, best, capacity
 from lab.testbed.planner.setting import Work, assumed, of_fleet
@@ -88,16 +87,6 @@ def test_a_confidence_threshold_ends_blocks_before_doubtful_tokens() -> None:
     found = of_traces(TraceSet("t", "d", {}, (trace,)), confidence=0.5)
     assert found.tokens == (1,) * len(LENGTHS)
     assert found.drafted == (0,) * len(LENGTHS)
-
-
-def test_blocks_that_a_device_s_rule_ends_are_worth_what_they_hold() -> None:
-    """0.8 ** 3 is above 0.45 and 0.8 ** 4 is not: 5 6 7 8 and the bonus 9; then there is room for 10 11 before 12."""
-    text = tuple(range(5, 13))
-    trace = item(text, *(text[place:] for place in range(8)), sure=0.8)
-    found = of_rule(TraceSet("t", "d", {}, (trace,)), DualTrigger(8, product=0.45, newest=0.1))
-    assert (found.tokens[8], found.drafted[8]) == (8 / 2, (4 + 2) / 2)
-    assert found.tokens[1] == 8 / 4  # the length binds before
-    assert of_traces(TraceSet("t", "d", {}, (trace,))).tokens[8] == 8
 
 
 def test_the_unlucky_user_gets_fewer_tokens_a_round_where_items_differ() -> None:

@@ -5,11 +5,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 
-from edge_client.lengths.base import DraftLengthPolicy, pull_tokens
 from hw_profiles.speculation import uniform_tokens
 from lab.testbed.load.slo import SHARE
 from lab.testbed.traces import ItemTrace, Proposal, TraceSet
-from opensled.core.messages import DraftToken
 from opensled.core.protocol import common_prefix
 
 LENGTHS = range(9)  # draft lengths the planner chooses from; 0 = no draft
@@ -46,21 +44,10 @@ def geometric(rate: float) -> DraftWorth:
 
 def of_traces(traces: TraceSet, confidence: float = 0.0) -> DraftWorth:
     """Recorded drafts replayed at every draft length, one round after another; `confidence` is SLED's c_th."""
-    return _of_blocks(traces, lambda proposal, length: _block(proposal, length, confidence))
-
-
-def of_rule(traces: TraceSet, rule: DraftLengthPolicy) -> DraftWorth:
-    """The same with blocks that end as `rule`, which learns nothing, ends them on a device."""
-
-    def block(proposal: Proposal, length: int) -> Sequence[int]:
-        tokens = map(DraftToken, proposal.ids, proposal.confidences)
-        return [token.id for token in pull_tokens(rule, tokens, rule.most(length), lambda: False)]
-
-    return _of_blocks(traces, block)
-
-
-def _of_blocks(traces: TraceSet, block: Block) -> DraftWorth:
-    means = [_means(traces.items, k, block) for k in LENGTHS]
+    means = [
+        _means(traces.items, k, lambda proposal, length: _block(proposal, length, confidence))
+        for k in LENGTHS
+    ]
     tokens, drafted, unlucky = (tuple(column) for column in zip(*means))
     return DraftWorth(tokens, drafted, unlucky, f"recorded ({traces.drafter} for {traces.target})")
 
