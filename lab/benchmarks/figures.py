@@ -11,6 +11,7 @@ reason excuses.
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ TORCH = (*ROUND, "verify_server/engine/torch", "verify_server/kv")
 LLAMACPP = (*ROUND, "verify_server/engine/llamacpp")
 SIMULATED = ("lab/testbed/simulated", "scheduler", "hw_profiles")
 PAIR = ("--target", "smollm2")
+REAL = "real_prompts.json"
 
 
 class Part(NamedTuple):
@@ -46,6 +48,7 @@ class Part(NamedTuple):
     rests_on: tuple[str, ...] = ()  # files and folders whose change makes it stale
     kept: str = ""  # why a stale file stays; "" = it is to be measured again
     out: str = "--out {}"  # how it is told the folder
+    goes_on: bool = False  # its program keeps what the file has, so a stale one is removed first
 
 
 def _component(name: str, *rests_on: str) -> Part:
@@ -54,6 +57,18 @@ def _component(name: str, *rests_on: str) -> Part:
 
 def _grid(name: str, option: str = "--acceptance") -> Part:
     return Part(f"grid {name}", (f"grid-{name}.json",), "lab.benchmarks.grid", (option, name), SIMULATED)
+
+
+def _real(setup: str) -> Part:
+    words = ("--setup", setup, "--contenders", "none,none on both cores,default,lookup,distilled")
+    return Part(
+        f"real prompts, {setup}",
+        (REAL, "real_prompts.svg"),
+        "lab.benchmarks.real_prompts",
+        (*PAIR, *words, "--prompts", "4"),
+        (*DEVICE, *TORCH, *LLAMACPP),
+        goes_on=True,
+    )
 
 
 GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
@@ -109,6 +124,7 @@ PARTS = (
         "lab.benchmarks.doctor_prediction",
         ("--keep",),
         ("edge_client/doctor", "hw_profiles/speculation.py"),
+        goes_on=True,
     ),
     Part(
         "attacks",
@@ -133,14 +149,9 @@ PARTS = (
         (),
         ("relay", *SIMULATED),
     ),
-    Part(
-        "real prompts",
-        ("real_prompts.json", "real_prompts.svg"),
-        "lab.benchmarks.real_prompts",
-        PAIR,
-        (*DEVICE, *TORCH, *LLAMACPP),
-    ),
-    Part("real users", ("real_prompts.json",), "lab.benchmarks.real_users", PAIR, (*DEVICE, *TORCH)),
+    _real("default"),
+    _real("torch"),
+    Part("real users", (REAL,), "lab.benchmarks.real_users", PAIR, (*DEVICE, *TORCH)),
     Part(
         "server drafts",
         ("server_drafts.json", "server_drafts.svg"),
@@ -249,13 +260,17 @@ def chosen(names: Sequence[str]) -> list[Part]:
 
 
 def _measure(parts: Sequence[Part], out: Path) -> int:
-    done = [_timed(part, ("-m", part.module, *part.words, *part.out.format(out).split())) for part in parts]
+    done = [_measured(part, out) for part in parts]
     print(table(done))
     return max(each.code for each in done)
 
 
-def _timed(part: Part, words: Sequence[str]) -> Done:
-    print(f"== {part.name}: python {' '.join(words)}", flush=True)
+def _measured(part: Part, out: Path) -> Done:
+    for file in part.files if part.goes_on else ():
+        if file.endswith(".json") and _why(out / file, part.rests_on, commits_since):
+            (out / file).unlink(missing_ok=True)
+    words = ("-m", part.module, *part.words, *part.out.format(out).split())
+    print(f"== {part.name}: python {shlex.join(words)}", flush=True)
     started = time.monotonic()
     code = subprocess.run([sys.executable, *words]).returncode
     return Done(part.name, time.monotonic() - started, int(code != 0))

@@ -14,7 +14,7 @@ from lab.benchmarks.real_summary import Unit, ordered, rate, runs, shared, summa
 from opensled.core.errors import UsageError
 
 REQUIRED = 0.97  # of no drafts, for the default
-Raw = dict[str, Any]  # `units`, `pieces`, and what other programs measured: `setups`, `users`
+Raw = dict[str, Any]  # `units`, `pieces`, and what real_users measured: `users`
 
 
 def read_raw(path: Path | None) -> Raw:
@@ -40,12 +40,8 @@ def key(unit: Unit) -> tuple[str, str, str, int]:
 
 
 def put(raw: Raw, unit: Unit) -> None:
-    """Add a unit; an older one of the same key goes, but what drafters agree to stays while the text does."""
-    before = next((each for each in raw["units"] if key(each) == key(unit)), None)
-    kept = {}
-    if before and before["text"] == unit["text"] and "agreement" in before:
-        kept = {"agreement": before["agreement"]}
-    raw["units"] = ordered([*(each for each in raw["units"] if key(each) != key(unit)), {**unit, **kept}])
+    """Add a unit; an older one of the same key goes."""
+    raw["units"] = ordered([*(each for each in raw["units"] if key(each) != key(unit)), unit])
 
 
 def write(path: Path, raw: Raw) -> dict[str, Any]:

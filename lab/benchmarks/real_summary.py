@@ -96,11 +96,11 @@ def tokens_per_round(units: Sequence[Unit], contender: str) -> float | None:
     return round(sum(answer["round_tokens"] for answer in answers) / rounds, 3) if rounds else None
 
 
-def agreement(units: Sequence[Unit], drafter: str) -> float | None:
-    """Share of the positions of the target's texts at which the drafter proposes the target's token."""
-    counts = [unit["agreement"][drafter] for unit in units if drafter in unit.get("agreement", {})]
-    places = sum(of for _, of in counts)
-    return round(sum(agreed for agreed, _ in counts) / places, 4) if places else None
+def accepted(units: Sequence[Unit], drafter: str) -> float | None:
+    """Share of the draft tokens that stand; None without drafts."""
+    answers = [unit["answers"][drafter] for unit in units]
+    drafted = sum(answer["drafted"] for answer in answers)
+    return round(sum(answer["accepted"] for answer in answers) / drafted, 3) if drafted else None
 
 
 def summary(units: Sequence[Unit]) -> dict[str, Any]:
@@ -130,15 +130,8 @@ def summary(units: Sequence[Unit]) -> dict[str, Any]:
         "tokens per round": {
             kind: {name: tokens_per_round(group, name) for name in drafting} for kind, group in kinds.items()
         },
-        "agreement": _agreements(kinds),
+        "accepted": {
+            kind: {name: accepted(group, name) for name in drafting} for kind, group in kinds.items()
+        },
         "other texts": {name: sum(not unit["answers"][name]["same"] for unit in units) for name in names},
     }
-
-
-def _agreements(kinds: Mapping[str, Sequence[Unit]]) -> dict[str, dict[str, float]]:
-    """Kind -> drafter -> share."""
-    found = {}
-    for kind, units in kinds.items():
-        names = dict.fromkeys(name for unit in units for name in unit.get("agreement", {}))
-        found[kind] = {name: share for name in names if (share := agreement(units, name)) is not None}
-    return found

@@ -15,15 +15,14 @@ Found = Mapping[str, Any]
 def section(document: Found) -> list[str]:
     """For README.md."""
     raw = document["raw"]
-    parts = (_runs(document["facts"]["runs"]), _setups(raw.get("setups")), _users(raw.get("users")))
+    parts = (_runs(document["facts"]["runs"]), _users(raw.get("users")))
     return [
         "## Real prompts on a real pair, by kind of text",
         "",
         "Ratios of tokens/s to no drafts: the geometric mean over the prompts of a kind, in brackets a bootstrap "
         "interval of 95 % over them (none for a single prompt). ▼: below 1. In bold the best drafter of a "
-        "kind, chosen by the same answers. *agree*: share of the positions of the target's own text at which the "
-        "drafter, given that text so far, proposes the token that follows. *tokens a round*: what a "
-        "block and its verdict commit; a block that came too late commits nothing.",
+        "kind, chosen by the same answers. *tokens a round*: what a block and its verdict commit; a block that came "
+        "too late commits nothing.",
         "",
         "![Ratios to no drafts by kind of text](real_prompts.svg)",
         "",
@@ -41,9 +40,11 @@ def _runs(runs: Sequence[Found]) -> Iterator[str]:
         yield _verdict(run)
         yield ""
         drafting = [name for name in names if name in next(iter(run["tokens per round"].values()))]
-        yield from table(
-            ("tokens a round; agree", *drafting), [_detail(run, kind, drafting) for kind in run["ratios"]]
-        )
+        rows = [
+            [kind, *("–" if rounds[name] is None else f"{rounds[name]:.2f}" for name in drafting)]
+            for kind, rounds in run["tokens per round"].items()
+        ]
+        yield from table(("tokens a round", *drafting), rows)
         yield ""
 
 
@@ -86,42 +87,6 @@ def _verdict(run: Found) -> str:
         f"The best drafter of each kind, over the kinds: **{found['mean']:.2f}**{_spread(found)}; required "
         f"{ENOUGH:g}: {bar}. {run['long prompts']} of the prompts are long (some 600 tokens and more){texts}."
     )
-
-
-def _detail(run: Found, kind: str, names: Sequence[str]) -> list[str]:
-    rounds, agreed = run["tokens per round"][kind], run["agreement"].get(kind, {})
-    return [kind, *(f"{_number(rounds[name], '.2f')}; {_number(agreed.get(name), '.0%')}" for name in names)]
-
-
-def _number(value: float | None, spelling: str) -> str:
-    return "–" if value is None else format(value, spelling)
-
-
-def _setups(found: Found | None) -> Iterator[str]:
-    """What each server, and each draft model alone, does by itself."""
-    if not found:
-        return
-    yield "### What one core does by itself"
-    yield ""
-    yield (
-        f"Milliseconds of a step of {found['target']} over so many rows of one sequence ({found['context']} tokens of "
-        "context), medians in turns; tokens/s of plain decoding follow from one row. *device alone*: a draft model "
-        "writes by itself, no server takes part, and the text is its own. Where that row is faster than a server, "
-        "the ratios show what drafts bring to such a server, not that one is needed for a model of this size."
-    )
-    yield ""
-    rows = [
-        [name, f"{1000 / each['ms']['1']:.1f}", *(f"{ms:.0f}" for ms in each["ms"].values())]
-        for name, each in found["servers"].items()
-    ]
-    count = len(next(iter(found["servers"].values()))["ms"])
-    rows += [
-        [f"device alone: {name}", f"{each['tokens_per_s']:.1f}", *([""] * count)]
-        for name, each in found["alone"].items()
-    ]
-    heads = [f"{rows} rows" for rows in next(iter(found["servers"].values()))["ms"]]
-    yield from table(("set-up", "tokens/s", *heads), rows)
-    yield ""
 
 
 def _users(found: Found | None) -> Iterator[str]:

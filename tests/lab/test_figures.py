@@ -69,6 +69,16 @@ def test_parts_are_measured_in_turn_and_one_that_fails_stops_none(monkeypatch, c
     assert figures.main(["nothing"]) == 2 and "there are rounds" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("count", "stays"), [(0, True), (2, False)])
+def test_a_program_that_goes_on_does_not_go_on_with_a_stale_file(monkeypatch, tmp_path, count, stays):
+    monkeypatch.setattr(figures.subprocess, "run", lambda command: type("Run", (), {"returncode": 0}))
+    monkeypatch.setattr(figures, "commits_since", lambda commit, paths: count)
+    for name in ("real_prompts.json", "memory.json"):
+        (tmp_path / name).write_text(json.dumps({"provenance": {"commit": "one"}}))
+    assert figures.main(["real prompts, torch", "memory", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "real_prompts.json").exists() is stays and (tmp_path / "memory.json").exists()
+
+
 def test_a_changed_digit_is_found(tmp_path):
     data = {"cells": [{"name": "8 users", "ratio": 1.4162}], "share": 0.123, "count": 12345}
     (tmp_path / "a.json").write_text(json.dumps(data))

@@ -10,24 +10,20 @@ from math import log
 
 import pytest
 
-from edge_client.drafters.base import Drafter
 from hw_profiles.profiles import DraftSpeed, Quantity
-from lab.benchmarks.real_agreement import agreed, written_ids
-from lab.benchmarks.real_agreement import main as real_agreement
 from lab.benchmarks.real_contenders import CONTENDERS, DISTILLED, NONE, SELF, available, draft_models
 from lab.benchmarks.real_document import finished, put, read_raw, write
 from lab.benchmarks.real_fleet import CONTENDERS as FLEET_CONTENDERS
 from lab.benchmarks.real_fleet import COUNTED, RealFleet
 from lab.benchmarks.real_plot import write_plot
 from lab.benchmarks.real_prompts import main, titled
-from lab.benchmarks.real_summary import agreement, mean_ratio, summary, tokens_per_round
+from lab.benchmarks.real_summary import mean_ratio, summary, tokens_per_round
 from lab.benchmarks.real_texts import KINDS, MORE_KINDS, prompts
 from lab.benchmarks.real_view import section
 from lab.testbed.processes import Process
 from lab.testbed.traces import PACKAGED
 from lab.training.distil.documentation import HELD_OUT_MODULES
 from opensled.core.errors import UsageError
-from opensled.core.messages import DraftToken
 
 QUOTING = ("code", "extraction", "summary", "rewriting")
 
@@ -91,51 +87,8 @@ def test_the_best_drafter_of_each_kind_counts_and_losers_are_told() -> None:
     assert found["over the kinds, after the first text"][SELF]["mean"] == pytest.approx(
         (5 * 2.5) ** 0.5, abs=1e-3
     )
+    assert found["accepted"] == {key: {"lookup": 0.5, SELF: 0.5} for key in ("chat", "extraction")}
     assert tokens_per_round(_units(), "lookup") == 3.0 and tokens_per_round(_units(), NONE) is None
-
-
-def test_agreement_pools_the_positions_of_all_texts() -> None:
-    units = _units()
-    units[0]["agreement"], units[2]["agreement"] = {SELF: [30, 60]}, {SELF: [20, 20]}
-    assert agreement(units, SELF) == 0.625 and agreement(units, DISTILLED) is None
-
-
-class _Scripted(Drafter):
-    """Proposes the tokens of a script, place by place; None = nothing."""
-
-    def __init__(self, script: list[int | None]) -> None:
-        self.script, self.unread, self.place = script, 700, 0
-
-    def begin(self, prompt, sampler) -> None:
-        self.place = 0
-
-    def read(self, most: int) -> bool:
-        self.unread, before = max(0, self.unread - most), self.unread
-        return before > 0
-
-    def propose(self):
-        assert not self.unread, "a drafter that has not read the prompt proposes less"
-        token = self.script[self.place]
-        if token is not None:
-            yield DraftToken(token)
-
-    def commit(self, tokens) -> None:
-        self.place += len(tokens)
-
-
-def test_a_drafter_agrees_where_it_proposes_the_texts_own_token() -> None:
-    drafter = _Scripted([5, None, 9, 8])
-    assert agreed(drafter, range(700), [5, 6, 7, 8], None) == 2
-
-
-def test_a_text_whose_tokens_are_not_known_from_its_letters_counts_no_position() -> None:
-    assert list(written_ids([1, 2, 3], 3)) == list(written_ids([1, 2, 3], 4)) == [1, 2, 3]
-    assert not written_ids([1, 2, 3], 5) and not written_ids([1, 2, 3], 2)
-
-
-def test_what_other_programs_add_needs_answers_first(tmp_path, capsys) -> None:
-    assert real_agreement(["--target", "tiny", "--out", str(tmp_path)]) == 2
-    assert "python -m lab.benchmarks.real_prompts" in capsys.readouterr().err
 
 
 def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_one(tmp_path) -> None:
@@ -143,7 +96,6 @@ def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_
     raw = read_raw(path)
     for unit in reversed(_units()):
         put(raw, unit)
-    raw["units"][0]["agreement"] = {SELF: [1, 2]}
     put(raw, _unit("chat", 0, lookup=6.0, model=6.0))
     write(path, raw)
     again = read_raw(path)
@@ -153,7 +105,6 @@ def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_
         ("extraction", 0),
     ]
     assert again["units"][0]["answers"][SELF]["seconds"] == 6.0
-    assert again["units"][0]["agreement"] == {SELF: [1, 2]}  # the text is the same
 
 
 def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path) -> None:
