@@ -181,7 +181,6 @@ def write_readme(folder: Path) -> Path:
         _values(values),
         own,
         _grids(grids),
-        _losses(figures),
         _rows("Tried and taken out", TAKEN_OUT),
         _rows("Measured once", MEASURED_ONCE),
         _origins(figures),
@@ -261,15 +260,6 @@ def _grids(grids: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _losses(figures: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["## Where we lose", ""]
-    for figure in figures:
-        lost = [f"{ratio['name']} ({ratio['ratio']:.2f})" for ratio in figure["ratios"] if ratio["ratio"] < 1]
-        below = f" Below 1: {', '.join(lost)}." if lost else ""
-        lines.append(f"- **{figure['title']}.** {figure['loses']}{below}")
-    return [*lines, ""]
-
-
 def _rows(title: str, entries: Sequence[tuple[str, str, str]]) -> list[str]:
     rows = [(what, figure, f"`{commit}`") for what, figure, commit in entries]
     return [f"## {title}", "", *program.table(("what", "figure", "commit"), rows), ""]
@@ -277,20 +267,17 @@ def _rows(title: str, entries: Sequence[tuple[str, str, str]]) -> list[str]:
 
 def _changed(origin: Mapping[str, Any]) -> str:
     """Words for files that differed from the commit; older figures say so by a + behind it."""
-    return ", changed," if origin.get("dirty") or origin["commit"].endswith("+") else ""
+    return ", changed," if origin.get("dirty") or origin["commit"].endswith("+") else ","
 
 
 def _origins(figures: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["## What is compared, and where", ""]
+    lines = ["## What is compared, where it loses, and where it comes from", ""]
     for figure in figures:
         origin = figure["provenance"]
-        machine = origin["machine"]
-        load = machine["load_average"][0]
-        where = (
-            f"{machine['cpu']}, {machine['cores']} cores, load {load} at the start, Python {origin['python']}"
-        )
+        load = origin["machine"]["load_average"][0]
         lines.append(
-            f"- **{figure['title']}** ({figure['label']}). {figure['compared']} Measured {origin['date'][:10]} by "
-            f"{_command(figure)} at commit `{origin['commit'][:8] or 'unknown'}`{_changed(origin)} on {where}."
+            f"- **{figure['title']}** ({figure['label']}). {figure['compared']} *Loses*: {figure['loses']} "
+            f"{origin['date'][:10]}, {_command(figure)}, commit `{origin['commit'][:8] or 'unknown'}`"
+            f"{_changed(origin)} load {load}."
         )
     return [*lines, ""]

@@ -31,10 +31,8 @@ def tables(document: Found) -> list[str]:
     return [
         "Ratios of tokens/s to no drafts: geometric means over the prompts of a kind (with several users: over groups "
         "of prompts asked at the same time, by the mean seconds of an answer), in brackets a bootstrap interval of "
-        "95 % over them (none for a single one). ▼: below 1. *drafted*: the share of the sessions' steps, the reading "
-        "of prompts included, that verified a draft of the server's own, how many of its tokens stood, and the tokens "
-        f"that a step of the target wrote. Required: {REQUIRED:g} of each kind; of drafters that copy {ENOUGH:g} where "
-        f"answers do ({', '.join(COPYING)}).",
+        f"95 % over them (none for a single one). ▼: below 1. Required: {REQUIRED:g} of each kind; of drafters that "
+        f"copy {ENOUGH:g} where answers do ({', '.join(COPYING)}).",
         "",
         *(line for run in document["facts"]["runs"] for line in _run(run)),
     ]
@@ -51,10 +49,6 @@ def _run(run: Found) -> Iterator[str]:
     yield from table(("text", "turns", "none, tokens/s", *names), list(_ratios(run, names)))
     yield ""
     if names:
-        yield from table(
-            ("drafted; stood; a step", *names), [_drafted(run, kind, names) for kind in run["drafting"]]
-        )
-        yield ""
         yield from _verdict(run, names)
         yield ""
 
@@ -69,25 +63,16 @@ def _ratios(run: Found, names: Sequence[str]) -> Iterator[list[str]]:
         yield ["all, first text sooner", count, "", *(cell(first[name]) for name in names)]
 
 
-def _drafted(run: Found, kind: str, names: Sequence[str]) -> list[str]:
-    return [kind, *(_told(run["drafting"][kind][name]) for name in names)]
-
-
-def _told(found: Found) -> str:
-    if not found["drafts"]:
-        return "never"
-    return f"{found['share']:.0%}; {found['accepted']} of {found['drafted']}; {found['tokens a step']:.2f}"
-
-
 def _verdict(run: Found, names: Sequence[str]) -> Iterator[str]:
-    """A line for each drafter, then what concerns the run."""
+    """A line for each drafter that misses something, then what concerns the run."""
     for name in names:
         missed = [each for each in run["missed"] if each["drafter"] == name]
         told = [f"{each['kind']} {each['ratio']:.2f} (required {each['required']:g})" for each in missed]
         never = [kind for drafter, kind in run["never drafted"] if drafter == name]
         parts = [f"MISSED: {', '.join(told)}"] if told else []
         parts += [f"never drafted, which shows nothing: {', '.join(never)}"] if never else []
-        yield f"- `{name}`: {'; '.join(parts) or 'all reached'}."
+        if parts:
+            yield f"- `{name}`: {'; '.join(parts)}."
     yield f"- {_texts(run)} {_cores(run)}"
 
 

@@ -72,7 +72,7 @@ def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, ca
     assert {"commit", "date", "ended", "seed", "machine", "python", "libraries"} <= set(origin)
     assert {"cpu", "cores", "load_average", "load_after"} <= set(origin["machine"])
     readme = (tmp_path / "README.md").read_text()
-    assert written["title"] in readme and origin["command"] in readme and "Where we lose" in readme
+    assert written["title"] in readme and origin["command"] in readme and "*Loses*" in readme
     assert written["title"] in capsys.readouterr().out
 
 
