@@ -41,7 +41,7 @@ def row(alert):
     words, page = alert["annotations"], alert["annotations"]["page"].removeprefix("docs/")
     page = page.removeprefix("operations.md")
     name, severity, after = alert["alert"], alert["labels"]["severity"], alert.get("for", "at once")
-    return f"| [`{name}`]({page}) | {severity}, {after} | {words['summary']} | {words['next_step']} |"
+    return f"| [`{name}`]({page}) | {severity}, {after} | {words['next_step']} |"
 
 
 def test_the_table_of_alerts_is_the_rules():

@@ -7,6 +7,7 @@ it. A step of the way is a key, the `name` of an entry of a list, or its place. 
 the digits shown.
 
     python -m lab.benchmarks.cited [PAGE ...]      # what differs; exits with 1 if anything does
+    python -m lab.benchmarks.cited --write         # put the values of today there; words around them are not read
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ def cited(text: str) -> Iterator[Cited]:
     """The numbers of a page that name their data."""
     for number, line in enumerate(text.splitlines(), 1):
         for found in COMMENT.finditer(line):
-            way = tuple(step.strip() for step in found["way"].split(" / "))
-            yield Cited(number, found["number"].replace(",", ""), "%" in found["unit"], found["file"], way)
+            yield _cited(found, number)
+
+
+def _cited(found: re.Match[str], line: int = 0) -> Cited:
+    way = tuple(step.strip() for step in found["way"].split(" / "))
+    return Cited(line, found["number"].replace(",", ""), "%" in found["unit"], found["file"], way)
 
 
 def faults(page: Path, folder: Path = FOLDER) -> list[str]:
@@ -56,12 +61,28 @@ def faults(page: Path, folder: Path = FOLDER) -> list[str]:
 
 def _fault(each: Cited, folder: Path) -> str:
     try:
-        value = _follow(json.loads((folder / each.file).read_text()), each.way)
+        shown = _value(each, folder)
     except (OSError, LookupError, TypeError, ValueError) as error:
         return f"{each.file} has no {' / '.join(each.way)}: {error!r}"
-    digits = len(each.number.partition(".")[2])
-    shown = f"{100 * value if each.percent else value:.{digits}f}"
     return "" if shown == each.number else f"the page says {each.number}, {each.file} {shown}"
+
+
+def _value(each: Cited, folder: Path) -> str:
+    """As the page should show it; raises what a missing file or way raises."""
+    value = _follow(json.loads((folder / each.file).read_text()), each.way)
+    digits = len(each.number.partition(".")[2])
+    return f"{100 * value if each.percent else value:.{digits}f}"
+
+
+def renewed(text: str, folder: Path = FOLDER) -> str:
+    """A page with the values of today, to as many digits as before; raises what a missing file or way raises."""
+
+    def renew(found: re.Match[str]) -> str:
+        value = _value(_cited(found), folder)
+        shown = f"{float(value):,.{len(value.partition('.')[2])}f}" if "," in found["number"] else value
+        return shown + found[0].removeprefix(found["number"])
+
+    return COMMENT.sub(renew, text)
 
 
 def _follow(value: Any, way: Sequence[str]) -> float:
@@ -77,7 +98,11 @@ def _follow(value: Any, way: Sequence[str]) -> float:
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("cited", __doc__)
     parser.add_argument("pages", nargs="*", type=Path, help="default: README.md and docs/*.md")
-    pages = parser.parse_args(words).pages or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    parser.add_argument("--write", action="store_true", help="renew the numbers of the pages")
+    arguments = parser.parse_args(words)
+    pages = arguments.pages or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+    for page in pages if arguments.write else ():
+        page.write_text(renewed(page.read_text()))
     found = [fault for page in pages for fault in faults(page)]
     print("\n".join(found) or "every number that names its data is the one in the data")
     return int(bool(found))

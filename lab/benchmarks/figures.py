@@ -71,6 +71,12 @@ def _real(setup: str) -> Part:
     )
 
 
+def _loose(name: str) -> Part:
+    files = (f"quality-{name}.json", f"quality-{name}.svg")
+    rests_on = ("verify_server/rules", "verify_server/round", "edge_client/round", "opensled/core")
+    return Part(f"loose rules, {name}", files, "lab.benchmarks.loose_rules", (name,), rests_on)
+
+
 GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
 PARTS = (
     _component("rounds", "verify_server/front", *ROUND),
@@ -187,6 +193,9 @@ PARTS = (
         ("--threads", "1"),
         (*LLAMACPP, *TORCH),
     ),
+    _loose("tiny"),
+    _loose("smollm2-fly"),
+    _loose("smollm2-pad"),
     Part(
         "adaptation",
         ("adaptation.json",),

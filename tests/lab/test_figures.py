@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.benchmarks import figures
-from lab.benchmarks.cited import cited, faults, main
+from lab.benchmarks.cited import cited, faults, main, renewed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -92,6 +92,8 @@ def test_a_changed_digit_is_found(tmp_path):
     page.write_text(right.replace("1.42x", "1.43x"))
     (fault,) = faults(page, tmp_path)
     assert fault.endswith("page.md:1: the page says 1.43, a.json 1.42")
+    wrong = right.replace("1.42x", "1.43x").replace("12 %", "8 %").replace("12,345", "2,000")
+    assert renewed(wrong, tmp_path) == right
     page.write_text("1<!-- a.json: nothing --> 1<!-- b.json: x --> 1<!-- a.json: cells / 3 / ratio -->")
     assert len(faults(page, tmp_path)) == 3
     page.write_text("words<!-- a.json: share -->")

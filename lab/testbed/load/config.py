@@ -32,7 +32,7 @@ class BenchServeConfig:
 
     fleet: str = option(
         "",
-        "fleet to start: a TOML file, or a bundled fleet (kitchen, campus); default: kitchen",
+        "fleet to start: a TOML file, or a bundled fleet (kitchen, campus, home); default: kitchen",
         metavar="FILE",
         group="fleet",
         often=True,
