@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024, help="positions of each slot")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--speculative", choices=SPECULATIVE, default="none", help="its own way of drafting")
+    parser.add_argument("--draft-model", default="", metavar="FILE", help="a GGUF file that drafts")
     server = _serve(parser.parse_args())
     threading.Event().wait()
     del server
@@ -107,6 +108,9 @@ def _serve(arguments: argparse.Namespace) -> Any:
     if arguments.speculative != "none":
         kind = f"COMMON_SPECULATIVE_TYPE_{arguments.speculative.upper()}"
         params.speculative.types = [getattr(xllamacpp.common_speculative_type, kind)]
+    if arguments.draft_model:
+        params.speculative.draft.mparams.path = arguments.draft_model
+        params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
     return xllamacpp.Server(params)
 
 

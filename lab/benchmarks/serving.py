@@ -1,12 +1,13 @@
-"""Tokens/s and the first token of `opensled serve --http`, with the threads that it chooses and with fixed numbers of
-them, against llama.cpp's own server, and against plain llama_cpp and transformers for one user.
+"""Tokens/s and the first token of `opensled serve --http` as it comes and without drafts, against llama.cpp's own
+server without drafts and with those of its own, and against plain llama_cpp and transformers for one user.
 
     opensled pull smollm2
-    python -m lab.benchmarks.serving [--engines llamacpp,torch] [--users 1,4,8] [--repeats 5] [--quick] [--out FOLDER]
+    python -m lab.benchmarks.serving [--engines llamacpp,torch] [--users 1,4,8] [--repeats 6] [--quick] [--out FOLDER]
 
 All engines have the same weights: engine llamacpp, llama-server and llama_cpp the file in 16 bits that is served by
-default, engine torch and transformers the same in bfloat16. Contenders answer the same chats in turns, all of them idle
-but one; clients share the machine's cores with them. It writes serving.json and serving.md.
+default, engine torch and transformers the same in bfloat16. Prompts are of six kinds of text, another one for each user
+of a turn. Contenders answer them greedily in turns, all of them idle but one; each has all cores, and clients share
+them. It writes serving.json and serving.md.
 """
 
 from __future__ import annotations
@@ -17,24 +18,27 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from hw_profiles.detect import usable_cores
 from lab.benchmarks.peer_chats import Contender
-from lab.benchmarks.peer_prompts import SHORT, Chats
 from lab.benchmarks.peer_server import running
 from lab.benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_page
+from lab.benchmarks.real_texts import KINDS, prompts
 from lab.benchmarks.serving_plain import PLAIN, PlainContender, plain
 from lab.testbed.processes import Process, free_port
 from lab.testbed.provenance import provenance
-from opensled.models.llama import LlamaModel
 from opensled.models.store import model_file
 from verify_server.engine.llamacpp import widened
 
 MODEL, TOKENS = "smollm2", 64
 SLOTS, CONTEXT = 8, 2048
-PEER = "llama-server"
+CHARACTERS = 600  # of what a prompt quotes
+OURS, OURS_ALONE, PEER = "OpenSLED", "OpenSLED, no drafts", "llama-server"
+DRAFT = "smollm2-draft"
+NGRAMS = ("ngram_simple", "ngram_mod")  # drafts of llama-server without a model
 # What llama-server draws from by default is less than the whole vocabulary.
 PEER_WISHES = {"min_p": 0.0}
 ANY = Contender | PlainContender
@@ -64,85 +68,71 @@ def files() -> dict[str, Path]:
 
 
 @contextmanager
-def _ours(engine: str, model: Path, threads: int) -> Iterator[tuple[Contender, str]]:
-    """A server, and how it says that it computes."""
+def _ours(engine: str, model: Path, *more: str) -> Iterator[Contender]:
+    """A server; `more`: of its options."""
     port = free_port()
-    words = (
-        "serve",
-        "--engine",
-        engine,
-        "--model",
-        str(model),
-        "--listen",
-        "127.0.0.1:0",
-        "--threads",
-        str(threads),
-    )
-    kv = ("--http", f"127.0.0.1:{port}", "--kv-tokens", str(SLOTS * CONTEXT), "--drafter", "none")
+    words = ("serve", "--engine", engine, "--model", str(model), "--listen", "127.0.0.1:0")
+    kv = ("--http", f"127.0.0.1:{port}", "--kv-tokens", str(SLOTS * CONTEXT))
     dtype = ("--dtype", "bfloat16") if engine == "torch" else ("--dtype", "stored")
-    with Process((*words, *kv, *dtype), isolated=True) as process:
+    with Process((*words, *kv, *dtype, *more), isolated=True) as process:
         process.wait_ready()
-        yield Contender(f"http://127.0.0.1:{port}", process.process.pid), _way(port)
-
-
-def _way(port: int) -> str:
-    import httpx
-
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
-    found = next((line for line in text.splitlines() if line.startswith("opensled:engine_info{")), "")
-    return found.partition('way="')[2].partition('"')[0]
+        yield Contender(f"http://127.0.0.1:{port}", process.process.pid)
 
 
 @contextmanager
-def _peer(model: Path, threads: int) -> Iterator[Contender]:
+def _peer(model: Path, *more: str) -> Iterator[Contender]:
     port = free_port()
-    flags = ["--slots", str(SLOTS), "--context", str(CONTEXT), "--threads", str(threads)]
+    flags = ("--slots", str(SLOTS), "--context", str(CONTEXT), "--threads", str(usable_cores()), *more)
     command = [sys.executable, "-m", "lab.benchmarks.peer_server", str(model), str(port), *flags]
     with running(command, port) as server:
         yield Contender(server.url, server.pid)
 
 
-def contenders(
-    stack: ExitStack, engine: str, models: Mapping[str, Path]
-) -> tuple[dict[str, ANY], dict[str, str]]:
-    """By name; and how ours say that they compute."""
-    counts = sorted({1, usable_cores()})
-    found: dict[str, ANY] = {}
-    ways: dict[str, str] = {}
-    for threads in (0, *counts):
-        name = f"OpenSLED, {f'--threads {threads}' if threads else 'as it chooses'}"
-        found[name], ways[name] = stack.enter_context(_ours(engine, models[engine], threads))
-    for threads in counts:
-        if engine == "llamacpp":
-            found[f"{PEER}, {threads} threads"] = stack.enter_context(_peer(models[engine], threads))
-        found[f"{PLAIN[engine]}, {threads} threads"] = stack.enter_context(
-            plain(engine, models[engine], threads, CONTEXT)
-        )
-    return found, ways
+def contenders(stack: ExitStack, engine: str, models: Mapping[str, Path]) -> dict[str, ANY]:
+    """By name."""
+    model, enter = models[engine], stack.enter_context
+    found: dict[str, ANY] = {
+        OURS_ALONE: enter(_ours(engine, model, "--drafter", "none")),
+        OURS: enter(_ours(engine, model)),
+        PLAIN[engine]: enter(plain(engine, model, usable_cores(), CONTEXT)),
+    }
+    if engine == "llamacpp":
+        found[PEER] = enter(_peer(model))
+        for kind in NGRAMS:
+            found[f"{PEER}, {kind}"] = enter(_peer(model, "--speculative", kind))
+        draft = model_file(DRAFT, "*.gguf")
+        found[f"{PEER}, draft model"] = enter(_peer(model, "--draft-model", str(draft)))
+    return found
 
 
 def measure(engine: str, users: Sequence[int], repeats: int) -> dict[str, Any]:
     """All contenders of one engine."""
-    models = files()
-    words = LlamaModel(models["llamacpp"], 0)
-    chats = Chats(SHORT, lambda text: len(words.tokenize(text)))
     with ExitStack() as stack:
-        found, ways = contenders(stack, engine, models)
-        cells = {str(count): _cells(found, chats, count, repeats) for count in users}
-    return {"ways": ways, "users": cells}
+        found = contenders(stack, engine, files())
+        cells = {str(count): _cells(found, questions(), count, repeats) for count in users}
+    return {"users": cells, "ratios": {count: _ratios(each) for count, each in cells.items()}}
 
 
-def _cells(found: Mapping[str, ANY], chats: Chats, users: int, repeats: int) -> dict[str, Any]:
+def questions() -> Iterator[list[dict[str, str]]]:
+    """Ever new chats, one kind of text after the other."""
+    columns = zip(*(prompts(kind, CHARACTERS) for kind in KINDS))
+    return cycle([{"role": "user", "content": prompt.text}] for row in columns for prompt in row)
+
+
+def _cells(
+    found: Mapping[str, ANY], chats: Iterator[list[dict[str, str]]], users: int, repeats: int
+) -> dict[str, Any]:
     """In turns; who begins changes."""
     here = {name: each for name, each in found.items() if users == 1 or isinstance(each, Contender)}
     cells = {name: Cell() for name in here}
     names = list(here)
     for name in names:
-        here[name].speed([{"messages": chats.greeting(), "max_tokens": 8, "temperature": 0.0}] * users)
+        greeting = [{"role": "user", "content": "Hello!"}]
+        here[name].speed([{"messages": greeting, "max_tokens": 8, "temperature": 0.0}] * users)
         here[name].forget()
     for repeat in range(repeats):
         body = {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 0.0}
-        bodies = [{"messages": chats.next(), **body} for _ in range(users)]
+        bodies = [{"messages": next(chats), **body} for _ in range(users)]
         for name in (*names[repeat % len(names) :], *names[: repeat % len(names)]):
             wishes = PEER_WISHES if name.startswith(PEER) else {}
             cells[name].tokens_per_s.append(here[name].speed([{**body, **wishes} for body in bodies]))
@@ -153,20 +143,33 @@ def _cells(found: Mapping[str, ANY], chats: Chats, users: int, repeats: int) -> 
     return {name: cell.told() for name, cell in cells.items()}
 
 
+def _ratios(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Tokens/s over those of each other contender, turn by turn: median, lowest and highest."""
+    found = {}
+    for ours in (OURS_ALONE, OURS):
+        for other, cell in cells.items():
+            if other not in (OURS, ours):
+                turns = [a / b for a, b in zip(cells[ours]["tokens_per_s"], cell["tokens_per_s"])]
+                found[f"{ours} over {other}"] = {
+                    "ratio": round(statistics.median(turns), 3),
+                    "lowest": round(min(turns), 3),
+                    "highest": round(max(turns), 3),
+                }
+    return found
+
+
 def rows(document: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Of the table: each contender, and how it stands to the best of the others."""
+    """Of the table: each contender, and how ours stand to it."""
     for engine, found in document["engines"].items():
         for users, cells in found["users"].items():
-            others = {name: cell for name, cell in cells.items() if not name.startswith("OpenSLED")}
-            best = max((statistics.median(cell["tokens_per_s"]) for cell in others.values()), default=0.0)
-            first = min((cell["first_ms"] for cell in others.values()), default=0.0)
             for name, cell in cells.items():
-                rate = statistics.median(cell["tokens_per_s"])
-                ratios = [
-                    f"{rate / best:.2f}" if best else "",
-                    f"{cell['first_ms'] / first:.2f}" if first else "",
+                told = [
+                    f"{each['ratio']:.2f} ({each['lowest']:.2f} to {each['highest']:.2f})" if each else ""
+                    for ours in (OURS_ALONE, OURS)
+                    for each in (found["ratios"][users].get(f"{ours} over {name}"),)
                 ]
-                yield [engine, users, name, f"{rate:.1f}", ratios[0], f"{cell['first_ms']:.1f}", ratios[1]]
+                rate = statistics.median(cell["tokens_per_s"])
+                yield [engine, users, name, f"{rate:.1f}", f"{cell['first_ms']:.1f}", *told]
 
 
 def markdown(document: Mapping[str, Any]) -> str:
@@ -175,9 +178,9 @@ def markdown(document: Mapping[str, Any]) -> str:
         "users",
         "contender",
         "tokens/s",
-        "to the best other",
         "first token, ms",
-        "to the best other",
+        "ours without drafts over it",
+        "ours",
     )
     return "\n".join(table(head, list(rows(document))))
 
@@ -188,7 +191,7 @@ def run(arguments: Namespace) -> int:
     users = [1] if arguments.quick else [int(each) for each in arguments.users.split(",")]
     origin = provenance()
     document = {
-        "title": "The server as it chooses, with fixed threads, and others on the same weights",
+        "title": "The server as it comes, and others on the same weights",
         "label": "real",
         "tokens": TOKENS,
         "engines": {
@@ -207,7 +210,7 @@ def main() -> int:
     parser = parser_of("serving", __doc__)
     parser.add_argument("--engines", default="llamacpp,torch", help="default %(default)s")
     parser.add_argument("--users", default="1,4,8", help="who ask at the same time; default %(default)s")
-    parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
+    parser.add_argument("--repeats", type=int, default=6, help="default %(default)s")
     add_quick_and_out(parser)
     return exit_code(lambda: run(parser.parse_args()))
 
