@@ -114,7 +114,7 @@ PARTS = (
         "remote drafts",
         ("remote_drafts.json",),
         "lab.benchmarks.remote_drafts",
-        ("--engines", "torch", "--links", "wifi-good,lte"),
+        ("--engines", "torch", "--links", "wifi-good,lte", "--laps", "1"),
         ("edge_client/draft_servers", *DEVICE, *ROUND),
     ),
     Part(
@@ -162,14 +162,14 @@ PARTS = (
         "server drafts",
         ("server_drafts.json", "server_drafts.svg"),
         "lab.benchmarks.server_drafts",
-        ("--engines", "torch"),
+        ("--engines", "torch", "--prompts", "4"),
         ("verify_server/drafting", *TORCH),
     ),
     Part(
         "heads",
         ("heads.json", "heads.svg"),
         "lab.benchmarks.server_drafts",
-        ("--figure", "heads", "--engines", "torch", "--kinds", "chat,code,rewriting"),
+        ("--figure", "heads", "--engines", "torch", "--kinds", "chat,code,rewriting", "--prompts", "4"),
         ("verify_server/drafting", *TORCH),
     ),
     Part(
