@@ -11,7 +11,7 @@ from functools import cache
 
 from lab.testbed.baselines import BASELINES, LONGEST, OPENSLED, RIVALS
 from lab.testbed.cells import REGIMES
-from lab.testbed.fleet import Fleet, Group
+from lab.testbed.fleet import Fleet, Group, Server
 from lab.testbed.planner import capacity_law as law
 from lab.testbed.planner import mode_map
 from lab.testbed.planner.capacity_search import EXACT, MOST, simulated_capacity
@@ -21,8 +21,12 @@ from lab.testbed.planner.setting import Work, of_fleet, recorded
 from lab.testbed.traces import TraceSet
 from lab.testbed.tuning import Tuning
 
-# The regimes of the emulated cells, and one more: little bandwidth and much KV to read.
-SERVERS = {**REGIMES, "hub-8k": replace(REGIMES["hub"], context=8192)}
+# The regimes of the emulated cells, and two more: little bandwidth and much KV to read; steps that were measured.
+SERVERS = {
+    **REGIMES,
+    "hub-8k": replace(REGIMES["hub"], context=8192),
+    "h100": Server(accelerator="h100", target="dense-8b", context=4096),
+}
 LENGTHS = (1, 2, 4, 8)  # draft lengths tried
 OF_DEVICES = ("sled-static", "sled-continuous", OPENSLED)  # modes in which the device matters
 OF_SERVER = ("centralized", "server-sd")

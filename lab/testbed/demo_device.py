@@ -54,20 +54,19 @@ class DemoDevice:
 
     @property
     def saved(self) -> float:
-        """Share of the answers' tokens that took the server no step of their own: the accepted draft tokens."""
-        return self.total("accepted") / self.tokens if self.tokens else 0.0
+        """Share of the tokens, of the answers alone, that took the server no step: the accepted draft tokens."""
+        replies = self.replies[: self.alone] if self.alone else self.replies
+        written = sum(reply.usage.get("completion_tokens", 0) for reply in replies)
+        accepted = sum(reply.usage.get("opensled", {}).get("accepted", 0) for reply in replies)
+        return accepted / written if written else 0.0
 
     @property
     def step_times(self) -> float:
-        """How many times as long a step takes with this device's drafts as without, drafting and the link included.
-
-        Of the answers alone; 0.0 before there are any.
+        """How many times as long a step takes with this device's drafts as without, drafting and the link included:
+        the gain is 1 / ((1 - saved) * step_times). 0.0 before there are answers alone.
         """
-        count = min(self.alone, len(self.replies), len(self.plain))
-        written = sum(reply.usage.get("completion_tokens", 0) for reply in self.replies[:count])
-        accepted = sum(reply.usage.get("opensled", {}).get("accepted", 0) for reply in self.replies[:count])
         drafted, plain = self.speeds
-        return plain / drafted * written / (written - accepted) if drafted and written > accepted else 0.0
+        return plain / drafted / (1 - self.saved) if drafted and self.saved < 1 else 0.0
 
     def report(self) -> dict[str, Any]:
         drafted, rounds = self.total("drafted"), self.total("rounds")

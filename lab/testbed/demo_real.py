@@ -65,7 +65,7 @@ def demo_real(config: DemoConfig, path: Path) -> int:
         server = stack.enter_context(_server(path, "torch", "--dtype", dtype, "--numerics", "exact"))
         view.say("the server starts; plain transformers loads the same weights, for the check at the end")
         loading.use_threads(1)  # the server has the other core
-        reference = GgufReference(path)
+        reference = GgufReference(path, dtype)
         models = {"onnx": _onnx_draft(view)}
         fleet = [(name, drafter) for name, drafter in FLEET if models.get(drafter, path)]
         address = server.wait_ready()

@@ -75,10 +75,10 @@ def _lines(devices: Sequence[DemoDevice], run: Run) -> list[str]:
     count = sum(len(device.replies) for device in devices)
     same = count - sum(device.unlike_plain for device in devices)
     flips, lead = total([path for device in devices for path in device.paths])
-    ties = f", up to {flips} near ties ({lead:.4f} logits at most, bound {run.bound})" if flips else ""
+    ties = f" but for {flips} near ties ({lead:.4f} logits at most, bound {run.bound})" if flips else ""
     lines = [
         f"without drafts: the server writes {same} of {count} answers in the same words, {plain:.1f} tok/s alone",
-        f"plain transformers: would have written {count - _wrong(devices)} of {count} answers{ties}",
+        f"plain transformers in {run.dtype} agrees with {count - _wrong(devices)} of {count} answers{ties}",
         f"llama.cpp alone, same weights: {run.file_speed:.1f} tok/s, {run.file_same} of {devices[0].alone} answers "
         "the same; the demo",
         "  shows that drafts change no text, not what a large target gains from them",
@@ -87,7 +87,7 @@ def _lines(devices: Sequence[DemoDevice], run: Run) -> list[str]:
     if best.step_times:
         lines.append(
             f"why: {best.name} saves {best.saved:.0%} of the server's steps, and a step takes {best.step_times:.2f} "
-            "times as long with its drafts, drafting included"
+            f"times as long with its drafts: 1 / ({1 - best.saved:.2f} x {best.step_times:.2f})"
         )
     if lost := [device.name for device in devices if device.speeds[0] < device.speeds[1]]:
         lines.append(f"drafts cost more time than they saved: {', '.join(lost)}")

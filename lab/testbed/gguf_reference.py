@@ -1,4 +1,4 @@
-"""The reference for a GGUF file of a Llama: plain `transformers` in float32 on the file's dequantized weights.
+"""The reference for a GGUF file of a Llama: plain `transformers` on the file's dequantized weights.
 
 Like the reference that it extends it imports nothing of the product: the names and layouts of the weights are written
 down here a second time, `gguf` (llama.cpp's own package) dequantizes them, and llama.cpp cuts texts into tokens.
@@ -26,7 +26,7 @@ from lab.testbed.reference import Reference
 class GgufReference(Reference):
     """The target of a GGUF file, run plainly; only architecture `llama`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dtype: str = "float32") -> None:
         disable_progress_bar()
         reader = gguf.GGUFReader(path)
         fields = {name: reader.fields[name] for name in reader.fields if not name.startswith(_LISTS)}
@@ -34,7 +34,7 @@ class GgufReference(Reference):
         config = _config(self.metadata)
         weights = _weights(reader, config)
         self.model = LlamaForCausalLM.from_pretrained(
-            None, config=config, state_dict=weights, dtype=torch.float32, attn_implementation="sdpa"
+            None, config=config, state_dict=weights, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         ).eval()
         self.eos_ids = frozenset([config.eos_token_id])
         self.context_length = config.max_position_embeddings

@@ -70,7 +70,7 @@ def test_a_grid_has_every_place_and_is_filled_where_a_run_was_ended(
 
 def test_no_place_is_left_out() -> None:
     document = begun(Axes(), TINY)
-    assert len(document["points"]) == 5 * 4 * 2 * 3
+    assert len(document["points"]) == 6 * 4 * 2 * 3
     assert filled(document | {"points": []}, lambda: None, 1)["law_error"] == {}
 
 
