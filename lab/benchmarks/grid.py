@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from lab.benchmarks.drafts_option import add_drafts, drafts_of
 from lab.benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS, Place, PlaceCapacity, answers
-from lab.benchmarks.grid_view import ratios
+from lab.benchmarks.grid_view import ratios, summary
 from lab.benchmarks.program import (
     SPAWN,
     add_quick_and_out,
@@ -173,8 +173,7 @@ def filled(document: Grid, save: Save, jobs: int = WORKERS) -> Grid:
                         _put(point, answer)
             facts["simulations"] += sum(answer.runs for answer in found)
             save()
-    document["law_error"] = law_error(points)
-    return document
+    return {**document, "law_error": law_error(points), "summary": summary(points)}
 
 
 def _place(point: Point, source: RecordedDrafts, of_device: bool) -> Place:

@@ -78,6 +78,25 @@ def rated(points: Sequence[Point], mode: str) -> list[tuple[float, Point]]:
     return [(value, point) for point in points if (value := ratio(point, mode)) is not None]
 
 
+def summary(points: Sequence[Point]) -> dict[str, dict[str, dict[str, float]]]:
+    """Ratios of each mode over all places, and over those of each regime."""
+    regimes = dict.fromkeys(point["regime"] for point in points)
+    groups = {"all": points} | {
+        name: [point for point in points if point["regime"] == name] for name in regimes
+    }
+    return {name: _summary(group) for name, group in groups.items()}
+
+
+def _summary(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+    found = {}
+    for mode in MODES:
+        if values := [value for value, _ in rated(points, mode)]:
+            spread = {"best": max(values), "median": median(values), "worst": min(values)}
+            counts = {"places": len(values), "below 1": sum(value < 1 for value in values)}
+            found[mode] = {name: round(value, 3) for name, value in spread.items()} | counts
+    return found
+
+
 def place_name(point: Point) -> str:
     return f"{point['regime']}, {point['device']}, {point['link']}, {point['pace']:g} tokens/s"
 

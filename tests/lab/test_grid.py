@@ -66,6 +66,8 @@ def test_a_grid_has_every_place_and_is_filled_where_a_run_was_ended(
     assert [unit.near for unit in units[2:]] == [40] * 5
     assert found["facts"]["simulations"] == 3 * (2 * 2 + 4 * 3)
     assert found["law_error"]["opensled"]["points"] == 4
+    ours = {"best": 1.1, "median": 0.8, "worst": 0.5, "places": 4, "below 1": 2}
+    assert found["summary"]["all"]["opensled"] == found["summary"]["hub-8k"]["opensled"] == ours
 
 
 def test_no_place_is_left_out() -> None:
