@@ -114,7 +114,7 @@ PARTS = (
         "remote drafts",
         ("remote_drafts.json",),
         "lab.benchmarks.remote_drafts",
-        ("--engines", "torch", "--links", "wifi-good,lte", "--laps", "1"),
+        ("--engines", "torch", "--links", "wifi-good", "--users", "1,4,8", "--laps", "1"),
         ("edge_client/draft_servers", *DEVICE, *ROUND),
     ),
     Part(
@@ -157,7 +157,6 @@ PARTS = (
     ),
     _real("default"),
     _real("torch"),
-    Part("real users", (REAL,), "lab.benchmarks.real_users", PAIR, (*DEVICE, *TORCH)),
     Part(
         "server drafts",
         ("server_drafts.json", "server_drafts.svg"),

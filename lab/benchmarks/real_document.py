@@ -11,10 +11,9 @@ from lab.benchmarks.figure import Comparison, Figure
 from lab.benchmarks.program import write_json
 from lab.benchmarks.real_contenders import BOTH, DEFAULT, DEVICE_CORE, NONE, SERVER_CORE
 from lab.benchmarks.real_summary import Unit, ordered, rate, runs, shared, summary
-from opensled.core.errors import UsageError
 
 REQUIRED = 0.97  # of no drafts, for the default
-Raw = dict[str, Any]  # `units`, `pieces`, and what real_users measured: `users`
+Raw = dict[str, Any]  # `units` and `pieces`
 
 
 def read_raw(path: Path | None) -> Raw:
@@ -22,16 +21,6 @@ def read_raw(path: Path | None) -> Raw:
     document = json.loads(path.read_text()) if path and path.exists() else {}
     raw: Raw = document.get("raw", {})
     return {"units": [], "pieces": [], **raw}
-
-
-def read_measured(path: Path) -> Raw:
-    """The same of a file that has answers; raises UsageError for another."""
-    raw = read_raw(path)
-    if not raw["units"]:
-        raise UsageError(
-            f"{path} holds no answers yet; measure them first: python -m lab.benchmarks.real_prompts"
-        )
-    return raw
 
 
 def key(unit: Unit) -> tuple[str, str, str, int]:

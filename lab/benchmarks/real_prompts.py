@@ -5,7 +5,7 @@
 One server on core 0, one `opensled edge` for each contender on core 1, and a second server on both cores; every prompt
 goes to all of them in turns. Their texts must be equal. The server's prefix cache is off: each turn reads its
 prompt anew, as a new user's does. With --minutes a run ends in time; the next one goes on where it ended. With --gate
-it rests while others want the machine. Results are added to real_prompts.json; real_users adds its own.
+it rests while others want the machine. Results are added to real_prompts.json.
 """
 
 from __future__ import annotations

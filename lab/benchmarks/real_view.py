@@ -14,8 +14,6 @@ Found = Mapping[str, Any]
 
 def section(document: Found) -> list[str]:
     """For README.md."""
-    raw = document["raw"]
-    parts = (_runs(document["facts"]["runs"]), _users(raw.get("users")))
     return [
         "## Real prompts on a real pair, by kind of text",
         "",
@@ -26,7 +24,7 @@ def section(document: Found) -> list[str]:
         "",
         "![Ratios to no drafts by kind of text](real_prompts.svg)",
         "",
-        *(line for part in parts for line in part),
+        *_runs(document["facts"]["runs"]),
     ]
 
 
@@ -87,25 +85,3 @@ def _verdict(run: Found) -> str:
         f"The best drafter of each kind, over the kinds: **{found['mean']:.2f}**{_spread(found)}; required "
         f"{ENOUGH:g}: {bar}. {run['long prompts']} of the prompts are long (some 600 tokens and more){texts}."
     )
-
-
-def _users(found: Found | None) -> Iterator[str]:
-    """Several users of one server."""
-    if not found:
-        return
-    yield "### Several users"
-    yield ""
-    yield found["compared"]
-    yield ""
-    rows = [
-        [
-            each["setup"],
-            str(each["users"]),
-            f"{each['no drafts, tokens/s']:.1f}",
-            *(cell(ratio) for ratio in each["ratios"].values()),
-        ]
-        for each in found["rows"]
-    ]
-    names = list(found["rows"][0]["ratios"])
-    yield from table(("set-up", "users", "no drafts, tokens/s of all", *names), rows)
-    yield ""

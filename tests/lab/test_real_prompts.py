@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -10,20 +9,14 @@ from math import log
 
 import pytest
 
-from hw_profiles.profiles import DraftSpeed, Quantity
 from lab.benchmarks.real_contenders import CONTENDERS, DISTILLED, NONE, SELF, available, draft_models
 from lab.benchmarks.real_document import finished, put, read_raw, write
-from lab.benchmarks.real_fleet import CONTENDERS as FLEET_CONTENDERS
-from lab.benchmarks.real_fleet import COUNTED, RealFleet
 from lab.benchmarks.real_plot import write_plot
 from lab.benchmarks.real_prompts import main, titled
 from lab.benchmarks.real_summary import mean_ratio, summary, tokens_per_round
 from lab.benchmarks.real_texts import KINDS, MORE_KINDS, prompts
 from lab.benchmarks.real_view import section
-from lab.testbed.processes import Process
-from lab.testbed.traces import PACKAGED
 from lab.training.distil.documentation import HELD_OUT_MODULES
-from opensled.core.errors import UsageError
 
 QUOTING = ("code", "extraction", "summary", "rewriting")
 
@@ -163,19 +156,3 @@ def test_a_run_in_two_pieces_on_the_bundled_models(tmp_path) -> None:
     assert (tmp_path / "real_prompts.svg").exists() and "Set-up torch, greedy" in (
         tmp_path / "README.md"
     ).read_text()
-
-
-def test_emulated_devices_of_a_real_target_write_what_was_recorded() -> None:
-    fleet = RealFleet.of(PACKAGED, "tiny", max_tokens=16)
-    speed = DraftSpeed("tiny-draft", *(Quantity(500.0, 500.0, 500.0, "chosen") for _ in range(2)))
-    words = ("serve", "--model", "tiny", "--engine", "torch", "--threads", "1", "--listen", "127.0.0.1:0")
-    with Process(words, isolated=True) as server:
-        row = asyncio.run(fleet.row(server.wait_ready(), 2, speed))
-    assert list(row["rates"]) == [NONE, *FLEET_CONTENDERS]
-    assert all(len(rates) == 2 * COUNTED and min(rates) > 0 for rates in row["rates"].values())
-    assert all(each["low"] <= each["mean"] <= each["high"] for each in row["ratios"].values())
-
-
-def test_users_need_a_recording(tmp_path) -> None:
-    with pytest.raises(UsageError, match=r"nothing is recorded.*emulation.recorder --target tiny"):
-        RealFleet.of(tmp_path, "tiny", 16)
