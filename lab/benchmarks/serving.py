@@ -2,7 +2,7 @@
 server without drafts and with those of its own, and against plain llama_cpp and transformers for one user.
 
     opensled pull smollm2
-    python -m lab.benchmarks.serving [--engines llamacpp,torch] [--users 1,4,8] [--repeats 6] [--quick] [--out FOLDER]
+    python -m lab.benchmarks.serving [--engines llamacpp,torch] [--users 1,4,8] [--repeats 5] [--quick] [--out FOLDER]
 
 All engines have the same weights: engine llamacpp, llama-server and llama_cpp the file in 16 bits that is served by
 default, engine torch and transformers the same in bfloat16. Prompts are of six kinds of text, another one for each user
@@ -18,7 +18,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +107,15 @@ def contenders(stack: ExitStack, engine: str, models: Mapping[str, Path]) -> dic
 def measure(engine: str, users: Sequence[int], repeats: int) -> dict[str, Any]:
     """All contenders of one engine."""
     with ExitStack() as stack:
-        found = contenders(stack, engine, files())
-        cells = {str(count): _cells(found, questions(), count, repeats) for count in users}
+        found, chats = contenders(stack, engine, files()), questions()
+        cells = {str(count): _cells(found, chats, count, repeats) for count in users}
     return {"users": cells, "ratios": {count: _ratios(each) for count, each in cells.items()}}
 
 
 def questions() -> Iterator[list[dict[str, str]]]:
-    """Ever new chats, one kind of text after the other."""
-    columns = zip(*(prompts(kind, CHARACTERS) for kind in KINDS))
-    return cycle([{"role": "user", "content": prompt.text}] for row in columns for prompt in row)
+    """Chats that no server has seen before, one kind of text after the other: 72."""
+    for row in zip(*(prompts(kind, CHARACTERS) for kind in KINDS)):
+        yield from ([{"role": "user", "content": prompt.text}] for prompt in row)
 
 
 def _cells(
@@ -210,7 +209,7 @@ def main() -> int:
     parser = parser_of("serving", __doc__)
     parser.add_argument("--engines", default="llamacpp,torch", help="default %(default)s")
     parser.add_argument("--users", default="1,4,8", help="who ask at the same time; default %(default)s")
-    parser.add_argument("--repeats", type=int, default=6, help="default %(default)s")
+    parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
     add_quick_and_out(parser)
     return exit_code(lambda: run(parser.parse_args()))
 
