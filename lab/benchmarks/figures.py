@@ -116,6 +116,7 @@ PARTS = (
         "lab.benchmarks.remote_drafts",
         ("--engines", "torch", "--links", "wifi-good", "--users", "1,4,8", "--laps", "1"),
         ("edge_client/draft_servers", *DEVICE, *ROUND),
+        goes_on=True,
     ),
     Part(
         "prebuilt",
@@ -163,6 +164,7 @@ PARTS = (
         "lab.benchmarks.server_drafts",
         ("--engines", "torch", "--prompts", "4"),
         ("verify_server/drafting", *TORCH),
+        goes_on=True,
     ),
     Part(
         "heads",
@@ -170,6 +172,7 @@ PARTS = (
         "lab.benchmarks.server_drafts",
         ("--figure", "heads", "--engines", "torch", "--kinds", "chat,code,rewriting", "--prompts", "4"),
         ("verify_server/drafting", *TORCH),
+        goes_on=True,
     ),
     Part(
         "serving",
