@@ -142,8 +142,6 @@ PARTS = (
     ),
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
     _grid("smollm2", "--pair"),
-    _grid("mismatched"),
-    _grid("chat"),
     _grid("code"),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
     Part(
