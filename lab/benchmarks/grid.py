@@ -94,6 +94,7 @@ def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
     if part and part.is_file():
         say(f"goes on with {part}")
         document = read(part)
+        document.setdefault("pieces", []).append(provenance())
     else:
         document = {**begun(QUICK if arguments.quick else Axes(), source), "provenance": provenance()}
     document = filled(

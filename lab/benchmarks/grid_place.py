@@ -28,7 +28,9 @@ SERVERS = {
     "h100": Server(accelerator="h100", target="dense-8b", context=4096),
 }
 LENGTHS = (1, 2, 4, 8)  # draft lengths tried
-OF_DEVICES = ("sled-static", "sled-continuous", OPENSLED)  # modes in which the device matters
+ALONE = "opensled-device"  # the devices alone draft: no draft model takes memory beside the target
+OURS = (OPENSLED, ALONE)  # who drafts how much is their server's choice
+OF_DEVICES = ("sled-static", "sled-continuous", *OURS)  # modes in which the device matters
 OF_SERVER = ("centralized", "server-sd")
 NEAR = 0.8  # share of the users that fit from which on the search begins with all of them
 
@@ -66,9 +68,9 @@ def answers(place: Place, modes: Sequence[str] = (), near: int = 0) -> list[Plac
     """Capacities of `modes`, by default of those that belong to `place`; others are known to hold `near` users."""
     found: list[PlaceCapacity] = []
     for name in modes or (OF_DEVICES if place.device else OF_SERVER):
-        if name == OPENSLED:
+        if name in OURS:
             held = max((each.users for each in found), default=0)
-            found.append(_opensled(place, max(near, held)))
+            found.append(_opensled(place, name, max(near, held)))
         else:
             found.append(_answer(place, name))
     return found
@@ -104,18 +106,18 @@ def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fle
     return replace(best, runs=runs)
 
 
-def _opensled(place: Place, near: int) -> PlaceCapacity:
+def _opensled(place: Place, name: str, near: int) -> PlaceCapacity:
     """The server says how much is drafted. First it is asked to hold as many as the others do."""
     traces, work = asked_of(place.source)
     setting = of_fleet(place.fleet(1), work)
     expected = max(
         law.best(setting, mode, place.pace, LENGTHS).users for mode in RIVALS if mode != "sled-static"
     )
-    fits = law.kv_fits(setting, OPENSLED)
+    fits = law.kv_fits(setting, name)
     most = min(MOST, fits)
-    fleet = tuned(place, OPENSLED, setting, Tuning(LONGEST))
+    fleet = tuned(place, name, setting, Tuning(LONGEST))
     found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
-    return PlaceCapacity(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
+    return PlaceCapacity(name, found.users, LONGEST, expected, fits, found.runs)
 
 
 def _first_guess(expected: int, most: int) -> int:
@@ -135,7 +137,7 @@ def tuned(place: Place, baseline: str, setting: law.Setting, tuning: Tuning) -> 
     """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises, unless
     it learns by itself how long that is."""
     fleet = tuning.of(place.fleet(tuning.draft_length))
-    if baseline == OPENSLED:
+    if baseline in OURS:
         return BASELINES[baseline](fleet)
     server = replace(fleet.server, draft_wait=draft_wait(setting, tuning.draft_length))
     return BASELINES[baseline](replace(fleet, server=server))

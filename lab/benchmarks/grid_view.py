@@ -13,7 +13,7 @@ from lab.testbed.planner.recorded_drafts import RecordedDrafts, traces_of
 
 Grid = Mapping[str, Any]
 Point = Mapping[str, Any]
-MODES = (OPENSLED, "server-sd", "sled-continuous", "sled-static")
+MODES = ("opensled-device", OPENSLED, "server-sd", "sled-continuous", "sled-static")
 HEAD = ("drafts", "accepted", "mode", "best", "median", "worst", "below 1", "best place", "worst place")
 GOOD, NEVER = 0.98, 0.95  # share of the best rival that is as good, and below which no place should fall
 
