@@ -95,7 +95,7 @@ def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
     assert grid["label"] == "simulated"
     assert [point["device"] for point in grid["points"]] == ["laptop-cpu", "pi-5"]
     fast, slow = (point["capacity"] for point in grid["points"])
-    assert set(fast) == set(USUAL) - {"device-only"}
+    assert set(fast) == {*USUAL, "opensled-device"} - {"device-only"}
     assert fast["server-sd"] == slow["server-sd"] > 0  # it drafts, and a plain step of 55 ms is too slow
     assert fast["centralized"] == 0
     assert all(point["law"].keys() == fast.keys() for point in grid["points"])
