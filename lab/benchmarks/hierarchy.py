@@ -31,7 +31,7 @@ from lab.benchmarks.hierarchy_cells import (
     Job,
     jobs,
 )
-from lab.benchmarks.hierarchy_view import cells_of, section
+from lab.benchmarks.hierarchy_view import cells_of, cells_table, section
 from lab.benchmarks.program import (
     add_quick_and_out,
     exit_code,
@@ -152,7 +152,7 @@ def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
         document = measure(targets, load, out, arguments.jobs, arguments.quick)
         if out:
             print(f"written: {write_readme(out)}")
-    print(*section(document), sep="\n")
+    print(*section(document), *cells_table(document), sep="\n")
     return 0
 
 

@@ -43,8 +43,6 @@ RATIOS = {
     "default": "relay by default / target alone",
 }
 
-SHOWN = ("centralized", "others")  # of RATIOS, in the table; the counts are of all
-
 
 def cells_of(runs: Sequence[Entry]) -> list[Entry]:
     """The best chain of each contender in each cell, and the best hierarchy over the others."""
@@ -87,28 +85,29 @@ def _rate(run: Entry) -> float:
 
 
 def section(document: Document) -> list[str]:
-    """For README.md and docs/hierarchy.md; nothing in it is written by hand."""
+    """For README.md: the counts; `cells_table` has every cell."""
     facts = document["facts"]
-    head = (*HEAD, *(RATIOS[name] for name in SHOWN))
-    rows = [_row(cell) for cell in document["cells"]]
     return [
         "## Three tiers (simulated)",
         "",
         f"Tokens/s of one of {facts['users of a hub']} users of one hub, from the first token of an answer to the "
-        "last; each the best of several block lengths, models and policies. Where the target commits one token in a "
-        "step its own stream was faster than the relay, which then never gets the drive. "
+        "last; each the best of several block lengths, models and policies. Every cell: "
+        "`python -m lab.benchmarks.hierarchy --show`. "
         f"`{document['provenance']['command']}`",
-        "",
-        *table(head, rows),
         "",
         *verdict(document["cells"]),
         "",
     ]
 
 
+def cells_table(document: Document) -> list[str]:
+    """Every cell, in Markdown."""
+    return table((*HEAD, *RATIOS.values()), [_row(cell) for cell in document["cells"]])
+
+
 def _row(cell: Entry) -> tuple[str, ...]:
     rates = [f"{each['rate']:.1f}" if each else "no room" for each in cell["best"].values()]
-    ratios = [_ratio(cell["ratios"].get(name)) for name in SHOWN]
+    ratios = [_ratio(cell["ratios"].get(name)) for name in RATIOS]
     return f"{cell['target']}, {cell['load']}", cell["hub"], f"{cell['rtt_ms']} ms", *rates, *ratios
 
 

@@ -26,7 +26,7 @@ from lab.benchmarks.hierarchy_cells import (
     jobs,
     over_hubs,
 )
-from lab.benchmarks.hierarchy_view import cells_of, section, verdict
+from lab.benchmarks.hierarchy_view import cells_of, cells_table, section, verdict
 from lab.testbed.load.load import Load
 from lab.testbed.simulated.hierarchy import BESIDE, CENTRALIZED, FROM_DEVICE, FROM_HUB, THREE_TIERS
 
@@ -112,9 +112,12 @@ def test_the_tables_hold_every_cell(tmp_path) -> None:
         "provenance": {"command": "python -m lab.benchmarks.hierarchy"},
         "cells": cells_of(runs),
     }
-    text = "\n".join(section(document))
+    text = "\n".join(cells_table(document))
     row = "| moe, light | agx-orin | 20 ms | 50.0 | 20.0 | no room | 65.0 | 40.0 | no room |"
-    assert row + " **1.30** | **3.25** |  | **1.30** |  | 3.00 | 2.00 |" in text
+    assert row + " **1.30** | **3.25** |  | **1.30** |  |" in text
+    assert "best relay / target alone: 1 of 1 cells at 1.2 or more, 0 below 1." in "\n".join(
+        section(document)
+    )
 
 
 def test_a_job_gives_an_entry_and_none_where_there_is_no_room() -> None:

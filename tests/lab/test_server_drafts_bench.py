@@ -188,7 +188,6 @@ def test_the_section_says_what_was_missed_and_what_shows_nothing(tmp_path) -> No
     document = _document(_units())
     text = "\n".join(section(document))
     assert "### torch, greedy, 4 users" in text and "| ▼ 0.75 |" in text
-    assert "| chat | 10%; 24 of 32; 1.11 | 50%; 120 of 160; 2.00 |" in text
     assert "- `lookup`: MISSED: chat 0.75 (required 0.97)." in text
     assert "extraction 1.00 (required 1.5); never drafted, which shows nothing: extraction." in text
     assert "Level exact: all texts are equal. A server had 100% of its core at least" in text
