@@ -1,7 +1,8 @@
-"""Tokenizers as five families of models have them, trained in a second on texts of this checkout; and texts to cut."""
+"""Tokenizers as five families of models have them, trained in a second; and texts to cut."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from tokenizers import (
 from opensled.text.tokenizer import TargetTokenizer
 from tests.tiny_drafts import TOKENIZER_JSON
 
-ROOT = Path(__file__).parents[1]
+TRAINED_ON = Path(__file__).with_name("golden") / "tokenizer_texts.json.gz"
 SPACE = "▁"
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 # As Qwen 2.5 and Llama 3 split texts, but for contractions in capitals
@@ -124,9 +125,9 @@ def _framed(tokenizer: Tokenizer, begin: str) -> Tokenizer:
 
 @cache
 def _corpus() -> list[str]:
-    documents = [(ROOT / "docs" / name).read_text() for name in ("drafters.md", "protocol.md", "security.md")]
-    sources = [path.read_text() for path in sorted((ROOT / "edge_client").rglob("*.py"))]
-    return [text[:20_000] for text in documents + sources] + [MORE]
+    """Pages and sources of this project as they were once: with those of today each edit would cut words otherwise."""
+    texts: list[str] = json.loads(gzip.decompress(TRAINED_ON.read_bytes()))
+    return [*texts, MORE]
 
 
 MADE = {"llama2": _llama2, "qwen": _qwen, "gemma": _gemma, "unigram": _unigram, "gpt2": _gpt2}

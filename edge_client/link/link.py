@@ -38,6 +38,7 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
+STATUS_SECONDS = 1.0  # for the status of a call whose write has failed; chosen
 MAX_CHANNELS = 16  # beside the first; more only while all of them are in use
 
 
@@ -280,10 +281,13 @@ class GrpcStream:
             connecting.cancel()
 
     async def _loss(self) -> OpenSledError:
-        """Why the call is over; the error of the write does not say it."""
-        if not self._call.done():
+        """Why the call is over; the error of the write does not say it, and its status may come a moment later."""
+        ending = asyncio.ensure_future(self._call.code())
+        await asyncio.wait({ending}, timeout=STATUS_SECONDS)
+        if not ending.done():
+            ending.cancel()
             return Unreachable(f"{self._config.server} ended the stream")
-        code, detail = await self._call.code(), await self._call.details() or ""
+        code, detail = ending.result(), await self._call.details() or ""
         return explain(code, detail, self._config.server, self._config.tls)
 
     async def receive(self) -> ServerMessage:
