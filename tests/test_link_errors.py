@@ -11,8 +11,10 @@ from datetime import datetime, timezone
 import grpc
 import pytest
 
+from edge_client.link.link import Endpoint, GrpcStream
 from edge_client.link.link_errors import explain
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized
+from opensled.core.messages import Cancel
 from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.serving import linked, serving
 from verify_server.access.security import Tls
@@ -152,3 +154,34 @@ def test_certificates_of_another_time(tmp_path, valid, words):
 def test_a_status_is_an_error_of_ours(code, kind, words):
     error = explain(code, "what it says", "hub:1", tls=False)
     assert isinstance(error, kind) and words in str(error)
+
+
+class Refused:
+    """A call whose write fails before its status is there."""
+
+    def __init__(self) -> None:
+        self.status = asyncio.get_running_loop().create_future()
+
+    async def wait_for_connection(self):
+        pass
+
+    async def write(self, data):
+        asyncio.get_running_loop().call_later(0.05, self.status.set_result, grpc.StatusCode.UNAUTHENTICATED)
+        raise grpc.aio.UsageError("the write failed")
+
+    async def code(self):
+        return await self.status
+
+    async def details(self):
+        return "this server requires a bearer token"
+
+
+def test_a_refusal_that_comes_just_after_the_failed_write_is_told():
+    """A busy device heard that the stream had ended, and tried again."""
+
+    async def scenario():
+        stream = GrpcStream(Refused(), Endpoint("127.0.0.1:7411"))
+        with pytest.raises(Unauthorized):
+            await stream.send(Cancel())
+
+    asyncio.run(scenario())
