@@ -29,6 +29,7 @@ from lab.benchmarks.real_texts import KINDS, prompts
 from lab.benchmarks.serving_plain import PLAIN, PlainContender, plain
 from lab.testbed.processes import Process, free_port
 from lab.testbed.provenance import provenance
+from opensled.core.errors import UsageError
 from opensled.models.store import model_file
 from verify_server.engine.llamacpp import widened
 
@@ -188,14 +189,15 @@ def run(arguments: Namespace) -> int:
     """Measure, write, and print the table."""
     engines = arguments.engines.split(",")
     users = [1] if arguments.quick else [int(each) for each in arguments.users.split(",")]
+    repeats = 1 if arguments.quick else arguments.repeats
+    if repeats * sum(users) > (most := len(list(questions()))):
+        raise UsageError(f"there are {most} prompts, and none is asked twice: fewer --users or --repeats")
     origin = provenance()
     document = {
         "title": "The server as it comes, and others on the same weights",
         "label": "real",
         "tokens": TOKENS,
-        "engines": {
-            each: measure(each, users, 1 if arguments.quick else arguments.repeats) for each in engines
-        },
+        "engines": {each: measure(each, users, repeats) for each in engines},
         "provenance": origin,
     }
     if folder := folder_of(arguments):
