@@ -35,8 +35,12 @@ def asked():
     return questions(8, 48)
 
 
-async def kill_first_replica(cluster, crowd):
-    await kill_replica(cluster, crowd, cluster.pids(REPLICA)[0])
+async def kill_replica_at_work(cluster, crowd):
+    """One that holds answers. On a busy machine one replica may have measured itself slow, and then gets none."""
+    for victim in cluster.pids(REPLICA):
+        await kill_replica(cluster, crowd, victim)
+        if any(user.resumptions for user in crowd.users):
+            return
 
 
 def outcome_of(scenario, cluster, asked):
@@ -47,7 +51,7 @@ def outcome_of(scenario, cluster, asked):
 
 
 def test_a_replica_is_killed_under_eight_answers(cluster, asked):
-    outcome = outcome_of(kill_first_replica, cluster, asked)
+    outcome = outcome_of(kill_replica_at_work, cluster, asked)
     assert outcome.resumptions
 
 
