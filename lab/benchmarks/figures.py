@@ -55,10 +55,6 @@ def _component(name: str, *rests_on: str) -> Part:
     return Part(name, (f"{name}.json",), "lab.benchmarks", (name,), rests_on)
 
 
-def _grid(name: str, option: str = "--acceptance") -> Part:
-    return Part(f"grid {name}", (f"grid-{name}.json",), "lab.benchmarks.grid", (option, name), SIMULATED)
-
-
 def _real(setup: str) -> Part:
     words = ("--setup", setup, "--contenders", "none,none on both cores,default,lookup,distilled")
     return Part(
@@ -137,12 +133,17 @@ PARTS = (
         "attacks",
         ("attacks.json",),
         "lab.benchmarks.attacks",
-        (),
+        ("--seconds", "5", "--repeats", "3"),
         ("verify_server/front", "verify_server/access", "http_api"),
     ),
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
-    _grid("smollm2", "--pair"),
-    _grid("code"),
+    Part(
+        "grid smollm2",
+        ("grid-smollm2.json",),
+        "lab.benchmarks.grid",
+        ("--pair", "smollm2"),
+        SIMULATED,
+    ),
     Part("hierarchy", ("hierarchy.json",), "lab.benchmarks.hierarchy", (), ("relay", *SIMULATED)),
     Part(
         "hubs", ("hierarchy_capacity.json",), "lab.benchmarks.hierarchy_capacity", (), ("relay", *SIMULATED)

@@ -61,7 +61,7 @@ def test_parts_are_measured_in_turn_and_one_that_fails_stops_none(monkeypatch, c
         return type("Run", (), {"returncode": int("memory" in command)})
 
     monkeypatch.setattr(figures.subprocess, "run", run)
-    assert figures.main(["memory", "grid code", "quick"]) == 1
+    assert figures.main(["memory", "grid smollm2", "quick"]) == 1
     assert ran == ["lab.benchmarks", "lab.benchmarks.grid", "lab.benchmarks.quick"]
     lines = capsys.readouterr().out.splitlines()
     assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")

@@ -70,7 +70,7 @@ def _measure_all(arguments: Namespace) -> int:
     text, front = reference(arguments.server_path), arguments.front_core if arguments.front else None
     flags = tuple(shlex.split(arguments.server_flags))
     outcomes: list[Outcome] = []
-    for name in [name for name in names for _ in range(arguments.repeats)]:
+    for name in [*names] * arguments.repeats:  # in turns
         outcomes.append(measure(name, arguments.server_path, windows, text, front, flags))
         say(table(outcomes[-1:])[-1])
     print("\n".join(table(outcomes)), flush=True)
