@@ -1,12 +1,14 @@
 """Emulated against simulated: how far the simulator may be believed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 from lab.benchmarks import cell_figures as cells
 from lab.benchmarks.cell_figures import Cell
 
 BOUND = 0.15  # of the emulated value; the aim of the project
+HEAD = ("mode", "cells", "tokens/s: median error", "largest", "pace of a user: median error", "largest")
 KEYS = {"output_throughput": "throughput, tokens/s", "pace_mean": "pace of a user, tokens/s"}
 CAPACITY = "capacity, users"
 
@@ -41,3 +43,20 @@ def compared(cell: Cell) -> Iterator[Compared]:
         pair = entry.get("emulated"), entry.get("simulated")
         if all(map(cells.is_number, pair)) and all(pair):
             yield Compared(cell["id"], entry["baseline"], CAPACITY, *pair)
+
+
+def errors(cells_there: Sequence[Cell]) -> list[tuple[str, ...]]:
+    """Under HEAD: how far the simulator is from the emulated cells, for each mode."""
+    found = [each for cell in cells_there for each in compared(cell)]
+    modes = dict.fromkeys(each.baseline for each in found)
+    return [_row(mode, [each for each in found if each.baseline == mode]) for mode in modes]
+
+
+def _row(mode: str, found: Sequence[Compared]) -> tuple[str, ...]:
+    off = {title: [each.error for each in found if each.title == title] for title in KEYS.values()}
+    told = [
+        word
+        for values in off.values()
+        for word in (f"{median(map(abs, values)):.1%}", f"{max(values, key=abs):+.1%}")
+    ]
+    return (mode, str(len({each.cell for each in found})), *told)

@@ -4,7 +4,7 @@
 
 The comment follows the number, which may carry a unit. It names a file of docs/benchmarks, and the way to the value in
 it. A step of the way is a key, the `name` of an entry of a list, or its place. The number must be the value, rounded to
-the digits shown.
+the digits shown; before `%` or `points` a hundred times the value.
 
     python -m lab.benchmarks.cited [PAGE ...]      # what differs; exits with 1 if anything does
     python -m lab.benchmarks.cited --write         # put the values of today there; words around them are not read
@@ -32,7 +32,7 @@ class Cited(NamedTuple):
 
     line: int
     number: str
-    percent: bool
+    hundredfold: bool
     file: str
     way: tuple[str, ...]
 
@@ -46,7 +46,13 @@ def cited(text: str) -> Iterator[Cited]:
 
 def _cited(found: re.Match[str], line: int = 0) -> Cited:
     way = tuple(step.strip() for step in found["way"].split(" / "))
-    return Cited(line, found["number"].replace(",", ""), "%" in found["unit"], found["file"], way)
+    return Cited(
+        line,
+        found["number"].replace(",", ""),
+        "%" in found["unit"] or "point" in found["unit"],
+        found["file"],
+        way,
+    )
 
 
 def faults(page: Path, folder: Path = FOLDER) -> list[str]:
@@ -71,7 +77,7 @@ def _value(each: Cited, folder: Path) -> str:
     """As the page should show it; raises what a missing file or way raises."""
     value = _follow(json.loads((folder / each.file).read_text()), each.way)
     digits = len(each.number.partition(".")[2])
-    return f"{100 * value if each.percent else value:.{digits}f}"
+    return f"{100 * value if each.hundredfold else value:.{digits}f}"
 
 
 def renewed(text: str, folder: Path = FOLDER) -> str:

@@ -5,10 +5,14 @@ python -m lab.benchmarks.findings [--write docs/planning.md]
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from hw_profiles.speculation import uniform_tokens
+from lab.benchmarks.agreement import HEAD as ERRORS_HEAD
+from lab.benchmarks.agreement import errors
+from lab.benchmarks.cell_figures import Cell
 from lab.benchmarks.grid import Grid, read
 from lab.benchmarks.grid_view import claims, law_errors, ratios, reading
 from lab.benchmarks.law_table import HEAD as LAW_HEAD
@@ -20,6 +24,10 @@ from opensled.core.errors import UsageError
 
 BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
 LAW = "*Derived*: the places of the map by the law, a gain below 5 % counting for the server's own decoding."
+EMULATED = (
+    "How far the simulator is from the same users on real processes, in emulated time (`python -m "
+    "lab.benchmarks.regimes`, [raw data](benchmarks/regimes.json)):"
+)
 TASK_HEAD = (
     "`--acceptance`",
     "at each position",
@@ -37,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _shown(page: Path | None) -> int:
-    text = findings(grids_there())
+    text = findings(grids_there(), emulated_cells())
     if page:
         put(text, page)
     else:
@@ -45,8 +53,8 @@ def _shown(page: Path | None) -> int:
     return 0
 
 
-def findings(grids: Sequence[Grid]) -> str:
-    """Markdown; of the grids only what is there."""
+def findings(grids: Sequence[Grid], emulated: Sequence[Cell] = ()) -> str:
+    """Markdown; of the grids only what is there. `emulated`: cells of regimes.json."""
     blocks = ["### By the acceptance of the drafts", _text(TASK_HEAD, task_rows()), LAW]
     blocks += [_text(LAW_HEAD, law_rows())]
     if grids:
@@ -55,6 +63,8 @@ def findings(grids: Sequence[Grid]) -> str:
     for grid in grids:
         if grid["source"]["pair"] == DEFAULT_PAIR and not grid["source"]["acceptance"]:
             blocks += [f"How far the law is from the simulator, drafts {grid['drafts']}:", law_errors(grid)]
+    if emulated:
+        blocks += [EMULATED, _text(ERRORS_HEAD, errors(emulated))]
     return "\n\n".join(blocks)
 
 
@@ -87,6 +97,12 @@ def put(text: str, path: Path) -> None:
         raise UsageError(f"{path} has no {BEGIN} and {END}")
     before, after = page.split(BEGIN)[0], page.split(END)[1]
     path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
+
+
+def emulated_cells(folder: Path = FOLDER) -> list[Cell]:
+    """Those of regimes.json, if it is there."""
+    path = folder / "regimes.json"
+    return list(json.loads(path.read_text("utf-8"))["cells"]) if path.is_file() else []
 
 
 def grids_there(folder: Path = FOLDER) -> list[Grid]:

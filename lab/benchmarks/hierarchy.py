@@ -31,7 +31,7 @@ from lab.benchmarks.hierarchy_cells import (
     Job,
     jobs,
 )
-from lab.benchmarks.hierarchy_view import cells_of, cells_table, section
+from lab.benchmarks.hierarchy_view import cells_of, cells_table, section, summary
 from lab.benchmarks.program import (
     add_quick_and_out,
     exit_code,
@@ -93,6 +93,7 @@ def measure(
     hubs, trips = (HUBS[-1:], ROUND_TRIPS[:1]) if quick else (HUBS, ROUND_TRIPS)
     document["runs"] = list(_runs(jobs(tuple(targets), hubs, trips, load), workers))
     document["cells"] = cells_of(document["runs"])
+    document["summary"] = summary(document["cells"], document["runs"])
     _keep(document, out)
     return document
 

@@ -84,6 +84,56 @@ def _rate(run: Entry) -> float:
     return float(run["rate"])
 
 
+def summary(cells: Sequence[Entry], runs: Sequence[Entry]) -> list[Entry]:
+    """For docs/hierarchy.md: lowest and highest of each server and load, then of all cells.
+
+    Tokens/s of one user, ratios to the target alone.
+    """
+    places = dict.fromkeys((cell["target"], cell["load"]) for cell in cells)
+    of_places = [_place(cells, *place) for place in places]
+    waiting = [run for run in runs if run["policy"] != DEFAULT and run["hub"]]
+    alone = {(cell["target"], cell["load"], cell["rtt_ms"]): cell["best"]["centralized"] for cell in cells}
+    rates = [_rate(run) / _rate(alone[run["target"], run["load"], run["rtt_ms"]]) for run in waiting]
+    counts = {
+        name: {
+            "cells": len(of),
+            "wins": sum(map(_wins, of)),
+            "losses": sum(map(_loses, of)),
+            "range": _range(of),
+        }
+        for name, of in ((name, _ratios(cells, name)) for name in RATIOS)
+        if of
+    }
+    return [*of_places, {"name": "all", **counts, "relay by fcfs": _range(rates)}]
+
+
+def _place(cells: Sequence[Entry], target: str, load: str) -> Entry:
+    here = [cell for cell in cells if (cell["target"], cell["load"]) == (target, load)]
+    trips = sorted({cell["rtt_ms"] for cell in here})
+    rates = {
+        name: _range([_rate(cell["best"][name]) for cell in here if cell["best"][name]])
+        for name in ("centralized", "server")
+    }
+    relays = {
+        f"{trip} ms": _range(_ratios([c for c in here if c["rtt_ms"] == trip], "default")) for trip in trips
+    }
+    best = {name: _range(_ratios(here, name)) for name in ("centralized", "server")}
+    return {
+        "name": f"{target}, {load}",
+        "tokens/s": rates,
+        "relay by default": relays,
+        "best relay over": best,
+    }
+
+
+def _ratios(cells: Sequence[Entry], name: str) -> list[float]:
+    return [cell["ratios"][name] for cell in cells if name in cell["ratios"]]
+
+
+def _range(values: Sequence[float]) -> list[float]:
+    return [round(min(values), 3), round(max(values), 3)] if values else []
+
+
 def section(document: Document) -> list[str]:
     """For README.md: the counts; `cells_table` has every cell."""
     facts = document["facts"]
@@ -121,13 +171,9 @@ def verdict(cells: Sequence[Entry]) -> list[str]:
     """Where the hierarchy wins, and where it loses, in counts."""
     lines = []
     for name, words in RATIOS.items():
-        judged = [cell for cell in cells if name in cell["ratios"]]
-        wins, loses = (
-            [_name(cell) for cell in judged if test(cell["ratios"][name])] for test in (_wins, _loses)
-        )
-        lines.append(
-            f"- {words}: {len(wins)} of {len(judged)} cells at {WINS:g} or more, {len(loses)} below 1."
-        )
+        of = _ratios(cells, name)
+        wins, losses = sum(map(_wins, of)), sum(map(_loses, of))
+        lines.append(f"- {words}: {wins} of {len(of)} cells at {WINS:g} or more, {losses} below 1.")
     return lines
 
 
@@ -137,7 +183,3 @@ def _wins(ratio: float) -> bool:
 
 def _loses(ratio: float) -> bool:
     return ratio < 1
-
-
-def _name(cell: Entry) -> str:
-    return f"{cell['target']}, {cell['load']}, {cell['hub']}, {cell['rtt_ms']} ms"

@@ -26,7 +26,7 @@ from lab.benchmarks.hierarchy_cells import (
     jobs,
     over_hubs,
 )
-from lab.benchmarks.hierarchy_view import cells_of, cells_table, section, verdict
+from lab.benchmarks.hierarchy_view import cells_of, cells_table, section, summary, verdict
 from lab.testbed.load.load import Load
 from lab.testbed.simulated.hierarchy import BESIDE, CENTRALIZED, FROM_DEVICE, FROM_HUB, THREE_TIERS
 
@@ -93,6 +93,19 @@ def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierar
     }
     assert cell["relay"]["rate"] == 60.0
     assert cell["ratios"] == {"centralized": 1.2, "device": 2.0, "others": 1.2, "default": 0.8}
+
+
+def test_the_summary_has_the_lowest_and_the_highest_of_each_place() -> None:
+    runs = [run(CENTRALIZED, 50.0, 20), run(FROM_DEVICE, 20.0, 20), run(BESIDE, 80.0, 0)]
+    runs += [run(FROM_HUB, 40.0, 20, "agx-orin", "goodput"), run(THREE_TIERS, 60.0, 20, "agx-orin")]
+    runs += [run(FROM_HUB, 70.0, 20, "strix-halo", "goodput"), run(THREE_TIERS, 10.0, 20, "strix-halo")]
+    place, every = summary(cells_of(runs), runs)
+    assert place["name"] == "moe, light" and every["name"] == "all"
+    assert place["tokens/s"] == {"centralized": [50.0, 50.0], "server": [80.0, 80.0]}
+    assert place["relay by default"] == {"20 ms": [0.8, 1.4]}
+    assert place["best relay over"] == {"centralized": [1.2, 1.4], "server": [0.75, 0.875]}
+    assert every["default"] == {"cells": 2, "wins": 1, "losses": 1, "range": [0.8, 1.4]}
+    assert every["relay by fcfs"] == [0.2, 1.2]
 
 
 def test_the_verdict_counts_wins_and_losses() -> None:

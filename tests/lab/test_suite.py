@@ -8,7 +8,7 @@ import pytest
 
 from lab.benchmarks import regimes
 from lab.benchmarks.accuracy import accuracy, agreement, live_anchor
-from lab.benchmarks.agreement import compared
+from lab.benchmarks.agreement import compared, errors
 from lab.benchmarks.cell_figures import shares
 from lab.benchmarks.cell_run import MAX_EMULATED, CellRun, Scale, emulated_capacity
 from lab.benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
@@ -204,6 +204,23 @@ def test_errors_are_relative_to_the_emulated_mean():
     assert entry["errors"] == {"output_throughput": 0.2, "pace_mean": 0.0, "positions_per_token": 0.0}
     speed, _ = compared({"id": "here", "runs": runs, "simulated": simulated})
     assert str(speed) == "here, a: throughput, tokens/s: +20.0%  off by more than 15%"
+
+
+def test_the_table_of_errors_has_the_median_and_the_largest_of_all_cells():
+    def cell(name, emulated, simulated):
+        of = [
+            {
+                "baseline": "opensled",
+                "repeat": 0,
+                "live": False,
+                "summary": {"output_throughput": v, "pace_mean": 10.0},
+            }
+            for v in (emulated, simulated)
+        ]
+        return {"id": name, "runs": of[:1], "simulated": of[1:]}
+
+    cells = [cell("a", 100.0, 101.0), cell("b", 100.0, 80.0), cell("c", 100.0, 104.0)]
+    assert errors(cells) == [("opensled", "3", "4.0%", "-20.0%", "0.0%", "+0.0%")]
 
 
 def test_a_live_anchor_has_both_means_with_intervals_and_their_difference():
