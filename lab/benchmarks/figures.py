@@ -136,6 +136,14 @@ PARTS = (
         ("--seconds", "5", "--repeats", "3"),
         ("verify_server/front", "verify_server/access", "http_api"),
     ),
+    Part(
+        "attacks, front",
+        ("attacks_front.json",),
+        "lab.benchmarks.attacks",
+        ("--front", "--seconds", "5", "--repeats", "3"),
+        ("deploy/front", "verify_server/front", "verify_server/access"),
+        "needs HAProxy and root: nft -f deploy/front/opensled.nft",
+    ),
     Part("cells", ("regimes.json",), "lab.benchmarks.regimes", (), (*SIMULATED, *ROUND)),
     Part(
         "grid smollm2",

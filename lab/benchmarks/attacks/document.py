@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lab.benchmarks import program
+from lab.benchmarks.attacks.front import has_kernel_rules
 from lab.benchmarks.attacks.kinds import ATTACKS
 from lab.benchmarks.attacks.measured import MIN_SHARE, Outcome, Windows
 from lab.benchmarks.figure import Comparison, Figure
@@ -55,7 +55,8 @@ def document(
 ) -> dict[str, Any]:
     """What is written as NAME.json."""
     behind = front is not None
-    way = f" through the HAProxy of deploy/front on core {front}{_kernel()}" if behind else ""
+    kernel = " and its nftables rules" if behind and has_kernel_rules() else ", without its nftables rules"
+    way = f" through the HAProxy of deploy/front on core {front}{kernel}" if behind else ""
     figure = Figure(
         title="Attacks on availability" + (", behind the front" if behind else ""),
         unit="tokens/s",
@@ -79,15 +80,6 @@ def document(
         },
     )
     return {"figure": name, **figure.as_json(origin)}
-
-
-def _kernel() -> str:
-    """Whether the rules of deploy/front/opensled.nft are loaded."""
-    with suppress(OSError):
-        listing = ["nft", "list", "table", "inet", "opensled"]
-        if subprocess.run(listing, capture_output=True).returncode == 0:
-            return " and its nftables rules"
-    return ", without its nftables rules"
 
 
 def _samples(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from opensled.core.errors import NotFound, OpenSledError
 CONFIGURATION = Path(__file__).parents[3] / "deploy/front/haproxy.cfg"
 HOST = "127.0.0.1"
 READY_S = 10.0
+RULED_PORT = 7411  # of deploy/front/opensled.nft
 
 
 def haproxy() -> str:
@@ -32,10 +33,18 @@ def haproxy() -> str:
     return program
 
 
+def has_kernel_rules() -> bool:
+    """Whether the rules of deploy/front/opensled.nft are loaded."""
+    with suppress(OSError):
+        listing = ["nft", "list", "table", "inet", "opensled"]
+        return subprocess.run(listing, capture_output=True).returncode == 0
+    return False
+
+
 @contextmanager
 def fronted(server: Peer, core: int) -> Iterator[tuple[Peer, int]]:
     """HAProxy before `server`, on this core; yields the way through it, over TLS, and its process. Raises NotFound."""
-    program, address = haproxy(), f"{HOST}:{free_port()}"
+    program, address = haproxy(), f"{HOST}:{RULED_PORT if has_kernel_rules() else free_port()}"
     with TemporaryDirectory() as name:
         folder = Path(name)
         environment = {
