@@ -78,8 +78,9 @@ def measure(quick: bool) -> Figure:
         compared=(
             "`opensled serve --engine llamacpp` on the tiny target, held-out prompts: token ids with `--drafter "
             "llamacpp` or eight answers at once, against `--drafter none` one answer at a time, until the first "
-            "difference of each answer. 'Once more' repeats the same batch shapes. A lead is how far apart the two "
-            "tokens stand, noise included, for the float64 reference with the float16 weights, in logits."
+            "difference of each answer. 'Once more' asks again: the prefix cache has the prompt then, so only its end "
+            "is computed, in another batch. A lead is how far apart the two tokens stand, noise included, for the "
+            "float64 reference with the float16 weights, in logits."
         ),
         loses=(
             "Numerics level `fast`: rounding depends on the batch, so a near tie may fall either way. Rule `match` "
