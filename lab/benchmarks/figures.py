@@ -177,7 +177,10 @@ PARTS = (
         "heads",
         ("heads.json", "heads.svg"),
         "lab.benchmarks.server_drafts",
-        ("--figure", "heads", "--engines", "torch", "--kinds", "chat,code,rewriting", "--prompts", "4"),
+        (
+            *("--figure", "heads", "--engines", "torch", "--users", "1"),
+            *("--kinds", "chat,code,rewriting", "--prompts", "4"),
+        ),
         ("verify_server/drafting", *TORCH),
         goes_on=True,
     ),
