@@ -24,6 +24,7 @@ from lab.benchmarks.program import FOLDER, parser_of
 COMMENT = re.compile(
     r"(?P<number>-?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<]{0,12})<!-- (?P<file>[\w./-]+\.json): (?P<way>.+?) -->"
 )
+MISSING = (OSError, LookupError, TypeError, ValueError)  # what a file or way that is not there raises
 UNREAD = re.compile(r"<!-- [\w./-]+\.json: ")
 
 
@@ -68,7 +69,7 @@ def faults(page: Path, folder: Path = FOLDER) -> list[str]:
 def _fault(each: Cited, folder: Path) -> str:
     try:
         shown = _value(each, folder)
-    except (OSError, LookupError, TypeError, ValueError) as error:
+    except MISSING as error:
         return f"{each.file} has no {' / '.join(each.way)}: {error!r}"
     return "" if shown == each.number else f"the page says {each.number}, {each.file} {shown}"
 
@@ -81,10 +82,13 @@ def _value(each: Cited, folder: Path) -> str:
 
 
 def renewed(text: str, folder: Path = FOLDER) -> str:
-    """A page with the values of today, to as many digits as before; raises what a missing file or way raises."""
+    """A page with the values of today, to as many digits as before. A number whose data is not there stays."""
 
     def renew(found: re.Match[str]) -> str:
-        value = _value(_cited(found), folder)
+        try:
+            value = _value(_cited(found), folder)
+        except MISSING:
+            return found[0]
         shown = f"{float(value):,.{len(value.partition('.')[2])}f}" if "," in found["number"] else value
         return shown + found[0].removeprefix(found["number"])
 

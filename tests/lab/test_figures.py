@@ -95,7 +95,7 @@ def test_a_changed_digit_is_found(tmp_path):
     wrong = right.replace("1.42x", "1.43x").replace("12 %", "8 %").replace("12,345", "2,000")
     assert renewed(wrong, tmp_path) == right
     page.write_text("1<!-- a.json: nothing --> 1<!-- b.json: x --> 1<!-- a.json: cells / 3 / ratio -->")
-    assert len(faults(page, tmp_path)) == 3
+    assert len(faults(page, tmp_path)) == 3 and renewed(page.read_text(), tmp_path) == page.read_text()
     page.write_text("words<!-- a.json: share -->")
     assert "no number stands before it" in faults(page, tmp_path)[0]
 
