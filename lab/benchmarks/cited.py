@@ -4,7 +4,7 @@
 
 The comment follows the number, which may carry a unit. It names a file of docs/benchmarks, and the way to the value in
 it. A step of the way is a key, the `name` of an entry of a list, or its place. The number must be the value, rounded to
-the digits shown; before `%` or `points` a hundred times the value.
+the digits shown; a hundred times the value before `%`, or where the way ends with ` * 100`.
 
     python -m lab.benchmarks.cited [PAGE ...]      # what differs; exits with 1 if anything does
     python -m lab.benchmarks.cited --write         # put the values of today there; words around them are not read
@@ -25,6 +25,7 @@ COMMENT = re.compile(
     r"(?P<number>-?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<]{0,12})<!-- (?P<file>[\w./-]+\.json): (?P<way>.+?) -->"
 )
 MISSING = (OSError, LookupError, TypeError, ValueError)  # what a file or way that is not there raises
+TIMES_100 = " * 100"  # for points
 UNREAD = re.compile(r"<!-- [\w./-]+\.json: ")
 
 
@@ -46,14 +47,10 @@ def cited(text: str) -> Iterator[Cited]:
 
 
 def _cited(found: re.Match[str], line: int = 0) -> Cited:
-    way = tuple(step.strip() for step in found["way"].split(" / "))
-    return Cited(
-        line,
-        found["number"].replace(",", ""),
-        "%" in found["unit"] or "point" in found["unit"],
-        found["file"],
-        way,
-    )
+    words = found["way"]
+    way = tuple(step.strip() for step in words.removesuffix(TIMES_100).split(" / "))
+    hundredfold = "%" in found["unit"] or words.endswith(TIMES_100)
+    return Cited(line, found["number"].replace(",", ""), hundredfold, found["file"], way)
 
 
 def faults(page: Path, folder: Path = FOLDER) -> list[str]:

@@ -86,9 +86,10 @@ def test_a_changed_digit_is_found(tmp_path):
     right = (
         "| 1.42x<!-- a.json: cells / 8 users / ratio --> | 12 %<!-- a.json: share --> |\n"
         "12,345 of them<!-- a.json: count -->, 1.4<!-- a.json: cells / 0 / ratio -->\n"
+        "12.3<!-- a.json: share * 100 --> points\n"
     )
     page.write_text(right)
-    assert faults(page, tmp_path) == [] and len(list(cited(right))) == 4
+    assert faults(page, tmp_path) == [] and len(list(cited(right))) == 5
     page.write_text(right.replace("1.42x", "1.43x"))
     (fault,) = faults(page, tmp_path)
     assert fault.endswith("page.md:1: the page says 1.43, a.json 1.42")
