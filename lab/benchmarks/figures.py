@@ -67,12 +67,13 @@ def _real(setup: str) -> Part:
     )
 
 
-def _loose(name: str) -> Part:
+def _loose(name: str, kept: str = "") -> Part:
     files = (f"quality-{name}.json", f"quality-{name}.svg")
     rests_on = ("verify_server/rules", "verify_server/round", "edge_client/round", "opensled/core")
-    return Part(f"loose rules, {name}", files, "lab.benchmarks.loose_rules", (name,), rests_on)
+    return Part(f"loose rules, {name}", files, "lab.benchmarks.loose_rules", (name,), rests_on, kept)
 
 
+SLOW = "some 40 minutes on two cores, for rules that no measured setting made worth their harm"
 GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
 PARTS = (
     _component("rounds", "verify_server/front", *ROUND),
@@ -206,8 +207,8 @@ PARTS = (
         (*LLAMACPP, *TORCH),
     ),
     _loose("tiny"),
-    _loose("smollm2-fly"),
-    _loose("smollm2-pad"),
+    _loose("smollm2-fly", SLOW),
+    _loose("smollm2-pad", SLOW),
     Part(
         "adaptation",
         ("adaptation.json",),
