@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from lab.benchmarks import figures
+from lab.benchmarks import FIGURES, figures
 from lab.benchmarks.cited import cited, faults, main, renewed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +105,18 @@ def test_a_changed_digit_is_found(tmp_path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_the_numbers_of_a_page_are_those_of_its_data(page):
     assert faults(page, ROOT / "docs/benchmarks") == []
+
+
+COMMAND = re.compile(r"python -m (lab[\w.]*)(?: (\w+))?")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_page_names_programs_that_are_there(page):
+    if page.name == "CHANGELOG.md":  # names those of its time
+        return
+    for module, word in COMMAND.findall(page.read_text()):
+        assert importlib.util.find_spec(module), module
+        assert module != "lab.benchmarks" or word in ("", *FIGURES.names()), f"{module} {word}"
 
 
 def test_the_command_says_what_differs(tmp_path, monkeypatch, capsys):
