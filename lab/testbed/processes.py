@@ -30,6 +30,12 @@ def settings(**options: object) -> dict[str, str]:
     return {f"OPENSLED_{name.upper()}": str(value) for name, value in options.items()}
 
 
+def _heeding_hangups() -> list[str]:
+    """What to put before a command. Under nohup SIGHUP is ignored, by all that we start too: no gateway would renew."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return ["env", "--default-signal=HUP"] if ignored else []
+
+
 class Process:
     """One `opensled` command that prints a ready line; use it in a `with`."""
 
@@ -62,7 +68,7 @@ class Process:
     def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
         with self.log.open("ab") if self.log else contextlib.nullcontext() as errors:
             return subprocess.Popen(
-                self.arguments,
+                [*_heeding_hangups(), *self.arguments],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,

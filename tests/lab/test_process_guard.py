@@ -128,3 +128,15 @@ def test_processor_time_is_that_of_a_process_and_all_below_it():
         seen = cpu_s(os.getpid())
         busy.kill()
     assert seen >= before + 0.05
+
+
+def test_a_process_heeds_hangups_under_nohup(tmp_path):
+    (tmp_path / "told.py").write_text("import signal; print(signal.getsignal(signal.SIGHUP).name)")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with processes.Process([], module="told", environment={"PYTHONPATH": str(tmp_path)}) as told:
+            told.process.wait()
+            told.stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert told.lines == ["SIG_DFL"]
