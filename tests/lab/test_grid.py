@@ -16,7 +16,6 @@ from lab.benchmarks import findings, grid
 from lab.benchmarks.grid import Axes, Grid, begun, filled, law_error, name_of, read, source_of
 from lab.benchmarks.grid_place import OF_DEVICES, OF_SERVER, PlaceCapacity
 from lab.benchmarks.grid_view import claims, law_errors, ratio, ratios, reading
-from lab.benchmarks.readme import write_readme
 from lab.testbed.planner.recorded_drafts import RecordedDrafts
 from opensled.core.errors import UsageError
 
@@ -132,12 +131,10 @@ def test_the_law_is_compared_where_speed_decides() -> None:
     assert "| centralized | 2 | 0.0 % | 100 % |" in law_errors(GRIDS[0])
 
 
-def test_pages_have_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "law_rows", list)
     for each in GRIDS:
         (tmp_path / f"{each['figure']}.json").write_text(json.dumps(each))
-    page = write_readme(tmp_path).read_text()
-    assert "## Users held, by the acceptance of the drafts (simulated)" in page and ratios(GRIDS) in page
     text = findings.findings(findings.grids_there(tmp_path))
     assert ratios(GRIDS) in text and claims(GRIDS) in text and law_errors(GRIDS[1]) in text
     assert "2 kinds" not in text and "0 simulations" in text
