@@ -73,7 +73,7 @@ def _loose(name: str, kept: str = "") -> Part:
     return Part(f"loose rules, {name}", files, "lab.benchmarks.loose_rules", (name,), rests_on, kept)
 
 
-SLOW = "some 40 minutes on two cores, for rules that no measured setting made worth their harm"
+SLOW = "more than half an hour on two cores, for rules that no measured setting made worth their harm"
 GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
 PARTS = (
     _component("rounds", "verify_server/front", *ROUND),

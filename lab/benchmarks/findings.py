@@ -74,7 +74,7 @@ def _head(grids: Sequence[Grid]) -> str:
     runs = sum(grid["facts"]["simulations"] for grid in grids)
     return (
         f"*Simulated*: {len(grids[0]['points'])} places ({sizes}) with each kind of drafts, {runs} simulations. A "
-        f"capacity is the {facts['capacity']}; a ratio is to the server's own decoding at the same place."
+        f"capacity is the {facts['capacity']}. A ratio is to the server's own decoding at the same place."
     )
 
 

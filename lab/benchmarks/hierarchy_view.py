@@ -95,12 +95,7 @@ def summary(cells: Sequence[Entry], runs: Sequence[Entry]) -> list[Entry]:
     alone = {(cell["target"], cell["load"], cell["rtt_ms"]): cell["best"]["centralized"] for cell in cells}
     rates = [_rate(run) / _rate(alone[run["target"], run["load"], run["rtt_ms"]]) for run in waiting]
     counts = {
-        name: {
-            "cells": len(of),
-            "wins": sum(map(_wins, of)),
-            "losses": sum(map(_loses, of)),
-            "range": _range(of),
-        }
+        name: _count(of) | {"range": _range(of)}
         for name, of in ((name, _ratios(cells, name)) for name in RATIOS)
         if of
     }
@@ -171,10 +166,15 @@ def verdict(cells: Sequence[Entry]) -> list[str]:
     """Where the hierarchy wins, and where it loses, in counts."""
     lines = []
     for name, words in RATIOS.items():
-        of = _ratios(cells, name)
-        wins, losses = sum(map(_wins, of)), sum(map(_loses, of))
-        lines.append(f"- {words}: {wins} of {len(of)} cells at {WINS:g} or more, {losses} below 1.")
+        of = _count(_ratios(cells, name))
+        lines.append(
+            f"- {words}: {of['wins']} of {of['cells']} cells at {WINS:g} or more, {of['losses']} below 1."
+        )
     return lines
+
+
+def _count(ratios: Sequence[float]) -> dict[str, int]:
+    return {"cells": len(ratios), "wins": sum(map(_wins, ratios)), "losses": sum(map(_loses, ratios))}
 
 
 def _wins(ratio: float) -> bool:

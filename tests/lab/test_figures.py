@@ -110,10 +110,11 @@ def test_the_numbers_of_a_page_are_those_of_its_data(page):
 COMMAND = re.compile(r"python -m (lab[\w.]*)(?: (\w+))?")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+# The changelog names those of its time
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda path: path.name
+)
 def test_a_page_names_programs_that_are_there(page):
-    if page.name == "CHANGELOG.md":  # names those of its time
-        return
     for module, word in COMMAND.findall(page.read_text()):
         assert importlib.util.find_spec(module), module
         assert module != "lab.benchmarks" or word in ("", *FIGURES.names()), f"{module} {word}"
