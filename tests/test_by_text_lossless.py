@@ -11,7 +11,7 @@ from opensled.core.messages import SamplingParams
 from tests.fakes import IMPATIENT, Weather
 from tests.five_tokenizers import TEXTS
 from tests.system import CALM, FOREVER, Answer, ask, running
-from tests.text_pairs import PAIRS, TextEngine, by_text, spelled, stubborn_answer
+from tests.text_pairs import PAIRS, Rounds, TextEngine, by_text, draft_through, spelled, stubborn_answer
 from verify_server.admission.session_manager import SessionLimits
 
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
@@ -26,22 +26,30 @@ def writer(prompt: Sequence[int], answer: Sequence[int]) -> Callable[[Sequence[i
 @pytest.mark.parametrize(("target", "draft"), PAIRS, ids=lambda name: name)
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
 def test_the_answer_is_the_targets_own(target, draft, weather):
+    alone, linked = Rounds(), Rounds()
+
     async def scenario():
         for kind, text in TEXTS.items():
             prompt, expected = stubborn_answer(target, text, breaks=kind == "emoji")
-            drafter = by_text(target, draft, spelled(target, [*prompt, *expected[:-1]]))
+            known = spelled(target, [*prompt, *expected[:-1]])
+            alone.add(draft_through(by_text(target, draft, known), prompt, expected, block=4, ahead=True))
             engine = TextEngine(target=writer(prompt, expected), family=target)
-            # In calm weather the server waits for each draft, so what is accepted does not depend on the machine
-            waits = 0.5 if weather.loss else FOREVER
+            waits, patience = (0.5, IMPATIENT) if weather.loss else (FOREVER, CALM)
             async with running(
                 engine, draft_wait=waits, weather=weather, limits=SessionLimits(linger=2.0)
             ) as network:
-                patience = IMPATIENT if weather.loss else CALM
+                drafter = by_text(target, draft, known)
                 answers.append(await ask(network, prompt, drafter, PARAMS, patience=patience))
             assert (answers[-1].tokens, answers[-1].finish_reason) == (expected, "eos"), kind
+            for commit in answers[-1].rounds:
+                linked.accepted.append(commit.accepted)
+                linked.drafted.append(commit.drafted)
 
     answers: list[Answer] = []
     asyncio.run(scenario())
-    tokens = sum(len(answer.tokens) for answer in answers)
-    accepted = sum(commit.accepted for answer in answers for commit in answer.commits)
-    assert any(answer.reopened for answer in answers) if weather.loss else accepted > 0.25 * tokens
+    if weather.loss:
+        assert any(answer.reopened for answer in answers)
+    else:
+        # After an empty draft the server writes on until the next comes, so the machine's pace decides where drafts
+        # begin. It does not decide how many of their tokens are right.
+        assert linked.share > alone.share / 2 > 0.08, (linked, alone)

@@ -93,6 +93,10 @@ class Rounds:
     def share(self) -> float:
         return sum(self.accepted) / max(1, sum(self.drafted))
 
+    def add(self, others: Rounds) -> None:
+        self.accepted += others.accepted
+        self.drafted += others.drafted
+
 
 def draft_through(
     drafter: ByTextDrafter, prompt: Sequence[int], answer: Sequence[int], block: int = 6, ahead: bool = False
