@@ -1,6 +1,6 @@
 """What `opensled doctor` foretells against what users then get, on several set-ups of the tiny and of a real target.
 
-    python -m lab.benchmarks.doctor_prediction --target FILE.gguf --draft FILE.gguf [--setups A,B] [--quick] [--keep]
+    python -m lab.benchmarks.doctor_prediction [--target MODEL --draft MODEL] [--quick] [--out FOLDER]
 
 For each set-up: one server on core 0; on core 1 the doctor first, then `opensled edge`, asked over HTTP prompts that
 are none of the doctor's. The tiny target is asked its held-out tasks, the real one the prompts of real_prompts.json,
@@ -32,7 +32,7 @@ from lab.testbed.client import stream_chat
 from lab.testbed.processes import Process
 from lab.testbed.prompts import Chat, heldout
 from lab.testbed.provenance import SEED, provenance
-from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.errors import OpenSledError
 
 SERVER_CORE, DEVICE_CORE = 0, 1
 CHARACTERS = 600  # of a text that a prompt of the real target quotes
@@ -75,7 +75,7 @@ class Setup(NamedTuple):
 
 
 TORCH = ("--engine", "torch", "--dtype", "float32", "--model")
-TARGET, DRAFT = "TARGET", "DRAFT"  # replaced by the files given
+TARGET, DRAFT = "TARGET", "DRAFT"  # replaced by the models given
 SETUPS: Mapping[str, Setup] = {
     "tiny, torch; llama.cpp draft and table": Setup((*TORCH, "tiny"), ("--draft-model", "tiny-draft")),
     "tiny, torch; ONNX draft": Setup((*TORCH, "tiny"), ("--draft-model", "tiny-draft", "--drafter", "onnx")),
@@ -90,10 +90,8 @@ SETUPS: Mapping[str, Setup] = {
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("doctor_prediction", __doc__)
-    parser.add_argument("--target", help="real target, GGUF; without it only the set-ups of the tiny one")
-    parser.add_argument("--draft", help="draft model for it, GGUF; default: the target itself")
-    parser.add_argument("--setups", help="names, between semicolons with a space before; default all")
-    parser.add_argument("--keep", action="store_true", help="keep what the file has of other set-ups")
+    parser.add_argument("--target", help="real target, a name or a GGUF file; without it the tiny one alone")
+    parser.add_argument("--draft", help="draft model for it; default: the target itself")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
     return exit_code(lambda: _measure(arguments))
@@ -101,37 +99,25 @@ def main(words: list[str] | None = None) -> int:
 
 def _measure(arguments: Namespace) -> int:
     out = folder_of(arguments)
-    path = out / "doctor.json" if out else None
-    found: dict[str, Any] = {}
-    if path and arguments.keep and path.exists():
-        found = json.loads(path.read_text())["facts"]["setups"]
     origin = provenance()
-    for name in _chosen(arguments):
-        say(f"== {name}")
-        found[name] = _examined(SETUPS[name], arguments) | {"provenance": provenance()}
-        say(view(found[name]))
-    if out and path:
-        write_json(path, document({name: found[name] for name in SETUPS if name in found}, origin))
+    found: dict[str, Any] = {}
+    for name, setup in SETUPS.items():
+        if setup.is_tiny or arguments.target:
+            say(f"== {name}")
+            found[name] = _examined(setup, arguments)
+            say(view(found[name]))
+    if out:
+        path = out / "doctor.json"
+        pair = f"{arguments.target}, drafted by {arguments.draft or 'itself'}" if arguments.target else "none"
+        write_json(path, document(found, pair, origin))
         print(f"written: {path} and {write_readme(out)}")
     return 0
 
 
-def _chosen(arguments: Namespace) -> list[str]:
-    possible = [name for name, setup in SETUPS.items() if setup.is_tiny or arguments.target]
-    if not arguments.setups:
-        return possible
-    chosen = [name.strip() for name in arguments.setups.split(" ;")]
-    if unknown := [name for name in chosen if name not in possible]:
-        raise UsageError(
-            f"{unknown[0]!r} is none of {' ; '.join(possible)}; those of a real target need --target"
-        )
-    return chosen
-
-
 def _examined(setup: Setup, arguments: Namespace) -> dict[str, Any]:
     """What the doctor foretold, and what came, by kind of text."""
-    files = {TARGET: arguments.target, DRAFT: arguments.draft or arguments.target}
-    serve, device = ([files.get(word) or word for word in words] for words in (setup.serve, setup.device))
+    models = {TARGET: arguments.target, DRAFT: arguments.draft or arguments.target}
+    serve, device = ([models.get(word) or word for word in words] for words in (setup.serve, setup.device))
     with _served(serve, setup.delayed) as server:
         device += ["--server", server, "--threads", "1"]
         foretold = _doctor(device)

@@ -10,10 +10,7 @@ from lab.benchmarks.figure import Figure
 from lab.benchmarks.program import table
 
 BOUND = 0.25  # share by which a prediction may be off
-CAVEATS = (
-    "A user of one kind of text alone gets what that kind brings, which differs more. The machine's own speed changes, "
-    "too: two earlier runs, while other programs worked on it, were off by -35 % (lookup) and +28 % (draft model)."
-)
+CAVEAT = "A user of one kind of text alone gets what that kind brings, which differs more."
 HEAD = ("set-up", "foretold", "came", "off by", "without drafts", "accepted", "came, by kind of text")
 Found = Mapping[str, Any]  # `predicted` and `measured` of one set-up
 
@@ -47,8 +44,8 @@ def view(found: Found) -> str:
     )
 
 
-def document(setups: Mapping[str, Found], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The file: a figure that compares nothing, with the set-ups under `facts`."""
+def document(setups: Mapping[str, Found], pair: str, origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The file: a figure that compares nothing, with the set-ups under `facts`. `pair`: the real one's models."""
     figure = Figure(
         title="The doctor's prediction",
         unit="tokens/s",
@@ -57,8 +54,7 @@ def document(setups: Mapping[str, Found], origin: Mapping[str, Any]) -> dict[str
             "For each set-up in one run: the tokens/s that `opensled doctor` foretells after its short answers, and "
             "those of greedy answers of at most 96 tokens over `opensled edge`, from the first text to the end, to "
             "prompts that are none of the doctor's: held-out tasks of the tiny target, the prompts of "
-            "real_prompts.json of the real one (SmolLM2-135M-Instruct, Q4_1; its own file drafts). Server on core "
-            "0, device and reader on core 1."
+            f"real_prompts.json of the real one ({pair}). Server on core 0, device and reader on core 1."
         ),
         loses=_loses(setups),
         samples={
@@ -94,7 +90,7 @@ def _facts(name: str, found: Found) -> dict[str, Any]:
 
 def _loses(setups: Mapping[str, Found]) -> str:
     off = [f"{name} ({error(found):+.0%})" for name, found in setups.items() if abs(error(found)) > BOUND]
-    return f"Off by more than {BOUND:.0%}: {'; '.join(off) or 'nowhere'}. {CAVEATS}"
+    return f"Off by more than {BOUND:.0%}: {'; '.join(off) or 'nowhere'}. {CAVEAT}"
 
 
 def section(found: Mapping[str, Any]) -> list[str]:

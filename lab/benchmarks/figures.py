@@ -126,9 +126,8 @@ PARTS = (
         "doctor",
         ("doctor.json",),
         "lab.benchmarks.doctor_prediction",
-        ("--keep",),
+        (*PAIR, "--draft", "smollm2-draft"),
         ("edge_client/doctor", "hw_profiles/speculation.py"),
-        goes_on=True,
     ),
     Part(
         "attacks",

@@ -73,12 +73,13 @@ def main(words: list[str] | None = None) -> int:
 
 def _compared(baseline: Path, renew: bool) -> int:
     old = None if renew else read(baseline)
+    origin = provenance()
     started = time.monotonic()
     found = measure()
     say(f"measured in {time.monotonic() - started:.0f} s")
     if old is not None:
         return _report(compare(old, found))
-    write_json(baseline, as_json(found))
+    write_json(baseline, as_json(found, origin))
     print(f"written: {baseline}")
     return 0
 
@@ -129,10 +130,10 @@ def _require_valid(done: Finished) -> Finished:
     return done
 
 
-def as_json(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def as_json(found: Mapping[str, Sequence[float]], origin: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "baseline": "quick",
-        "provenance": provenance(),
+        "provenance": origin,
         "labels": {name: label_of(name) for name in found},
         "samples": {name: [round(value, 4) for value in values] for name, values in found.items()},
     }

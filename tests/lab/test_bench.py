@@ -47,7 +47,7 @@ def test_the_doctors_predictions_stand_beside_what_came():
     found = {"one": {"predicted": told, "measured": {"a": slow, "b": fast}}}
     assert doctor_view.measured_rate(found["one"]) == pytest.approx(30)  # as many tokens of each kind
     found["two"] = {"predicted": told, "measured": {"a": slow}}
-    document = doctor_view.document(found, {})
+    document = doctor_view.document(found, "none", {})
     assert [row["off_by"] for row in document["facts"]["rows"]] == [0, 0.5]
     assert "two (+50%)" in document["loses"] and "one (" not in document["loses"]
     lines = doctor_view.section(document)

@@ -49,7 +49,7 @@ def test_every_number_of_the_benchmarks_is_labelled():
 
 def test_a_new_baseline_has_a_label_for_each_ratio():
     names = ["rounds: 16 streams", "hub: a, emulated over simulated", "hub: a over b"]
-    document = quick.as_json({name: [1.0] for name in names})
+    document = quick.as_json({name: [1.0] for name in names}, {})
     assert document["labels"] == dict(zip(names, ["real", "emulated / simulated", "emulated"]))
 
 
