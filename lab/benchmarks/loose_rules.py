@@ -22,7 +22,7 @@ SMOLLM2 = ("--model", "smollm2", "--draft-model", "smollm2-draft", "--users", "8
 # Name -> items of each task, and words of `opensled quality`
 ASKED: dict[str, tuple[int, tuple[str, ...]]] = {
     "tiny": (
-        200,
+        400,
         (
             *("--model", "tiny", "--users", "4", "--rule"),
             "fly:theta=0.3 fly:theta=0.1 fly:theta=0 pad pad:sigma=0.1 pad:sigma=0.3 pad:sigma=0.7",
