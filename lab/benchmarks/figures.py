@@ -111,7 +111,7 @@ PARTS = (
         "remote drafts",
         ("remote_drafts.json",),
         "lab.benchmarks.remote_drafts",
-        ("--engines", "torch", "--links", "wifi-good", "--users", "1,4,8", "--laps", "2"),
+        ("--engines", "torch", "--links", "wifi-good", "--users", "1,4,8", "--laps", "1"),
         ("edge_client/draft_servers", *DEVICE, *ROUND),
         goes_on=True,
     ),

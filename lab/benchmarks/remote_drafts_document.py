@@ -82,12 +82,14 @@ def peers_of(units: Sequence[Unit]) -> list[str]:
 
 
 def ratio(units: Sequence[Unit], name: str, of: str) -> dict[str, float]:
-    """Tokens/s of a user over those of another contender: geometric mean over the kinds, with its interval."""
+    """Tokens/s of a user over those of another contender: geometric mean over the kinds with its interval, and the
+    lowest and the highest turn."""
     logs = [
         [math.log(rate(unit["answers"][name]) / rate(unit["answers"][of])) for unit in group]
         for group in by_kind(units).values()
     ]
-    return mean_ratio(logs)
+    turns = [math.exp(value) for group in logs for value in group]
+    return mean_ratio(logs) | {"lowest": round(min(turns), 3), "highest": round(max(turns), 3)}
 
 
 def totals(units: Sequence[Unit], name: str) -> dict[str, Any]:

@@ -250,7 +250,9 @@ def test_the_summary_has_ratios_of_pairs_and_totals() -> None:
     ((run, units),) = runs(_units()).items()
     found = summary(run, units)
     assert found["groups"] == {"chat": 1, "code": 1}
-    assert found["over plain"][HTTP]["mean"] == pytest.approx(0.354, abs=1e-3)  # of 0.5 and 0.25
+    http = found["over plain"][HTTP]
+    assert http["mean"] == pytest.approx(0.354, abs=1e-3)
+    assert (http["lowest"], http["highest"]) == (0.25, 0.5)
     assert found["over plain"][SERVER]["mean"] == pytest.approx(1.414, abs=1e-3)
     assert found["over peers"][SERVER][HTTP]["mean"] == 4.0
     assert found["contenders"][HTTP] == {
