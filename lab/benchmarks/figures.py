@@ -67,13 +67,12 @@ def _real(setup: str) -> Part:
     )
 
 
-def _loose(name: str, kept: str = "") -> Part:
+def _loose(name: str) -> Part:
     files = (f"quality-{name}.json", f"quality-{name}.svg")
     rests_on = ("verify_server/rules", "verify_server/round", "edge_client/round", "opensled/core")
-    return Part(f"loose rules, {name}", files, "lab.benchmarks.loose_rules", (name,), rests_on, kept)
+    return Part(f"loose rules, {name}", files, "lab.benchmarks.loose_rules", (name,), rests_on)
 
 
-SLOW = "more than half an hour on two cores, for rules that no measured setting made worth their harm"
 GPU = "needs a GPU: bash benchmarks/gpu/run.sh"
 PARTS = (
     _component("rounds", "verify_server/front", *ROUND),
@@ -206,8 +205,8 @@ PARTS = (
         (*LLAMACPP, *TORCH),
     ),
     _loose("tiny"),
-    _loose("smollm2-fly", SLOW),
-    _loose("smollm2-pad", SLOW),
+    _loose("smollm2-fly"),
+    _loose("smollm2-pad"),
     Part(
         "adaptation",
         ("adaptation.json",),

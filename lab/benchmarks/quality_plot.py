@@ -21,8 +21,9 @@ from matplotlib.figure import Figure
 from lab.benchmarks.picture import write_picture
 
 MARGIN = -2.0  # points: above it, by the lower end of its bar, a rule is not inferior
-# Heights of the names of a kind's points in turn, relative to them, in points: neighbours would hide each other
-HEIGHTS = ((-14, -25), (-36, -47), (8, 19))
+# Where the names of a kind's points stand in turn, relative to them in points, and on which side: neighbours would hide
+# each other.
+PLACES = {"fly": (((-7, 7), (-7, -14)), "right"), "pad": (((7, 7),), "left")}
 
 
 class Point(NamedTuple):
@@ -44,22 +45,24 @@ def plot(document: Mapping[str, Any]) -> Figure:
     """`document`: see the module."""
     figure = Figure(figsize=(8, 4.6))
     axes = figure.subplots()
-    for heights, (kind, points) in zip(cycle(HEIGHTS), sweeps(document).items()):
+    for kind, points in sweeps(document).items():
+        places, end = PLACES[kind.partition(",")[0]]
         lows = [each.difference[0] - each.difference[1] for each in points]
         highs = [each.difference[2] - each.difference[0] for each in points]
         means = [each.difference[0] for each in points]
         gains = [each.gain for each in points]
         drawn = axes.errorbar(gains, means, yerr=(lows, highs), marker="o", capsize=3, label=kind)
-        for height, each in zip(cycle(heights), points):
+        for place, each in zip(cycle(places), points):
             axes.annotate(
                 each.label,
                 (each.gain, each.difference[0]),
-                (4, height),
+                place,
+                ha=end,
                 textcoords="offset points",
                 fontsize=8,
                 color=drawn.lines[0].get_color(),
             )
-    axes.margins(x=0.1)  # room for the names
+    axes.margins(x=0.12)  # room for the names
     axes.axhline(0, color="#888888", linewidth=0.8)
     axes.axhline(MARGIN, color="#888888", linewidth=0.8, linestyle="--")
     axes.set_xlabel("tokens a round over those of match, same drafts and lengths")
@@ -69,7 +72,7 @@ def plot(document: Mapping[str, Any]) -> Figure:
     axes.set_title(
         f"{settings['model']}, drafts of {drafts}: speed against right answers (real)", loc="left", pad=16
     )
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower center")
     return figure
 
 
