@@ -114,11 +114,11 @@ async def refused(link):
     return isinstance(reply, Failure) and isinstance(reply.error(), Overloaded)
 
 
-async def until_refused(link, expected=True):
-    deadline = time.monotonic() + 30
-    while await refused(link) is not expected:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+async def fill(connection):
+    """Begin three streams without an `Open`; a fourth one is refused, so they are counted by now."""
+    for _ in range(4):
+        connection.call()
+    await until(lambda: connection.ended)
 
 
 def test_streams_that_wait_for_their_open_are_counted():
@@ -130,12 +130,14 @@ def test_streams_that_wait_for_their_open_are_counted():
             linked(address, token="token-b") as other,
         ):
             async with raw_connection(address, token="token-a") as waiting:
-                for _ in range(3):
-                    waiting.call()
-                await until_refused(link)
+                await fill(waiting)
+                assert await refused(link)
                 assert manager.stats.limited["streams"]
                 assert await refused(other)  # as the address is the same
-            await until_refused(link, False)
+            deadline = time.monotonic() + 30
+            while await refused(link):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
 
@@ -149,9 +151,8 @@ def test_behind_a_proxy_only_tenant_and_connection_count():
             linked(address, token="token-b") as other,
             raw_connection(address, token="token-a") as waiting,
         ):
-            for _ in range(3):
-                waiting.call()
-            await until_refused(link)
+            await fill(waiting)
+            assert await refused(link)
             assert not await refused(other)
 
     asyncio.run(scenario())

@@ -49,7 +49,8 @@ def test_a_fork_answers_as_many_questions_as_it_may(patient):
 
 
 def test_the_limit_of_time_is_of_each_question(patient):
-    burn = b"(lambda ends: [0 for _ in iter(lambda: __import__('time').process_time() < ends, False)])"
+    # It keeps no memory: a fork that does is replaced
+    burn = b"(lambda ends: all(iter(lambda: __import__('time').process_time() < ends, False)))"
     burn += b"(__import__('time').process_time() + 0.2) and os.getpid()"
     forks = [patient.ask(burn) for _ in range(3)]
     assert len({*forks}) == 1

@@ -30,11 +30,16 @@ def asked(api: str, dictated: bytes, more: str = "") -> httpx.Response:
 
 @pytest.mark.parametrize("api", ["server", "device"])
 def test_the_dictated_text_is_the_answer(apis, api):
-    found = asked(apis[api], ANSWER.encode()).json()
-    assert found["choices"][0]["message"]["content"] == ANSWER
-    assert found["choices"][0]["finish_reason"] == "stop"
-    details = found["usage"]["completion_tokens_details"]
-    assert (details["accepted_prediction_tokens"] > 0) == (api == "device")
+    accepted = 0
+    # The target writes in milliseconds: a device on a busy machine may have no draft in time for one answer
+    for _ in range(1 if api == "server" else 100):
+        found = asked(apis[api], ANSWER.encode()).json()
+        assert found["choices"][0]["message"]["content"] == ANSWER
+        assert found["choices"][0]["finish_reason"] == "stop"
+        accepted += found["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
+        if accepted:
+            break
+    assert (accepted > 0) == (api == "device")
 
 
 @pytest.mark.parametrize("api", ["server", "device"])
