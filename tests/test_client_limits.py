@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -123,7 +124,7 @@ async def fill(connection):
 
 def test_streams_that_wait_for_their_open_are_counted():
     async def scenario():
-        limits = ClientLimits(opening=3)
+        limits = replace(QUICK, opening=3)
         async with (
             serving(TWO, client_limits=limits) as (manager, address),
             linked(address, token="token-a") as link,
@@ -144,7 +145,7 @@ def test_streams_that_wait_for_their_open_are_counted():
 
 def test_behind_a_proxy_only_tenant_and_connection_count():
     async def scenario():
-        limits = ClientLimits(opening=3, by_address=False)
+        limits = replace(QUICK, opening=3, by_address=False)
         async with (
             serving(TWO, client_limits=limits) as (_, address),
             linked(address, token="token-a") as link,
