@@ -21,9 +21,10 @@ from matplotlib.figure import Figure
 from lab.benchmarks.picture import write_picture
 
 MARGIN = -2.0  # points: above it, by the lower end of its bar, a rule is not inferior
-# Where the names of a kind's points stand in turn, relative to them in points, and on which side: neighbours would hide
-# each other.
-PLACES = {"fly": (((-7, 7), (-7, -14)), "right"), "pad": (((7, 7),), "left")}
+# Where the names of a kind's points stand in turn, relative to them in points, and which end of a name is there:
+# neighbours would hide each other.
+BESIDE = ((7, 7),), "left"
+PLACES = {"fly": (((-7, 7), (-7, -14)), "right")}  # of other kinds: BESIDE
 
 
 class Point(NamedTuple):
@@ -46,7 +47,7 @@ def plot(document: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=(8, 4.6))
     axes = figure.subplots()
     for kind, points in sweeps(document).items():
-        places, end = PLACES[kind.partition(",")[0]]
+        places, end = PLACES.get(kind.partition(",")[0], BESIDE)
         lows = [each.difference[0] - each.difference[1] for each in points]
         highs = [each.difference[2] - each.difference[0] for each in points]
         means = [each.difference[0] for each in points]
