@@ -32,7 +32,6 @@ def test_the_answer_is_the_targets_own(target, draft, weather):
         for kind, text in TEXTS.items():
             prompt, expected = stubborn_answer(target, text, breaks=kind == "emoji")
             known = spelled(target, [*prompt, *expected[:-1]])
-            alone.add(draft_through(by_text(target, draft, known), prompt, expected, block=4, ahead=True))
             engine = TextEngine(target=writer(prompt, expected), family=target)
             waits, patience = (0.5, IMPATIENT) if weather.loss else (FOREVER, CALM)
             async with running(
@@ -41,9 +40,10 @@ def test_the_answer_is_the_targets_own(target, draft, weather):
                 drafter = by_text(target, draft, known)
                 answers.append(await ask(network, prompt, drafter, PARAMS, patience=patience))
             assert (answers[-1].tokens, answers[-1].finish_reason) == (expected, "eos"), kind
-            for commit in answers[-1].rounds:
-                linked.accepted.append(commit.accepted)
-                linked.drafted.append(commit.drafted)
+            rounds = answers[-1].rounds
+            linked.add(Rounds([each.accepted for each in rounds], [each.drafted for each in rounds]))
+            if not weather.loss:
+                alone.add(draft_through(by_text(target, draft, known), prompt, expected, block=4, ahead=True))
 
     answers: list[Answer] = []
     asyncio.run(scenario())
