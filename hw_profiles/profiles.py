@@ -168,7 +168,7 @@ class TargetShape:
     experts_per_token: int = 0
     weight_bits: float = 16.0  # as served
     kv_bits: float = 16.0
-    # What a draft head is built by (hw_profiles/draft_head.py); 0 = not known
+    # A draft head is built by these; 0 = not known
     hidden_size: int = 0
     heads: int = 0  # of queries
     inner_size: int = 0  # of the feed-forward network; where it has experts, that of the configuration

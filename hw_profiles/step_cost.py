@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
-from hw_profiles.draft_head import HeadCost
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
 
@@ -112,19 +111,15 @@ class TargetCost:
         """Seconds that it adds, as a draft on the server, to a step of the target: it reads texts in its own passes."""
         return 0.0
 
-    def kv_positions(self, draft: "DraftCost | None" = None) -> int:
-        """KV positions that fit beside the weights; 0 if the weights themselves do not.
+    @property
+    def room_bytes(self) -> float:
+        """Memory of the accelerator that weights and KV may take."""
+        return self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
 
-        `draft`: a model or a head on the same accelerator, whose weights and KV take their part of the memory.
-        """
-        room = self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
-        models = (self, draft) if draft else (self,)
-        weights, kv = sum(one.weight_bytes for one in models), sum(one.kv_bytes for one in models)
-        return max(0, int((room - weights) / kv))
+    def kv_positions(self) -> int:
+        """KV positions that fit beside the weights; 0 if the weights themselves do not."""
+        return max(0, int((self.room_bytes - self.weight_bytes) / self.kv_bytes))
 
-    def sessions_that_fit(self, context: int, draft: "DraftCost | None" = None) -> int:
-        """Sessions of `context` positions whose KV is resident at the same time; `draft`: see `kv_positions`."""
-        return self.kv_positions(draft) // max(1, context)
-
-
-DraftCost = TargetCost | HeadCost  # of what drafts on the target's accelerator
+    def sessions_that_fit(self, context: int) -> int:
+        """Sessions of `context` positions whose KV is resident at the same time."""
+        return self.kv_positions() // max(1, context)

@@ -47,6 +47,16 @@ UPWARD = {
     "edge_client/device -> edge_client/terminal",  # `opensled generate` prints an answer
 }
 MAX_ROOMS = 20  # of a package
+# The inner ring, which a newcomer holds in the head, by the beginnings of its files' names; the rest of the product is
+# the shell.
+KERNEL = (
+    *("opensled/core/", "opensled/wire/"),
+    *("edge_client/round/", "edge_client/link/", "edge_client/lengths/"),
+    *(f"verify_server/{room}/" for room in ("round", "rules", "kv", "riders")),
+    "verify_server/engine/base.py",
+    "scheduler/",
+)
+OUTSIDE_KERNEL = ("scheduler/cluster/",)
 GRPC_HOMES = (
     "edge_client/link/link.py",
     "edge_client/link/link_errors.py",
@@ -92,7 +102,7 @@ PLOT_HOMES = (
 )
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
-    "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
+    "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS, "lab/benchmarks/gpu_like.py"),
     "grpc_health": (
         "verify_server/front/service.py",
         "verify_server/cluster/replica.py",

@@ -9,6 +9,6 @@ from opensled.core.registry import Registry
 
 NAMES = (
     *("rounds", "edge_loop", "ragged", "memory", "planner"),
-    *("llamacpp_flips", "overload", "failover", "cacheback"),
+    *("overload", "failover", "cacheback"),
 )
 FIGURES = Registry("figure", {name: f"lab.benchmarks.{name}:measure" for name in NAMES})

@@ -80,7 +80,6 @@ PARTS = (
     _component("ragged", *TORCH),
     _component("memory", "edge_client", "verify_server/start"),
     _component("planner", "scheduler"),
-    _component("llamacpp_flips", *LLAMACPP),
     _component("overload", "verify_server/admission", *ROUND),
     _component("failover", "verify_server/cluster", "scheduler/cluster"),
     _component("cacheback", "edge_client/drafters/cacheback.py", "opensled/drafting"),
@@ -91,13 +90,6 @@ PARTS = (
         ("--write",),
         (*DEVICE, *ROUND),
         out="--baseline {}/quick_baseline.json",
-    ),
-    Part(
-        "other vocabularies",
-        ("vocabularies.json",),
-        "lab.benchmarks.vocabularies",
-        (),
-        ("edge_client/drafters", "opensled/text/tokenizer.py"),
     ),
     Part(
         "draft server",
@@ -113,13 +105,6 @@ PARTS = (
         ("--engines", "torch", "--links", "wifi-good", "--users", "1,4,8", "--laps", "1"),
         ("edge_client/draft_servers", *DEVICE, *ROUND),
         goes_on=True,
-    ),
-    Part(
-        "prebuilt",
-        ("prebuilt.json", "prebuilt.md"),
-        "lab.benchmarks.prebuilt",
-        (),
-        ("opensled/models/llama_api.py", "edge_client/drafters/llamacpp.py"),
     ),
     Part(
         "doctor",
@@ -191,13 +176,6 @@ PARTS = (
         ("verify_server/front", "http_api", *LLAMACPP, *TORCH),
     ),
     Part(
-        "first tokens",
-        ("serving_stages.json", "serving_stages.md"),
-        "lab.benchmarks.serving_stages",
-        ("--engines", "llamacpp,torch"),
-        ("verify_server/front", "http_api", *LLAMACPP, *TORCH),
-    ),
-    Part(
         "first answers",
         ("first_answer.json", "first_answer.md"),
         "lab.benchmarks.first_answer",
@@ -232,6 +210,10 @@ PARTS = (
     ),
     Part("gpu", ("gpu-h100/1-facts.json",), "lab.benchmarks.gpu", (), TORCH, GPU),
 )
+
+# Figures whose question is closed, and the commit that has their program last.
+CLOSED_FILES = ("vocabularies.json", "prebuilt.json", "serving_stages.json", "llamacpp_flips.json")
+CLOSED = dict.fromkeys(CLOSED_FILES, "c4eddd60")
 
 
 class Stale(NamedTuple):

@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from typing import Any
 from lab.benchmarks.house_source import (
     PRODUCT,
     Definition,
+    Function,
     SourceTree,
     assignments,
     branches,
@@ -33,60 +35,10 @@ from lab.benchmarks.house_source import (
 )
 from lab.benchmarks.program import exit_code, parser_of, say, table, write_json
 from lab.testbed.provenance import provenance
+from tests.layers import KERNEL, OUTSIDE_KERNEL
 
 ROOT = Path(__file__).resolve().parents[2]
-LAB = ("lab", "opensled_testbed", "opensled_training", "benchmarks")
-# The core: 48 files at commit 61720ae, by kind. A pattern keeps a place for files that come to it. Some files have been
-# joined to others or have moved since; they stay here, so that trees from before that are counted in full.
-CORE = {
-    "edge loop": (
-        *(f"edge_client/{name}.py" for name in ("generate", "remote", "drafting", "verifier", "commits")),
-        *(f"edge_client/round/{name}.py" for name in ("generate", "drafting", "commits")),
-        "edge_client/link/remote.py",
-    ),
-    "job": ("edge_client/draft_job.py", "edge_client/draft_work.py", "edge_client/round/draft_job.py"),
-    "link": ("edge_client/link.py", "edge_client/reopening.py", "edge_client/link/link.py"),
-    "turns": ("opensled/turns.py", "opensled/core/turns.py"),
-    "protocol": ("opensled/protocol.py", "opensled/core/protocol.py"),
-    "messages": ("opensled/messages.py", "opensled/core/messages.py"),
-    "codec": ("opensled/*codec.py", "opensled/wire/codec.py", "opensled/wire/open_codec.py"),
-    "service": (
-        "verify_server/service.py",
-        "verify_server/byte_stream.py",
-        "verify_server/front/service.py",
-        "verify_server/access/byte_stream.py",
-    ),
-    "session": (
-        "verify_server/session*.py",
-        *(f"verify_server/{name}.py" for name in ("sequence", "pending_draft", "own_draft", "draft_checks")),
-        "verify_server/offers/[!_b]*.py",  # quotas and budgets were never counted
-        "verify_server/outbox.py",
-        "verify_server/admission/session*.py",
-        "verify_server/front/session*.py",
-        "verify_server/round/session*.py",
-        *(f"verify_server/round/{name}.py" for name in ("sequence", "outbox", "offer", "checks")),
-        "verify_server/round/*source*.py",
-    ),
-    "step": (
-        "verify_server/step.py",
-        "verify_server/step_item.py",
-        "verify_server/round/step.py",
-        "verify_server/round/step_item.py",
-    ),
-    "loop": (
-        "verify_server/loop.py",
-        "verify_server/engine_thread.py",
-        *(f"verify_server/round/{name}.py" for name in ("machine", "loop", "engine_thread")),
-        *(f"verify_server/round/{name}.py" for name in ("target", "block_target", "__init__")),
-    ),
-    "kv": (
-        "verify_server/kv/[!_]*.py",
-        "verify_server/round/preemption.py",
-        "verify_server/round/twins.py",
-    ),
-    "plan": ("scheduler/plan.py",),
-    "goodput": ("scheduler/goodput/[!_]*.py",),
-}
+LAB = ("lab", "opensled_testbed", "opensled_training", "benchmarks")  # today's folder, and those before it
 VERBS = {
     "serve": ("verify_server", "ServeConfig"),
     "edge": ("edge_client", "EdgeConfig"),
@@ -110,7 +62,7 @@ RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], r
 
 
 def static_counts(tree: SourceTree) -> dict[str, Count]:
-    """All that is counted without a run."""
+    """All that is counted without a run; lines are those of Python and of data files, generated ones left out."""
     counts: dict[str, Count] = {
         "lines of the product": tree.lines(*PRODUCT),
         "lines of testbed, training, benchmarks": tree.lines(*LAB),
@@ -120,6 +72,8 @@ def static_counts(tree: SourceTree) -> dict[str, Count]:
     for package in CROWDED:
         counts[f"files directly in {package}/"] = len(tree.matching(f"{package}/*.py"))
     counts["public classes"] = sum(map(_public_classes, map(tree.module, tree.product)))
+    counts["public names defined twice"] = names_defined_twice(tree)
+    counts["value classes made at one place"] = sum(times == 1 for times in value_classes(tree).values())
     for verb, (package, name) in VERBS.items():
         counts[f"options of {verb}"] = option_count(tree, tree.public_class(package, name))
     for package, name in WIDE:
@@ -130,21 +84,67 @@ def static_counts(tree: SourceTree) -> dict[str, Count]:
     counts["numeric constants of the product's modules"] = _constants(tree, *PRODUCT)
     counts["numeric constants of scheduler"] = _constants(tree, "scheduler")
     counts["branches of the product"] = sum(map(branches, map(tree.module, tree.product)))
-    core = core_files(tree)
-    counts["core: files"] = sum(map(len, core.values()))
-    counts["core: lines"] = sum(tree.texts[file].count("\n") for files in core.values() for file in files)
-    by_kind = {kind: sum(map(branches, map(tree.module, files))) for kind, files in core.items()}
-    counts["core: branches"] = sum(by_kind.values())
-    counts |= {f"core: branches of {kind}": count for kind, count in by_kind.items()}
+    kernel = kernel_files(tree)
+    counts["kernel: files"] = len(kernel)
+    counts["kernel: lines"] = sum(tree.texts[file].count("\n") for file in kernel)
+    counts["kernel: public classes of the server"] = sum(
+        _public_classes(tree.module(file)) for file in kernel if file.startswith("verify_server/")
+    )
+    counts["kernel: imports of the shell"] = sum(len(shell_imports(tree, file)) for file in kernel)
     return counts
 
 
-def core_files(tree: SourceTree) -> dict[str, list[str]]:
-    """The core's files of each kind; a file of two patterns counts once."""
-    return {
-        kind: sorted({file for pattern in patterns for file in tree.matching(pattern)})
-        for kind, patterns in CORE.items()
+def kernel_files(tree: SourceTree) -> list[str]:
+    """The files of the inner ring."""
+    return [file for file in tree.product if file.startswith(KERNEL) and not file.startswith(OUTSIDE_KERNEL)]
+
+
+def shell_imports(tree: SourceTree, file: str) -> set[str]:
+    """The shell's files that a file of the kernel imports."""
+    homes = {
+        tree.file_of(node.module)
+        for node in ast.walk(tree.module(file))
+        if isinstance(node, ast.ImportFrom) and node.module
     }
+    return {home for home in homes if home in tree.product} - set(kernel_files(tree))
+
+
+def names_defined_twice(tree: SourceTree) -> int:
+    """Public functions and classes at the top level of modules whose name stands in two files of the product."""
+    names = Counter(
+        node.name
+        for file in tree.product
+        for node in tree.module(file).body
+        if isinstance(node, ast.ClassDef | Function) and not node.name.startswith("_")
+    )
+    return sum(count > 1 for count in names.values())
+
+
+def value_classes(tree: SourceTree) -> Counter[tuple[str, str]]:
+    """Dataclasses and named tuples of the product, by file and name, with the number of calls that make one."""
+    made = Counter(
+        {
+            (file, node.name): 0
+            for file in tree.product
+            for node in tree.module(file).body
+            if isinstance(node, ast.ClassDef) and _holds_values(node)
+        }
+    )
+    calls = (
+        found
+        for file in tree.product
+        for node in ast.walk(tree.module(file))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+        for found in tree.named_by(file, node.func)
+    )
+    made.update(place for found in calls if (place := (found.file, found.name)) in made)
+    return made
+
+
+def _holds_values(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(base).endswith("NamedTuple") for base in node.bases) or any(
+        "dataclass" in ast.unparse(decorator) for decorator in node.decorator_list
+    )
 
 
 def option_count(tree: SourceTree, config: Definition | None) -> Count:
@@ -265,13 +265,13 @@ def change(before: Count, after: Count) -> str:
 
 
 def came_and_went(after: SourceTree, before: SourceTree) -> dict[str, list[str]]:
-    """Files of the core that one tree has and the other has not."""
-    new, old = ({file for files in core_files(tree).values() for file in files} for tree in (after, before))
+    """Files of the kernel that one tree has and the other has not."""
+    new, old = (set(kernel_files(tree)) for tree in (after, before))
     return {"gone": sorted(old - new), "new": sorted(new - old)}
 
 
 def counted(root: Path, commit: str, block: bool) -> dict[str, Any]:
-    """The counts of the checkout, and of the commit unless it is "", with the files of the core that differ."""
+    """The counts of the checkout, and of the commit unless it is "", with the files of the kernel that differ."""
     after = checkout(root)
     document: dict[str, Any] = {"after": static_counts(after)}
     if not commit:
@@ -280,7 +280,7 @@ def counted(root: Path, commit: str, block: bool) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         before = extracted(root, commit, Path(folder))
         document |= {"before_commit": commit, "before": static_counts(before)}
-        document["core_files"] = came_and_went(after, before)
+        document["kernel_files"] = came_and_went(after, before)
         if block:
             met = block_counts(after)
             document["after"] |= met
@@ -289,10 +289,10 @@ def counted(root: Path, commit: str, block: bool) -> dict[str, Any]:
 
 
 def printed(document: Mapping[str, Any]) -> list[str]:
-    """The table, and under it which files of the core went and came."""
+    """The table, and under it which files of the kernel went and came."""
     lines = rows(document["after"], document.get("before"))
-    for verb, files in document.get("core_files", {}).items():
-        lines += ["", f"Files of the core, {verb}: {', '.join(files) or 'none'}"]
+    for verb, files in document.get("kernel_files", {}).items():
+        lines += ["", f"Files of the kernel, {verb}: {', '.join(files) or 'none'}"]
     return lines
 
 

@@ -18,6 +18,20 @@ PRODUCT = (
     *("home", "adapt"),
 )
 GENERATED = "opensled/v1/"
+DATA = (
+    ".toml",
+    ".html",
+    ".css",
+    ".js",
+    ".mjs",
+    ".ts",
+    ".conf",
+    ".jinja",
+    ".service",
+    ".json",
+    ".txt",
+    ".tree",
+)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BRANCHES = (ast.If, ast.While, ast.IfExp, ast.match_case)
 
@@ -31,12 +45,13 @@ class Definition(NamedTuple):
 
 
 class SourceTree:
-    """The Python files of a checkout, by their paths from its root; generated ones are left out."""
+    """The Python and data files of a checkout, by their paths from its root; generated ones are left out."""
 
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         names = sorted(name for name in files if not name.startswith(GENERATED))
         self.root = root
-        self.texts = {name: (root / name).read_text("utf-8") for name in names}
+        self.texts = {name: (root / name).read_text("utf-8") for name in names if name.endswith(".py")}
+        self.data = {name: (root / name).read_text("utf-8") for name in names if name.endswith(DATA)}
         self._modules: dict[str, ast.Module] = {}
         self._scopes: dict[str, _Scope] = {}
 
@@ -52,8 +67,9 @@ class SourceTree:
         return self._modules[file]
 
     def lines(self, *packages: str) -> int:
-        """Lines of the packages, empty ones and comments too."""
-        return sum(text.count("\n") for name, text in self.texts.items() if name.split("/")[0] in packages)
+        """Lines of the packages, empty ones, comments and data files too."""
+        texts = {**self.texts, **self.data}.items()
+        return sum(text.count("\n") for name, text in texts if name.split("/")[0] in packages)
 
     def matching(self, pattern: str) -> list[str]:
         """The product's files of a pattern; a star stands for no slash."""
@@ -197,7 +213,7 @@ def branches(module: ast.Module) -> int:
 
 def checkout(root: Path) -> SourceTree:
     """The working tree, with files that are not added yet and without ignored ones."""
-    listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "*.py").decode()
+    listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard").decode()
     return SourceTree(root, [name for name in listed.splitlines() if (root / name).is_file()])
 
 
@@ -210,7 +226,8 @@ def extracted(root: Path, commit: str, folder: Path) -> SourceTree:
     """The sources of a commit, with all its files in `folder`."""
     with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", commit))) as archive:
         archive.extractall(folder, filter="data")
-    return SourceTree(folder, [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")])
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return SourceTree(folder, [path.relative_to(folder).as_posix() for path in files])
 
 
 def _git(root: Path, *arguments: str) -> bytes:

@@ -90,7 +90,7 @@ def measure(quick: bool) -> Figure:
         facts={
             "rounds of a repeat": rounds,
             "draft tokens": len(DRAFT),
-            "request bytes": len(_frame(2, 1000)),
+            "request bytes": len(draft_frame(2, 1000)),
         },
     )
 
@@ -149,14 +149,14 @@ async def _talk(address: str, is_echo: bool, streams: int, rounds: int) -> float
     async with grpc.aio.insecure_channel(address) as channel:
         method = channel.stream_stream(METHOD)  # no serializers: bytes in, bytes out
         calls = [method() for _ in range(streams)]
-        starts = [(1, len(PROMPT)) if is_echo else await _begin(call) for call in calls]
-        frames = [[_frame(n + 1 + i, base + COMMITTED * i) for i in range(rounds)] for n, base in starts]
+        starts = [(1, len(PROMPT)) if is_echo else await begin(call) for call in calls]
+        frames = [[draft_frame(n + 1 + i, base + COMMITTED * i) for i in range(rounds)] for n, base in starts]
         started = time.perf_counter()
         last = await asyncio.gather(*map(_converse, calls, frames))
         seconds = time.perf_counter() - started
         if not is_echo:
             _check(last, [base + COMMITTED * (rounds - 1) for _, base in starts])
-            await asyncio.gather(*map(_leave, calls))
+            await asyncio.gather(*map(leave, calls))
     return streams * rounds / seconds
 
 
@@ -168,44 +168,44 @@ async def _converse(call: Any, frames: list[bytes]) -> bytes:
     return reply
 
 
-async def _leave(call: Any) -> None:
+async def leave(call: Any) -> None:
     """With a farewell: a session whose reader just vanishes is remembered, and would cost the next repeats time."""
-    await call.write(_bytes(Cancel()))
+    await call.write(encode(Cancel()))
     while await call.read() is not grpc.aio.EOF:
         pass
 
 
-def _frame(counter: int, base: int) -> bytes:
-    return _bytes(Draft(counter, DraftBlock(base, DRAFT)))
+def draft_frame(counter: int, base: int) -> bytes:
+    return encode(Draft(counter, DraftBlock(base, DRAFT)))
 
 
-def _bytes(message: Open | Draft | Cancel) -> bytes:
+def encode(message: Open | Draft | Cancel) -> bytes:
     encoded: bytes = codec.encode_client(message).SerializeToString()
     return encoded
 
 
-async def _begin(call: Any) -> tuple[int, int]:
+async def begin(call: Any) -> tuple[int, int]:
     """Open a sequence and draft until the server waits for this device; the last counter, the next base.
 
     Until the first draft arrives the server decodes by itself, so the first answers may be late or partial.
     """
     params = SamplingParams(temperature=0, max_tokens=CONTEXT)
-    await call.write(_bytes(Open(PROMPT, params)))
+    await call.write(encode(Open(PROMPT, params)))
     await call.read()
     counter, base, in_step = 0, len(PROMPT), 0
     while in_step < 2:  # one alone may be a draft that came too late, with an unasked token still to come
         counter += 1
-        await call.write(_frame(counter, base))
-        verdict = await _verdict(call)
+        await call.write(draft_frame(counter, base))
+        verdict = await next_verdict(call)
         while verdict.answers != counter:
-            verdict = await _verdict(call)
+            verdict = await next_verdict(call)
         whole = verdict.base == base and len(verdict.tokens) == COMMITTED
         in_step = in_step + 1 if whole else 0
         base = verdict.base + len(verdict.tokens)
     return counter, base
 
 
-async def _verdict(call: Any) -> Verdict:
+async def next_verdict(call: Any) -> Verdict:
     """The next one; what the service found of the prompt is no answer."""
     while isinstance(codec.server_message(reply := await call.read()), Prefill):
         pass

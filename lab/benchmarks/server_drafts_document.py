@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hw_profiles.draft_head import KINDS as HEADS
 from lab.benchmarks.figure import Comparison, Figure
 from lab.benchmarks.program import write_json
 from lab.benchmarks.real_contenders import NONE, SAMPLINGS, SERVER_CORE, SETUPS
@@ -17,6 +16,7 @@ from lab.benchmarks.real_summary import Unit, by_kind, rate, ratio
 from lab.benchmarks.real_texts import KINDS, MORE_KINDS
 from lab.benchmarks.real_view import ENOUGH
 from lab.benchmarks.server_drafts_plan import Run, place, run_of
+from lab.testbed.emulation.draft_head import KINDS as HEADS
 from opensled.core.errors import UsageError
 from verify_server.options.serve_config import AUTO_DRAFTER
 

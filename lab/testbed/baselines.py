@@ -6,8 +6,8 @@ A fleet says what pace its users want; only `opensled` and its parts have a serv
 from collections.abc import Callable
 from dataclasses import replace
 
-from hw_profiles.draft_head import KINDS
 from lab.testbed.dual_trigger import NEWEST, PRODUCT
+from lab.testbed.emulation.draft_head import KINDS
 from lab.testbed.fleet import Fleet, Group, Server
 
 LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hw_profiles.draft_head import KINDS
+from lab.testbed.emulation.draft_head import KINDS
 from lab.testbed.planner.hub_link import check_hub_link
 from lab.testbed.planner.objective import MAX_USD
 from lab.testbed.planner.task_acceptance import MOST, check_acceptance, told

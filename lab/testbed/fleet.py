@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hw_profiles import catalog
-from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
-from hw_profiles.step_cost import DraftCost, TargetCost
+from hw_profiles.step_cost import TargetCost
+from lab.testbed.emulation.draft_head import KINDS, DraftCost, HeadCost, HeadProfile, sessions_beside
 from opensled.cli.config_file import read_file
 from opensled.core.errors import UsageError
 
@@ -98,7 +98,7 @@ class Server:
     @property
     def sessions_that_fit(self) -> int:
         """Sessions of the fleet whose KV, that of a draft included, is on the accelerator at the same time."""
-        return max(0, self.cost.sessions_that_fit(self.context, self.draft_cost) - self.others)
+        return max(0, sessions_beside(self.cost, self.context, self.draft_cost) - self.others)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ VERBS = {
         "opensled.cli.top:top",
     ),
     "selftest": Verb(
-        "test a target on a GPU: correct answers and speed",
+        "test whether a target on a GPU writes the correct answers",
         "opensled selftest --model smollm2 --device cuda",
         "verify_server.gpu_check.config:SelftestConfig",
         "verify_server.gpu_check.command:selftest",

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lab.benchmarks import FIGURES, doctor_view, overload
+from lab.benchmarks import FIGURES, core_us, doctor_view, gpu_like, overload
 from lab.benchmarks.__main__ import main
 from lab.benchmarks.figure import Comparison, Figure, in_turns
 from lab.benchmarks.tenants import TenantRequest
@@ -56,7 +56,7 @@ def test_the_doctors_predictions_stand_beside_what_came():
 
 
 # From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.
-LONG = ("cacheback", "failover", "llamacpp_flips", "memory", "overload", "planner", "ragged", "rounds")
+LONG = ("cacheback", "failover", "memory", "overload", "planner", "ragged", "rounds")
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 
@@ -74,6 +74,12 @@ def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, ca
     readme = (tmp_path / "README.md").read_text()
     assert written["title"] in readme and origin["command"] in readme and "*Loses*" in readme
     assert written["title"] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("program", [core_us, gpu_like])
+def test_what_the_service_costs_is_printed(program, capsys):
+    assert program.main(["--quick"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == {core_us: 6, gpu_like: 3}[program]
 
 
 def test_an_unknown_figure_is_refused_by_name(capsys):

@@ -82,11 +82,25 @@ def test_a_tree_is_counted_by_its_text(tree: SourceTree) -> None:
     assert counts["options of chat"] is None
 
 
-def test_a_pattern_of_the_core_stays_in_its_folder(tree: SourceTree) -> None:
-    core = house.core_files(tree)
-    assert core["codec"] == ["opensled/wire/codec.py"]
-    assert core["kv"] == ["verify_server/kv/pool.py"]
-    assert core["session"] == []
+def test_the_kernel_and_its_arrows(tree: SourceTree) -> None:
+    kernel = house.kernel_files(tree)
+    assert "verify_server/kv/pool.py" in kernel and "verify_server/options/serve_config.py" not in kernel
+    tree.texts["verify_server/kv/pool.py"] += (
+        "from opensled.base import Shared\nfrom scheduler.plan import View\n"
+    )
+    assert house.shell_imports(tree, "verify_server/kv/pool.py") == {"opensled/base.py"}
+
+
+def test_values_made_at_one_place_and_names_defined_twice(tmp_path: Path) -> None:
+    values = "class A(NamedTuple): ...\n@dataclass\nclass B: ...\nclass C: ...\nB()\ndef f(): return A(), B(), C()\n"
+    tree = made(tmp_path, {"opensled/a.py": values, "relay/b.py": "def f(): ...\ndef _g(): ...\n"})
+    assert {name: count for (_, name), count in house.value_classes(tree).items()} == {"A": 1, "B": 2}
+    assert house.names_defined_twice(tree) == 1
+
+
+def test_data_files_count_as_lines(tmp_path: Path) -> None:
+    files = {"http_api/page.html": "<p>\n</p>\n", "http_api/logo.png": "\n"}
+    assert house.static_counts(made(tmp_path, MINI | files))["lines of the product"] == 32 + 2
 
 
 @pytest.mark.parametrize(
@@ -136,8 +150,8 @@ def test_before_and_after(tmp_path: Path) -> None:
     assert "| public classes | 4 | 5 | +1 (+25%) |" in lines
     assert "| fields of ServeConfig | 4 | 4 | 0 |" in lines
     assert "| options of chat | - | - |  |" in lines
-    assert "Files of the core, gone: verify_server/kv/pool.py" in lines
-    assert "Files of the core, new: verify_server/kv/blocks.py" in lines
+    assert "Files of the kernel, gone: verify_server/kv/pool.py" in lines
+    assert "Files of the kernel, new: verify_server/kv/blocks.py" in lines
     with pytest.raises(UsageError, match="git rev-parse"):
         house.commit_of(tmp_path, "nowhere")
 

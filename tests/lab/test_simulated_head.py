@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
 from lab.testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
+from lab.testbed.emulation.draft_head import KINDS, HeadCost, HeadProfile
 from lab.testbed.emulation.emulated_accelerator import VARIABLE, environment
 from lab.testbed.emulation.recorded_drafter import load
 from lab.testbed.emulation.recorded_head import RecordedHead

@@ -1,65 +1,82 @@
-"""`opensled selftest`: one command for anybody with a GPU; writes what it measured, and prints what to paste."""
+"""`opensled selftest`: whether a target on this machine's GPU writes what its weights say."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from opensled.core.errors import INTERRUPTED
-from opensled.core.files import write_whole
 from opensled.models.hub_names import parse
 from opensled.models.store import model_path
-from opensled.process.work_progress import WorkProgress
-from verify_server.engine.torch import loading
-from verify_server.gpu_check import report
+from opensled.process.work_progress import Part, WorkProgress
+from verify_server.engine.torch import loading, torch_engine
+from verify_server.gpu_check import equality
 from verify_server.gpu_check.config import SelftestConfig
-from verify_server.gpu_check.measurement import Measurement, Way
-from verify_server.gpu_check.step_times import copy_bandwidth
 
-# The first one is what a server does; against it stand one change each.
-ON_A_GPU = (
-    Way("auto", "auto", "auto"),
-    Way("auto", "auto", "fast"),
-    Way("auto", "off", "auto"),
-    Way("sdpa", "off", "auto"),
-)
-# The same code in its slow form, which shows that it runs: no kernel of a GPU, and no graph.
-ON_A_PROCESSOR = (Way("sdpa", "off", "auto"), Way("gather", "shapes", "fast"))
-SHORT: dict[str, Any] = {"answers": 4, "rows": "1,2,4", "contexts": "64", "repeats": 2}
+LOAD: Part = ("load",)
+REFERENCE: Part = ("load", "reference")
+WRITTEN: Part = ("answer",)
+JUDGED: Part = ("judged answer",)
 
 
 def selftest(config: SelftestConfig) -> int:
-    """0 = everything that was tested holds. Raises UsageError, NotFound.
+    """Exit code: 0 where every answer is the processor's, 1 where one is not. Raises UsageError, NotFound.
 
-    Ctrl-C ends it with what is measured by then: the document says in "partial" how far it came.
+    Ctrl-C prints what was judged by then, marked as partial.
     """
-    chosen = replace(config, **(SHORT if config.short else {}))
     loading.use_threads(config.threads)
-    document = measure(chosen)
-    write_whole(Path(config.out), json.dumps(document, indent=1).encode() + b"\n")
-    print(json.dumps(document) if config.json else report.text(document, config.out))
-    if "partial" in document:
-        return INTERRUPTED
-    return 0 if report.holds(document) else 1
+    document: dict[str, Any] = {"model": config.model}
+    try:
+        with WorkProgress("testing") as progress:
+            progress.expect([LOAD, REFERENCE, *config.answers * [WRITTEN, JUDGED]])
+            _judge(config, document, progress)
+    except KeyboardInterrupt:
+        document["partial"] = True
+    print(json.dumps(document) if config.json else text(document))
+    return INTERRUPTED if "partial" in document else int(not document["holds"])
 
 
-def measure(config: SelftestConfig) -> dict[str, Any]:
-    """Everything, or what there is at Ctrl-C, as a document."""
-    device = loading.pick_device(config.device)
+def _judge(config: SelftestConfig, document: dict[str, Any], progress: WorkProgress) -> None:
+    """Compare answers of the engine with the same weights in float32, or in float64 where the engine has that."""
     found = parse(config.model)
     path = config.model if found and not Path(config.model).exists() else str(model_path(config.model))
-    document: dict[str, Any] = {
-        "machine": report.machine(device),
-        "model": config.model,
-        "copy bytes/s": copy_bandwidth(device),
-        "ways": [],
+    engine = torch_engine.load(path, config.device, config.dtype)
+    progress.finish(LOAD)
+    device = engine.network.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor"
+    document |= {
+        "device": name,
+        "level": engine.info.numerics,
+        "dtype": engine.info.dtype,
+        "used": engine.way,
     }
-    ways = ON_A_GPU if device.type == "cuda" else ON_A_PROCESSOR
-    with WorkProgress("testing") as progress:
-        try:
-            Measurement(config, path, document, progress).run(ways)
-        except KeyboardInterrupt:
-            document["partial"] = f"{progress.parts} parts were measured before Ctrl-C"
-    return document
+    texts = []
+    for written in equality.answers(engine, config.answers):
+        texts.append(written)
+        progress.finish(WRITTEN)
+    dtype = engine.network.dtype
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    reference = loading.load_network(loading.find_weights(path), torch.device("cpu"), exact)
+    progress.finish(REFERENCE)
+    for judged in equality.compare(texts, reference, dtype):
+        document |= {**judged._asdict(), "holds": judged.holds}
+        progress.finish(JUDGED)
+
+
+def text(document: dict[str, Any]) -> str:
+    """Two lines for a person: the target, and its verdict."""
+    target = f"{document['model']} on {document.get('device', 'no device yet')}"
+    facts = "".join(f", {document[name]}" for name in ("used", "dtype") if name in document)
+    if "holds" not in document:
+        return f"{target}{facts}\nstopped before an answer was judged"
+    verdict = "holds" if document["holds"] else "FAILS"
+    partial = ", PARTIAL: stopped by Ctrl-C" if "partial" in document else ""
+    return (
+        f"{target}{facts}, level {document['level']}\n"
+        f"equality with the processor {verdict}: {document['answers']} answers, {document['tokens']:,} tokens, "
+        f"{document['flips']} near ties (at most {document['worst']:.3f} of the logits' spread, allowed "
+        f"{document['allowed']:.3f}), {document['wrong']} wrong{partial}"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lab.benchmarks.gpu.stage import Stage
-from verify_server.gpu_check.step_times import copy_bandwidth, median_seconds
+from lab.benchmarks.gpu.timing import copy_bandwidth, median_seconds
 
 PACKAGES = (
     *(

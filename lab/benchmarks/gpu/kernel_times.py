@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from lab.benchmarks.gpu.attention_cases import PAGE, Shape
+from lab.benchmarks.gpu.timing import median_seconds, settle
 from verify_server.engine.base import Segment
 from verify_server.engine.torch.attention import backend_of
 from verify_server.engine.torch.packing import Geometry
 from verify_server.engine.torch.triton_attention import attend
-from verify_server.gpu_check.step_times import median_seconds, settle
 
 DTYPE = torch.bfloat16
 REPEATS = 10

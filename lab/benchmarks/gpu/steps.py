@@ -14,11 +14,11 @@ import torch
 from lab.benchmarks.gpu.breakdown import breakdown
 from lab.benchmarks.gpu.random_target import engine_of, random_network
 from lab.benchmarks.gpu.stage import Stage
+from lab.benchmarks.gpu.timing import copy_bandwidth, median_seconds, weight_bytes
 from opensled.core.messages import SamplingParams
 from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.torch.tiles import untile
 from verify_server.engine.torch.torch_engine import TorchEngine
-from verify_server.gpu_check.step_times import copy_bandwidth, median_seconds, weight_bytes
 
 SAMPLED, KEY = SamplingParams(temperature=0.8), bytes(16)
 MARGIN = 6 << 30  # bytes of the card that stay free of KV: graphs, and what a step computes in

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import sleep
 from typing import ClassVar
 
-from hw_profiles.draft_head import HeadCost
+from lab.testbed.emulation.draft_head import HeadCost
 from lab.testbed.emulation.emulated_accelerator import settings
 from lab.testbed.emulation.recorded_head import RecordedHead
 from lab.testbed.emulation.recorded_texts import RecordedTexts

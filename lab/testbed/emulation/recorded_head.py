@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from hw_profiles.draft_head import HeadCost
+from lab.testbed.emulation.draft_head import HeadCost
 from lab.testbed.emulation.recorded_texts import RecordedTexts
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.testbed.traces import ItemTrace

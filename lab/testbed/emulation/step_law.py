@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hw_profiles.draft_head import HeadCost
-from hw_profiles.step_cost import DraftCost, DraftingCost, StepCost, TargetCost
+from hw_profiles.step_cost import DraftingCost, StepCost, TargetCost
+from lab.testbed.emulation.draft_head import DraftCost, HeadCost
 from lab.testbed.fleet import Server
 from verify_server.drafting.model import READ
 from verify_server.engine.base import Segment

@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.draft_head import HeadProfile
 from lab.testbed.config import MODEL, PlanConfig
+from lab.testbed.emulation.draft_head import HeadProfile
 from lab.testbed.planner.answer import Answer, Held, UserRates
 from lab.testbed.planner.asking import fastest
 from lab.testbed.planner.page import assumed, columns, table, wrapped

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
 from hw_profiles.profiles import DraftSpeed, LinkProfile
-from hw_profiles.step_cost import DraftCost, HardwareProfile, TargetCost
+from hw_profiles.step_cost import HardwareProfile, TargetCost
 from lab.testbed.baselines import DRAFT_BESIDE
+from lab.testbed.emulation.draft_head import DraftCost, sessions_beside
 from lab.testbed.planner.acceptance import LENGTHS, DraftWorth
 from lab.testbed.planner.trip import mean_s, slowest_s
 
@@ -204,4 +205,4 @@ def best(setting: Setting, mode: str, pace: float, lengths: Sequence[int] = LENG
 def kv_fits(setting: Setting, mode: str) -> int:
     """Sessions whose KV fits; a draft beside the target takes room for its weights and its own KV."""
     draft = setting.draft_cost if mode in DRAFT_BESIDE else None
-    return setting.cost.sessions_that_fit(setting.reserved, draft)
+    return sessions_beside(setting.cost, setting.reserved, draft)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from statistics import fmean
 
-from hw_profiles.hierarchy_blocks import Agreement, Dependence
 from hw_profiles.speculation import LONGEST
+from lab.testbed.planner.hierarchy_blocks import Agreement, Dependence
 from lab.testbed.planner.hierarchy_site import DRAFT, MIDDLE, TARGET, TierDrafts
 from lab.testbed.planner.task_acceptance import MOST
 from lab.testbed.recordings import BUNDLED_PAIR, PAIRS, recording

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hw_profiles import catalog
-from hw_profiles.hierarchy import Chain
 from hw_profiles.step_cost import TargetCost
+from lab.testbed.planner.hierarchy import Chain
 from lab.testbed.planner.hierarchy_site import Path, Site, path_of
 
 HUBS = ("orin-nano-super", "apple-m4", "agx-orin", "strix-halo", "rtx-4090")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hw_profiles import catalog
-from hw_profiles.hierarchy import Chain
 from hw_profiles.speculation import LONGEST, WORTH
 from hw_profiles.step_cost import TargetCost
 from lab.testbed.config import PlanConfig
 from lab.testbed.planner.comparison import compare
+from lab.testbed.planner.hierarchy import Chain
 from lab.testbed.planner.hierarchy_drafts import of_rates, recorded
 from lab.testbed.planner.hierarchy_site import Path, Site, TierDrafts, path_of
 from lab.testbed.planner.hub_link import hub_rtt_s

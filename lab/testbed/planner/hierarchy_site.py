@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hw_profiles import catalog
-from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Hop
-from hw_profiles.hierarchy_blocks import Agreement, Dependence
-from hw_profiles.hierarchy_rounds import Ahead
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, LinkProfile
 from hw_profiles.speculation import STEPS
 from hw_profiles.step_cost import TargetCost
+from lab.testbed.emulation.draft_head import sessions_beside
+from lab.testbed.planner.hierarchy import Candidate, Chain, Hierarchy, Hop
+from lab.testbed.planner.hierarchy_blocks import Agreement, Dependence
+from lab.testbed.planner.hierarchy_rounds import Ahead
 from lab.testbed.planner.trip import mean_s
 from opensled.core.errors import NotFound
 
@@ -87,7 +88,7 @@ class Site:
         """Sessions whose KV is on the server's accelerator at the same time."""
         beside = {(DRAFT, CLOUD): self.draft, (MIDDLE, CLOUD): self.middle}
         size = next((size for drafter, size in beside.items() if drafter in path), "")
-        return self.server.sessions_that_fit(self.context, _draft_shape(size, self.server))
+        return sessions_beside(self.server, self.context, _draft_shape(size, self.server))
 
     @property
     def middle(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hw_profiles.hierarchy import Below
+from lab.testbed.planner.hierarchy import Below
 from lab.testbed.planner.hierarchy_plan import HierarchyPlan, PathRow
 from lab.testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET, TierDrafts
 from lab.testbed.planner.hierarchy_site import words_of as short_words

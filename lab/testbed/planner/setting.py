@@ -5,8 +5,8 @@ from math import inf
 from statistics import fmean
 
 from hw_profiles import catalog
-from hw_profiles.step_cost import DraftCost
 from lab.testbed.baselines import BASELINES, C_TH, SERVER_SD
+from lab.testbed.emulation.draft_head import DraftCost
 from lab.testbed.fleet import Fleet, Server
 from lab.testbed.planner.acceptance import DraftWorth, geometric, of_traces
 from lab.testbed.planner.capacity_law import Setting

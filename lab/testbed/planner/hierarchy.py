@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hw_profiles.hierarchy_blocks import Agreement, Blocks, Dependence, blocks
-from hw_profiles.hierarchy_rounds import Ahead, Rounds
 from hw_profiles.speculation import LONGEST, Numbers
+from lab.testbed.planner.hierarchy_blocks import Agreement, Blocks, Dependence, blocks
+from lab.testbed.planner.hierarchy_rounds import Ahead, Rounds
 
 
 @dataclass(frozen=True)

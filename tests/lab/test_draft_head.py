@@ -12,9 +12,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hw_profiles import catalog
-from hw_profiles.draft_head import FORMS, KINDS, TAPS, VOCABULARY, WINDOW, HeadCost, HeadProfile
 from hw_profiles.profiles import TargetShape
 from hw_profiles.step_cost import TargetCost
+from lab.testbed.emulation.draft_head import (
+    FORMS,
+    KINDS,
+    TAPS,
+    VOCABULARY,
+    WINDOW,
+    HeadCost,
+    HeadProfile,
+    sessions_beside,
+)
 from lab.testbed.emulation.step_law import StepLaw, StepPiece
 from lab.training.heads import config as training
 from opensled.core.errors import UsageError
@@ -177,5 +186,5 @@ def test_weights_and_context_take_memory_from_sessions(kind: str) -> None:
     room = A100.memory_gib * 2**30 * A100.usable_memory.typical - 2 * 8.03e9
     weights = 2 * (head.head.params + 8192 * 4096)
     position = 2 * 32 * 8 * 128 * 2 + 2 * (2 * 8 * 128 + 4096)
-    assert target.kv_positions(head) == int((room - weights) / position)
-    assert target.sessions_that_fit(1024, head) < target.sessions_that_fit(1024)
+    assert sessions_beside(target, 1, head) == int((room - weights) / position)
+    assert sessions_beside(target, 1024, head) < target.sessions_that_fit(1024)

@@ -31,8 +31,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hw_profiles.hierarchy_blocks import Blocks
 from hw_profiles.speculation import Numbers
+from lab.testbed.planner.hierarchy_blocks import Blocks
 
 
 class Ahead(Enum):

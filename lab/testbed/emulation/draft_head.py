@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
+from hw_profiles.step_cost import TargetCost
 from opensled.core.errors import UsageError
 
 WINDOW = 256  # newest positions of a text that a draft attends to (verify_server/drafting/heads/context.py)
@@ -182,3 +183,13 @@ class HeadCost:
     @property
     def _bandwidth(self) -> float:
         return self.accelerator.bandwidth_gb_s.typical * 1e9
+
+
+DraftCost = TargetCost | HeadCost  # of what drafts on the target's accelerator
+
+
+def sessions_beside(cost: TargetCost, context: int, draft: DraftCost | None) -> int:
+    """Sessions of `context` positions that fit where a draft's weights and KV take their part of the memory."""
+    models = (cost, draft) if draft else (cost,)
+    weights, kv = sum(one.weight_bytes for one in models), sum(one.kv_bytes for one in models)
+    return max(0, int((cost.room_bytes - weights) / kv)) // max(1, context)

@@ -14,10 +14,10 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Hop, Spec, chain_of
-from hw_profiles.hierarchy_blocks import Agreement, Dependence, blocks
-from hw_profiles.hierarchy_rounds import Ahead, Rounds
 from hw_profiles.speculation import RoundCosts, uniform_tokens
+from lab.testbed.planner.hierarchy import Candidate, Chain, Hierarchy, Hop, Spec, chain_of
+from lab.testbed.planner.hierarchy_blocks import Agreement, Dependence, blocks
+from lab.testbed.planner.hierarchy_rounds import Ahead, Rounds
 
 MODELS = ("lookup", "draft", "middle", "target")
 PLACES = {"lookup": "device", "draft": "device", "middle": "hub", "target": "cloud"}
