@@ -12,10 +12,10 @@ from pathlib import Path
 
 from adapt.handout.draft_store import DraftStore
 from adapt.handout.hand_out import DraftHandOut
+from adapt.shelf.draft_manifest import DraftManifest, HandedFigure, HandedFile
 from adapt.shelf.signature import Signed, Signer, SigningKey
 from opensled.core.errors import NotFound
 from opensled.wire.draft_codec import PART_BYTES, Reply
-from opensled.wire.draft_manifest import DraftManifest, HandedFigure, HandedFile
 from tests.tiny_drafts import TINY_DRAFT, tiny_info
 
 KEY, STRANGER = SigningKey.new(), SigningKey.new()

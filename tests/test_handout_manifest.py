@@ -9,12 +9,12 @@ import json
 
 import pytest
 
+from adapt.shelf.draft_manifest import MAX_BYTES, MAX_FILES, MAX_MANIFEST, read_manifest
 from adapt.shelf.signature import CONTEXT, Signed, SigningKey, read_signer
 from opensled.core.errors import DraftRefused, InvalidRequest, NotFound, ProtocolError, UsageError
 from opensled.core.messages import Failure
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import draft_codec
-from opensled.wire.draft_manifest import MAX_BYTES, MAX_FILES, MAX_MANIFEST, read_manifest
 from tests.handed_out import KEY, KITCHEN, STRANGER, handed, manifest, signed
 
 

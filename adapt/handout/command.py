@@ -16,10 +16,10 @@ from adapt.handout.config import (
     RollbackConfig,
 )
 from adapt.handout.draft_store import KEPT, DraftStore, Published
+from adapt.shelf.draft_manifest import DraftManifest
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.files import read_secret, write_whole
 from opensled.core.printable import visible_line
-from opensled.wire.draft_manifest import DraftManifest
 
 if TYPE_CHECKING:
     from adapt.shelf.signature import SigningKey

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adapt.shelf.draft_manifest import MAX_SERIAL
 from opensled.cli.config import option
-from opensled.wire.draft_manifest import MAX_SERIAL
 
 STORE_HELP = "folder of adapted drafts that `opensled serve --drafts` hands out"
 KEY_HELP = "private key for signing drafts (PEM), file mode 600, made by `opensled drafts keygen`; not for the server"

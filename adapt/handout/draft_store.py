@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from adapt.shelf.draft_manifest import DraftManifest, HandedFile, read_manifest
 from opensled.core.errors import DraftRefused, NotFound, OpenSledError, UsageError
 from opensled.core.files import lock_alone, write_whole
 from opensled.wire.draft_codec import SIGNATURE_BYTES
-from opensled.wire.draft_manifest import DraftManifest, HandedFile, read_manifest
 
 KEPT = 8  # newest manifests of a tenant, with their files; chosen
 CHUNK = 1 << 20  # bytes copied at once

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adapt.handout.draft_store import DraftStore
+from adapt.shelf.draft_manifest import DraftManifest, HandedFigure, HandedFile, require_name
 from adapt.shelf.signature import SigningKey
 from opensled.core.errors import DraftRefused, NotFound, UsageError
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
-from opensled.wire.draft_manifest import DraftManifest, HandedFigure, HandedFile, require_name
 
 REPORT = "adapted.json"  # beside the files, of opensled adapt
 # What a device loads of the folder of a draft, the second ones for ONNX Runtime only; safetensors stay here.

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import BinaryIO
 
+from adapt.shelf.draft_manifest import DraftManifest, HandedFile
 from adapt.shelf.shelf import DraftShelf
 from adapt.shelf.signature import Signed
 from edge_client.link.link import Link
 from opensled.core.errors import ModelError, Overloaded, ProtocolError, Unreachable
 from opensled.models.download import require_room
-from opensled.wire.draft_manifest import DraftManifest, HandedFile
 
 CHUNK = 1 << 20  # bytes read at once
 ATTEMPTS = 5  # in a row without a byte

@@ -20,10 +20,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from adapt.shelf.draft_manifest import DraftManifest, HandedFile, read_manifest
 from adapt.shelf.signature import Signed, Signer
 from opensled.core.errors import DraftRefused, NotFound, OpenSledError
 from opensled.core.files import write_whole
-from opensled.wire.draft_manifest import DraftManifest, HandedFile, read_manifest
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 CHUNK = 1 << 20  # bytes read at once

@@ -14,8 +14,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from adapt.shelf.draft_manifest import MAX_TEXT, DraftManifest, read_manifest
 from opensled.core.errors import DraftRefused, UsageError
-from opensled.wire.draft_manifest import MAX_TEXT, DraftManifest, read_manifest
 
 CONTEXT = b"opensled-draft-1\0"  # what else this key may sign is never taken for a manifest
 _KEY = re.compile(r"[0-9a-f]{64}")

@@ -8,9 +8,9 @@ from opensled.core.bounds import MAX_NAME
 from opensled.core.errors import InvalidRequest, ProtocolError
 from opensled.core.messages import Failure
 from opensled.v1 import verify_pb2 as pb
-from opensled.wire.draft_manifest import MAX_MANIFEST
 
 PART_BYTES = 64 << 10  # most of one message
+MAX_MANIFEST = 16 << 10  # bytes
 SIGNATURE_BYTES = 64
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -6,11 +6,11 @@ import contextlib
 import json
 from pathlib import Path
 
+from adapt.shelf.draft_manifest import MAX_BYTES, MAX_FILES, read_manifest
 from adapt.shelf.signature import Signed
 from opensled.core.errors import DraftRefused, OpenSledError
 from opensled.v1 import verify_pb2 as pb
 from opensled.wire import codec, draft_codec
-from opensled.wire.draft_manifest import MAX_BYTES, MAX_FILES, read_manifest
 from tests.fuzz import bodies
 from tests.fuzz.choices import Choices
 from tests.handed_out import KITCHEN, manifest, signed

@@ -10,12 +10,12 @@ from contextlib import aclosing, suppress
 from adapt.handout.draft_store import DraftStore
 from adapt.handout.publisher import roll_back
 from adapt.shelf.draft_fetch import fetch_manifest
+from adapt.shelf.draft_manifest import DraftManifest, HandedFile, read_manifest
 from adapt.shelf.signature import Signed, Signer, SigningKey
 from edge_client.link.link import Endpoint, Link
 from lab.testbed.soak.target import SoakTarget
 from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unreachable
 from opensled.core.files import write_whole
-from opensled.wire.draft_manifest import DraftManifest, HandedFile, read_manifest
 
 GUEST = "guest"  # the tenant that means harm
 GREEDY = 8  # loops that fetch at the same time

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 from opensled.core.errors import DraftRefused
 from opensled.core.printable import visible_line
+from opensled.wire.draft_codec import MAX_MANIFEST
 
 FORMAT = 1
-MAX_MANIFEST = 16 << 10  # bytes
 MAX_FILES = 16
 MAX_BYTES = 4 << 30  # of all files together; chosen: a draft for a device is smaller
 MAX_NAME = 128  # characters of a file's name
