@@ -99,7 +99,7 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
     except Unauthorized as error:
         report.note(_report_lockout(error, bool(endpoint.token)))
     except Unreachable as error:
-        report.note(_deaf(error, tls and not config.tls_ca))
+        report.note(_deaf(error))
     except OpenSledError as error:
         report.note(report_error("server", error, "is it an OpenSLED server? see its log"))
     finally:
@@ -123,14 +123,11 @@ def _report_lockout(error: Unauthorized, has_token: bool) -> Finding:
     return report_error("token", error, fix)
 
 
-def _deaf(error: Unreachable, system_roots: bool) -> Finding:
+def _deaf(error: Unreachable) -> Finding:
     """The single steps worked, but gRPC does not."""
     fix = "is it an OpenSLED server? see its log"
     if isinstance(error, Loading):
         fix = "wait until it prints its ready line, `listening on ...`, and run this again"
-    elif system_roots:
-        roots = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
-        fix = f"gRPC trusts its own list of authorities, not the system's: --tls-ca {roots}"
     return fail("server", str(error), fix, Unreachable)
 
 
