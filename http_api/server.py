@@ -11,7 +11,6 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_api.exchange import Exchanges
 from http_api.http_connection import ConnectionLimits, PatientProtocol
 from opensled.core.errors import UsageError
+from opensled.core.files import user_path
 from opensled.process.watched_file import CHECK_SECONDS, Watched
 
 log = logging.getLogger(__name__)
@@ -83,9 +83,9 @@ class ApiServer:
             lifespan="off",
             backlog=1,
             timeout_graceful_shutdown=int(GRACE + CLOSING),
-            ssl_certfile=Path(cert).expanduser() if cert else None,
-            ssl_keyfile=Path(key).expanduser() if key else None,
-            ssl_ca_certs=str(Path(client_ca).expanduser()) if client_ca else None,
+            ssl_certfile=user_path(cert) if cert else None,
+            ssl_keyfile=user_path(key) if key else None,
+            ssl_ca_certs=str(user_path(client_ca)) if client_ca else None,
             ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
         )
         self._server = _Uvicorn(config)

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from edge_client.device import command
-from edge_client.device.prompt_config import GenerateConfig
 from edge_client.terminal import tail
 from lab.testbed.processes import Process
 from opensled.cli import main as cli
@@ -124,7 +123,7 @@ def test_words_are_not_split_at_the_end_of_a_line(asked, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Wide())
     monkeypatch.setattr(tail, "size_of", lambda out: os.terminal_size((9, 24)))
     monkeypatch.setenv("TERM", "xterm")
-    assert command.generate(GenerateConfig(prompt="Hi")) == 0
+    assert cli.main(["generate", "Hi"]) == 0
     screen = vt.Terminal(9, 24)
     screen.feed(sys.stdout.getvalue())
     assert screen.lines == ["The", "kitchen", "light is", "on."]
@@ -137,6 +136,6 @@ class LocalDevice(FakeBackend):
 
 def test_an_answer_is_utf8_whatever_the_terminal_thinks(asked, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert command.generate(GenerateConfig(prompt="Hi")) == 0
+    assert cli.main(["generate", "Hi"]) == 0
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue().decode() == "".join(WORDS) + "\n"

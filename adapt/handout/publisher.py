@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from adapt.handout.draft_store import DraftStore
 from adapt.shelf.signature import SigningKey
 from opensled.core.errors import DraftRefused, NotFound, UsageError
+from opensled.core.files import user_path
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
 from opensled.wire.draft_manifest import DraftManifest, HandedFigure, HandedFile, require_name
@@ -52,7 +53,7 @@ class _Measured(NamedTuple):
 
 def candidate(draft: Path, name: str) -> _Measured:
     """The draft in a folder or GGUF file; raises NotFound, UnsupportedModel and UsageError."""
-    path = draft.expanduser()
+    path = user_path(draft)
     folder = path if path.is_dir() else path.parent
     files = _files(path) if path.is_dir() else [path]
     if not path.exists() or not any(file.suffix == ".gguf" for file in files):

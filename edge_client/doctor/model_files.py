@@ -17,7 +17,7 @@ from opensled.cli import paired
 from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.core.files import read_authorities, read_identity, read_secret_text
+from opensled.core.files import read_authorities, read_identity, read_secret_text, user_path
 from opensled.core.suggestion import nearest
 from opensled.net.address import host_port, join_host_port
 
@@ -34,7 +34,7 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
         *check_pairing(config),
         check_environment(dict(os.environ), known),
         *check_secrets(config),
-        check_cache(Path(config.cache_dir).expanduser()),
+        check_cache(user_path(config.cache_dir)),
         check_port(config.http),
     ]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ssl
 import statistics
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import opensled
@@ -17,6 +15,7 @@ from edge_client.doctor.network import SECONDS, check_connection, check_name, ch
 from edge_client.doctor.round_trips import jitter, round_trips
 from opensled.core.distribution import GUIDE, UPDATE_SERVER
 from opensled.core.errors import Loading, OpenSledError, Unauthorized, Unreachable
+from opensled.core.files import user_path
 from opensled.core.messages import ModelInfo
 from opensled.net.address import host_port, is_local
 
@@ -92,7 +91,7 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
                 report.speed = speed
             if config.draft_model or config.draft_url:
                 with contextlib.suppress(OpenSledError):
-                    cache = Path(config.cache_dir).expanduser()
+                    cache = user_path(config.cache_dir)
                     report.tokenizer_json = (
                         await load_json(report.info, link.tokenizer_json, cache)
                     ).decode()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from edge_client.link.link_config import LinkConfig
 from home import discovery
 from opensled.cli import paired
 from opensled.core.errors import UsageError
-from opensled.core.files import read_authorities, read_identity
+from opensled.core.files import read_authorities, read_identity, user_path
 from opensled.net.address import MDNS, host_port
 from opensled.net.outward import tls_context
 from opensled.process.logs import tell
@@ -45,7 +44,7 @@ def trusting_context(config: LinkConfig) -> ssl.SSLContext:
     context = tls_context(read_authorities(config.tls_ca).decode("ascii", "ignore") if config.tls_ca else "")
     context.set_alpn_protocols(["h2"])  # which gRPC requires
     if read_identity(config.tls_cert, config.tls_key):
-        context.load_cert_chain(Path(config.tls_cert).expanduser(), Path(config.tls_key).expanduser())
+        context.load_cert_chain(user_path(config.tls_cert), user_path(config.tls_key))
     return context
 
 

@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -16,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
 from opensled.core.errors import OpenSledError, Unauthorized, UsageError
+from opensled.core.files import user_path
 from opensled.metrics.registry import Metric, registry
 from opensled.metrics.scrape_guard import ScrapeGuard
 from opensled.net.address import calls_loopback, host_port, is_local, join_host_port
@@ -125,7 +125,7 @@ def _certificate(guard: ScrapeGuard) -> Watched[ssl.SSLContext]:
             ) from error
         return context
 
-    files = [Path(path).expanduser() for path in (guard.cert, guard.key)]
+    files = [user_path(path) for path in (guard.cert, guard.key)]
     return Watched(files, read)
 
 

@@ -23,6 +23,7 @@ from urllib.request import (
 
 import opensled
 from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
+from opensled.core.files import user_path
 from opensled.models.hub_listing import Listing, read_listing
 from opensled.net.address import is_loopback
 from opensled.net.outward import is_near, tls_context, why_untrusted
@@ -173,7 +174,7 @@ class HubClient:
 def _token() -> str:
     """HF_TOKEN, else the token that `hf auth login` keeps; "" = none. Raises UsageError."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
-    path = Path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE).expanduser()
+    path = user_path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE)
     token = os.environ.get("HF_TOKEN", "").strip()
     try:
         token = token or path.read_text("ascii").strip()

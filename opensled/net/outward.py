@@ -37,7 +37,8 @@ def is_near(host: str) -> bool:
 def grpc_proxy(address: str) -> str:
     """The proxy through which gRPC goes to a server; "" = none. Of the variables only gRPC's own one leads there:
     those for the web are set for a browser, and few such proxies let HTTP/2 through."""
-    return "" if is_near(host_port(address)[0]) else os.environ.get("grpc_proxy", "")
+    named = os.environ.get("grpc_proxy", "")  # noqa: SIM112  gRPC knows it in these letters alone
+    return "" if is_near(host_port(address)[0]) else named
 
 
 def grpc_way(address: str) -> tuple[tuple[str, int], ...]:
