@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
+# Seconds for which an idle connection stays: longer than proxies and clients keep theirs (nginx, HAProxy and AWS 60,
+# Google 600), so that none is closed just when a request is sent
+KEEP_ALIVE = 620
 LAST_REQUEST_S = 1  # for which an idle connection may bring another request, before it is closed; chosen
 STOP_SECONDS = 2.0  # where nothing may finish: for the last bytes of answers to be read; chosen
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
@@ -82,6 +85,7 @@ class ApiServer:
             access_log=False,  # http_api/exchange.py has a better one
             lifespan="off",
             backlog=1,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=int(GRACE + CLOSING),
             ssl_certfile=user_path(cert) if cert else None,
             ssl_keyfile=user_path(key) if key else None,

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
 from opensled.core.files import read_authorities, read_identity, read_secret_text, user_path
 from opensled.core.suggestion import nearest
-from opensled.net.address import host_port, join_host_port
+from opensled.net.address import host_port, join_host_port, listener
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
@@ -172,10 +171,9 @@ def check_cache(folder: Path) -> Finding:
 
 def check_port(address: str) -> Finding:
     """Whether `opensled edge` could listen there."""
-    host, port = host_port(address)
-    check = "API port"
+    (host, port), check = host_port(address), "API port"
     try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        listener(address).close()
     except PermissionError:
         return fail(
             check, f"{address}: ports below 1024 belong to root", "opensled edge --http 127.0.0.1:8411"

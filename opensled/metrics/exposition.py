@@ -145,7 +145,8 @@ def _for_this_machine(page: App) -> App:
     """`page` for a port on loopback: pages of the web that point their own name at it are refused (DNS rebinding)."""
 
     def local_page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if calls_loopback(environ.get("HTTP_HOST", "")):
+        host = environ.get("HTTP_HOST", "")
+        if not host or calls_loopback(host):  # pages always send one
             return page(environ, start_response)
         words = "these metrics are at 127.0.0.1 or localhost; another name needs --metrics on its address"
         return _answer("403 Forbidden", words, start_response)
@@ -171,6 +172,11 @@ class _Server(ThreadingWSGIServer):
         self._open: dict[int, socket.socket] = {}  # by file descriptor, the oldest first
         self._counting = Lock()
         super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        if self.address_family is socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # at [::] over IPv4, too
+        super().server_bind()
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
