@@ -166,7 +166,7 @@ class PageGuard:
 
     def _is_own(self, origin: str, scheme: str, host: str) -> bool:
         """Whether it is the origin of the page that this API serves itself."""
-        return origin == f"{scheme}://{host}" and self._is_ours(scheme, host)
+        return bool(host) and origin == f"{scheme}://{host}" and self._is_ours(scheme, host)
 
     def _is_ours(self, scheme: str, host: str) -> bool:
         """Whether a page at this name came from here: with TLS the browser has checked that, else no stranger may have

@@ -7,7 +7,7 @@ import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from http_api.exchange import current
+from http_api.exchange import LONGEST_PATH, current
 from opensled.net.probes import LIVE, READY
 
 V1 = (
@@ -49,5 +49,5 @@ class RightPaths:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             scope = {**scope, "path": right_path(scope["path"])}
-            current().path = scope["path"]
+            current().path = scope["path"][:LONGEST_PATH]
         await self._app(scope, receive, send)
