@@ -7,7 +7,6 @@ show a certificate, or that it knows the pairing code.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.printable import visible_line
-from opensled.net.address import is_local, is_wildcard, join_host_port
+from opensled.net.address import as_ip, is_local, is_wildcard, join_host_port
 from opensled.net.own_addresses import best_host, network_addresses
 
 SERVING = "_opensled._tcp.local."
@@ -150,9 +149,8 @@ def check_record(kind: str, name: str, addresses: Iterable[str], port: int | Non
 
 
 def _is_nearby(address: str) -> bool:
-    try:
-        known = ipaddress.ip_address(address)
-    except ValueError:
+    known = as_ip(address)
+    if known is None:
         return False
     nowhere = known.is_unspecified or known.is_multicast or known.is_loopback or known.is_link_local
     return known.is_private and not nowhere and address != "255.255.255.255"

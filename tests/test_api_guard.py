@@ -268,7 +268,8 @@ def test_a_name_that_a_proxy_passes_on_is_let_in_once_it_is_written_down():
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"x_api_key": "key-one", "authorization": ""}, 200), ({"x_api_key": "key-one", "authorization": "Bearer"}, 200),
+        ({"x_api_key": "key-one", "authorization": ""}, 200),
+        ({"x_api_key": "key-two", "authorization": "Bearer"}, 200),
         ({"x_api_key": "key-one", "authorization": "Basic eDp5"}, 200), ({"authorization": "Bearer  key-one "}, 200),
         ({"x_api_key": "none", "authorization": "bearer key-one"}, 200), ({"api_key": "key-two"}, 200),
         ({"x_api_key": "key-one", "authorization": "Bearer None"}, 200), ({"api_key": "no", "x_api_key": ""}, 401),

@@ -58,14 +58,15 @@ class _Proxies(ProxyHandler):
         found = getproxies()
         everywhere = found.get("all", "")
         usual = everywhere if everywhere.startswith("http") else ""  # no other kind is spoken here
-        super().__init__({scheme: found.get(scheme) or usual for scheme in ("http", "https")})
+        self._by_scheme = {scheme: found.get(scheme) or usual for scheme in ("http", "https")}
+        super().__init__(self._by_scheme)
 
     def before(self, url: str) -> str:
         """The proxy that leads to `url`, without the password that it may need; "" = none."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         direct = is_near(host) or proxy_bypass(host)
-        return "" if direct else self.proxies[parts.scheme].rpartition("@")[2]
+        return "" if direct else self._by_scheme[parts.scheme].rpartition("@")[2]
 
     def proxy_open(self, req: Request, proxy: str, type: str) -> Any:
         return super().proxy_open(req, proxy, type) if self.before(req.full_url) else None

@@ -93,20 +93,14 @@ def is_local(address: str) -> bool:
 
 def is_wildcard(address: str) -> bool:
     """Whether a listener at "host:port" listens on every interface, so that no client can connect to that host."""
-    try:
-        return ipaddress.ip_address(host_port(address)[0]).is_unspecified
-    except ValueError:
-        return False
+    found = as_ip(host_port(address)[0])
+    return found is not None and found.is_unspecified
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener on `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    found = as_ip(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def calls_loopback(host_header: str) -> bool:
@@ -124,7 +118,7 @@ def names_own_machine(host_header: str) -> bool:
     later (DNS rebinding).
     """
     host, own = _header_host(host_header), socket.gethostname().lower().partition(".")[0]
-    return _is_ip(host) or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
+    return as_ip(host) is not None or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
 
 
 def _header_host(host_header: str) -> str:
@@ -135,9 +129,9 @@ def _header_host(host_header: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _is_ip(host: str) -> bool:
+def as_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is; None = it is a name."""
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None

@@ -8,17 +8,12 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 
-from opensled.net.address import host_port, is_loopback
+from opensled.net.address import as_ip, host_port
 
 # Beside OpenSSL's own SSL_CERT_FILE and SSL_CERT_DIR; other programs follow these, so a company sets them
 BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 # Of the system, where this Python was built for another one
-SYSTEM_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
+SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cert.pem", "/etc/ssl/cert.pem")
 NEAR_NAMES = (".localhost", ".local", ".lan", ".home", ".home.arpa", ".internal", ".intranet")
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # also of tailnets (RFC 6598)
 CLOCK_CODES = (9, 10)  # of OpenSSL: not yet valid, expired
@@ -27,11 +22,10 @@ CLOCK_CODES = (9, 10)  # of OpenSSL: not yet valid, expired
 def is_near(host: str) -> bool:
     """Whether a host is this machine or one of its own network: no proxy stands before it."""
     name = host.strip("[]").rstrip(".").lower()
-    try:
-        found = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
+    found = as_ip(name.partition("%")[0])
+    if found is None:
         return "." not in name or name.endswith(NEAR_NAMES)
-    return found.is_private or is_loopback(name) or (found.version == 4 and found in SHARED)
+    return found.is_private or (found.version == 4 and found in SHARED)
 
 
 def grpc_proxy(address: str) -> str:
