@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,7 @@ from edge_client.device import command
 from edge_client.terminal import tail
 from lab.testbed.processes import Process
 from opensled.cli import main as cli
+from opensled.cli.colour import input_comes
 from tests import vt
 from tests.fake_backend import WORDS, FakeBackend
 
@@ -89,6 +91,18 @@ def test_a_terminal_is_read_only_if_it_was_asked_for(asked, monkeypatch, capsys)
     assert cli.main(["generate", "--raw", "Hi"]) == 0
     assert cli.main(["generate", "--raw", "-"]) == 0
     assert asked == ["Hi", "Dear Ann"]
+
+
+def test_an_open_and_silent_input_is_not_waited_for_beside_a_prompt(asked, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as silent:
+        monkeypatch.setattr(sys, "stdin", silent)
+        monkeypatch.setattr(command, "input_comes", partial(input_comes, 0.01))
+        assert cli.main(["generate", "--raw", "Hi"]) == 0 and "nothing comes" in capsys.readouterr().err
+        os.write(writer, b"Dear Ann")
+        os.close(writer)
+        assert cli.main(["generate", "--raw", "Hi"]) == 0
+    assert asked == ["Hi", "Dear Ann\n\nHi"]
 
 
 @pytest.mark.parametrize("prompt", [b"caf\xe9", "-"])
