@@ -53,9 +53,9 @@ HUB = "https://hub.example"
 @pytest.mark.parametrize(
     ("variables", "url", "proxy"),
     [
-        ({"https_proxy": "http://ann:pw@proxy:1"}, HUB, "proxy:1"), ({"ALL_PROXY": "http://proxy:1"}, HUB, "http://proxy:1"),
-        ({"all_proxy": "socks5://proxy:1"}, HUB, ""), ({"https_proxy": "http://proxy:1", "no_proxy": ".example"}, HUB, ""),
-        ({"http_proxy": "http://proxy:1"}, "http://192.168.1.9", ""), ({"http_proxy": "http://proxy:1"}, "http://nas", ""),
+        ({"https_proxy": "http://ann:pw@proxy:1"}, HUB, "proxy:1"), ({"ALL_PROXY": NOWHERE}, HUB, NOWHERE),
+        ({"all_proxy": "socks5://proxy:1"}, HUB, ""), ({"https_proxy": NOWHERE, "no_proxy": ".example"}, HUB, ""),
+        ({"http_proxy": NOWHERE}, "http://192.168.1.9", ""), ({"http_proxy": NOWHERE}, "http://nas:80", ""),
     ],
 )  # fmt: skip
 def test_the_hub_is_asked_through_the_proxy_and_a_mirror_nearby_is_not(monkeypatch, variables, url, proxy):
