@@ -1,4 +1,4 @@
-"""Who serves on this network: announcements by multicast DNS (RFC 6762, 6763), and the addresses of this machine.
+"""Who serves on this network: announcements by multicast DNS (RFC 6762, 6763).
 
 An announcement is worth an address and no more: anybody on the network can announce anything. Who answers there has to
 show a certificate, or that it knows the pairing code.
@@ -7,7 +7,6 @@ show a certificate, or that it knows the pairing code.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable
@@ -17,7 +16,8 @@ from typing import NamedTuple
 
 from opensled.core.errors import NotFound, UsageError
 from opensled.core.printable import visible_line
-from opensled.net.address import host_port, is_local, is_loopback, is_wildcard, join_host_port
+from opensled.net.address import as_ip, is_local, is_wildcard, join_host_port
+from opensled.net.own_addresses import best_host, network_addresses
 
 SERVING = "_opensled._tcp.local."
 PAIRING = "_opensled-pair._tcp.local."
@@ -39,24 +39,6 @@ class FoundServer(NamedTuple):
     port: int
 
 
-def machine_addresses() -> list[str]:
-    """The addresses of this machine, those of one link only left out; loopback ones come last."""
-    import ifaddr
-
-    found = []
-    for adapter in ifaddr.get_adapters():
-        for each in adapter.ips:
-            address = each.ip if isinstance(each.ip, str) else each.ip[0]
-            if not ipaddress.ip_address(address).is_link_local:
-                found.append(address)
-    return sorted(dict.fromkeys(found), key=lambda address: (is_loopback(address), ":" in address))
-
-
-def best_host(listen: str) -> str:
-    """The host by which devices would best call a listener at `listen`."""
-    return host_port(listen)[0] if not is_wildcard(listen) else machine_addresses()[0]
-
-
 @asynccontextmanager
 async def announce(kind: str, listen: str, port: int) -> AsyncIterator[None]:
     """While inside, a listener at `listen` and `port` is announced.
@@ -66,14 +48,14 @@ async def announce(kind: str, listen: str, port: int) -> AsyncIterator[None]:
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
     require_reachable(listen)
-    addresses = machine_addresses() if is_wildcard(listen) else [host_port(listen)[0]]
+    addresses = network_addresses() if is_wildcard(listen) else [best_host(listen)]
     name = _label(socket.gethostname())
     info = AsyncServiceInfo(
         kind,
         f"{name}.{kind}",
         port,
         server=f"{name}.local.",
-        parsed_addresses=[address for address in addresses if not is_loopback(address)] or addresses,
+        parsed_addresses=addresses,
         properties={"version": "1"},
     )
     responder = AsyncZeroconf()
@@ -167,9 +149,8 @@ def check_record(kind: str, name: str, addresses: Iterable[str], port: int | Non
 
 
 def _is_nearby(address: str) -> bool:
-    try:
-        known = ipaddress.ip_address(address)
-    except ValueError:
+    known = as_ip(address)
+    if known is None:
         return False
     nowhere = known.is_unspecified or known.is_multicast or known.is_loopback or known.is_link_local
     return known.is_private and not nowhere and address != "255.255.255.255"

@@ -32,6 +32,7 @@ from http_api.page.views import PageView
 from http_api.response_api.response_reply import ResponseReply
 from http_api.response_api.response_request import response_request
 from http_api.responses import Reply, model_card, to_json
+from http_api.right_paths import RightPaths
 from http_api.token_routes import token_routes
 from opensled.core.errors import NotFound, Unreachable
 from opensled.core.messages import ModelInfo
@@ -83,10 +84,10 @@ def build_app(
             Route("/", running),
             *ollama_routes(backend, ending, heartbeat, lenient),
         ],
-        middleware=access.middleware(guard),
+        middleware=[Middleware(RightPaths), *access.middleware(guard)],
         exception_handlers=HANDLERS,
     )
-    app.router.redirect_slashes = False  # http_api/failures.py says where to, also in words
+    app.router.redirect_slashes = False  # http_api/right_paths.py has gone there already
     return app
 
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from http_api.error_forms import in_form_of
 from http_api.exchange import current
 from http_api.responses import to_json
-from http_api.right_paths import is_served, right_path, trim_slashes
 from opensled.core.errors import (
     InvalidRequest,
     NotFound,
@@ -93,16 +92,15 @@ def _retry_after(error: Exception) -> int:
 async def http_error_response(request: Request, error: Exception) -> Response:
     """The response to a request refused before its fields are read: by its path, method or body.
 
-    Where only slashes are wrong, clients that follow are led to the path.
+    OPTIONS, with which balancers probe, is told the methods of its path.
     """
     assert isinstance(error, HTTPException)
-    path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
-    if status == 404 and is_served(meant := trim_slashes(path)):
-        status, headers["Location"] = 307, meant
+    if error.status_code == 405 and request.method == "OPTIONS":
+        return Response(status_code=204, headers=error.headers)
     told = _http_error_object(request, error)
-    if status != 307:
-        current().code = told["error"]["code"]
-    return Response(to_json(in_form_of(path, told)), status, headers, "application/json")
+    current().code = told["error"]["code"]
+    body = to_json(in_form_of(request.url.path, told))
+    return Response(body, error.status_code, error.headers, "application/json")
 
 
 async def gone_response(request: Request, error: Exception) -> Response:
@@ -121,7 +119,5 @@ HANDLERS: dict[Any, Any] = {
 def _http_error_object(request: Request, error: HTTPException) -> dict[str, Any]:
     """Its body in OpenAI's form."""
     message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
-    if error.status_code == 404 and (meant := right_path(request.url.path)):
-        message += f"; ask for {meant}"
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     return error_body(message, "invalid_request_error", code)

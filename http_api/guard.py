@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -25,17 +27,27 @@ from http_api.error_forms import in_form_of
 from http_api.failures import error_body
 from http_api.page.page_routes import EVENTS
 from http_api.responses import to_json
-from opensled.core.errors import UsageError
+from opensled.core.errors import Unauthorized, UsageError
 from opensled.core.files import read_secret_text
-from opensled.net.address import calls_loopback, names_own_machine
+from opensled.net.address import (
+    calls_loopback,
+    is_allowed_origin,
+    names_own_machine,
+    origins_pattern,
+    web_origins,
+)
 from opensled.net.probes import LIVE, READY
 from opensled.process.watched_file import Watched
+
+Admitted = TypeVar("Admitted")
 
 # Tell whether the process works, and the page, which holds nothing of anybody: who has no key can read no more
 OPEN_PATHS = ("/", "/health", LIVE, *READY)
 PAGE_PATHS = "/page/"  # what the page asks for; browsers name no origin when a page reads from its own one
 FOREIGN_SITES = ("cross-site", "same-site")  # in Sec-Fetch-Site (W3C Fetch Metadata): of another origin
 QUOTED = 100  # characters of a header shown in an error
+SERVED = "serve the page at one, such as with python3 -m http.server, and allow that"
+KEY_HEADERS = ("x-api-key", "api-key")  # of Anthropic's clients, of Azure's
 
 
 class KeyFile:
@@ -86,7 +98,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
 def _cors(origins: tuple[str, ...]) -> Middleware:
     return Middleware(
         CORSMiddleware,
-        allow_origins=origins,
+        allow_origin_regex=origins_pattern(origins),
         allow_methods=("GET", "POST"),
         allow_headers=("*",),  # the official client sends a dozen of its own
         allow_private_network=True,  # Chrome asks before a page of the internet may reach a loopback address
@@ -113,24 +125,22 @@ class PageGuard:
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         path, host = scope["path"], headers.get("host", "")
-        if self._access.local and not calls_loopback(host):
+        # A page always sends a Host; monitors and balancers that send none are no attack by a name
+        if host and self._access.local and not (calls_loopback(host) or self._is_named(host)):
             return _refuse(
                 path,
                 403,
                 f"this API is called at 127.0.0.1 or localhost, not at {host[:QUOTED]!r}; to be reached by other "
-                f"names, start {self._access.verb} with --http on that address",
+                f"names, start {self._access.verb} with --http on that address, or behind a proxy of yours with "
+                f"--cors-origin https://{host[:QUOTED]}",
                 code="forbidden_host",
             )
         origins = headers.getlist("origin")
         for origin in origins:
-            if origin not in self._access.origins and not self._is_own(origin, scope["scheme"], host):
-                return _refuse(
-                    path,
-                    403,
-                    f"web pages of {origin[:QUOTED]} may not use this API; if they should, start "
-                    f"{self._access.verb} with --cors-origin {origin[:QUOTED]}",
-                    code="forbidden_origin",
-                )
+            if not is_allowed_origin(origin, self._access.origins) and not self._is_own(
+                origin, scope["scheme"], host
+            ):
+                return _refuse(path, 403, self._advise(origin), code="forbidden_origin")
         if not origins and _is_foreign(scope["method"], headers):
             return _refuse(
                 path, 403, "web pages of other sites may not use this API", code="forbidden_origin"
@@ -145,9 +155,18 @@ class PageGuard:
             )
         return None
 
+    def _advise(self, origin: str) -> str:
+        """Why a page is refused, and what allows it if anything does."""
+        words = f"web pages of {origin[:QUOTED]} may not use this API"
+        try:
+            (allowed,) = web_origins(origin)
+        except (UsageError, ValueError):
+            return f"{words}: they come without an address that could be allowed; {SERVED}"
+        return f"{words}; if they should, start {self._access.verb} with --cors-origin {allowed[:QUOTED]}"
+
     def _is_own(self, origin: str, scheme: str, host: str) -> bool:
         """Whether it is the origin of the page that this API serves itself."""
-        return origin == f"{scheme}://{host}" and self._is_ours(scheme, host)
+        return bool(host) and origin == f"{scheme}://{host}" and self._is_ours(scheme, host)
 
     def _is_ours(self, scheme: str, host: str) -> bool:
         """Whether a page at this name came from here: with TLS the browser has checked that, else no stranger may have
@@ -155,8 +174,13 @@ class PageGuard:
         return self._access.local or scheme == "https" or names_own_machine(host)
 
     def _may_show(self, scheme: str, host: str) -> bool:
-        named = (origin.partition("://")[2] for origin in self._access.origins)
-        return self._is_ours(scheme, host) or host in named
+        return self._is_ours(scheme, host) or self._is_named(host)
+
+    def _is_named(self, host: str) -> bool:
+        """Whether pages at this name are allowed."""
+        return any(
+            is_allowed_origin(f"{scheme}://{host}", self._access.origins) for scheme in ("http", "https")
+        )
 
 
 def _is_foreign(method: str, headers: Headers) -> bool:
@@ -180,7 +204,7 @@ class KeyGuard:
         await (self._app if free else refuse_without_key(scope["path"], "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
-        return is_key(authorization(headers), self._keys)
+        return any(is_key(given, self._keys) for given in authorizations(headers))
 
 
 def while_admitted(send: Send, admitted: Callable[[], bool]) -> Send:
@@ -195,10 +219,24 @@ def while_admitted(send: Send, admitted: Callable[[], bool]) -> Send:
     return send_if_admitted
 
 
-def authorization(headers: Headers) -> str:
-    """The `authorization` header, or what it would be with the key in `x-api-key`, as Anthropic's clients send it."""
-    key = headers.get("x-api-key", "")
-    return headers.get("authorization", f"Bearer {key}" if key else "")
+def authorizations(headers: Headers) -> list[str]:
+    """All keys in the headers, each as `authorization` has it; [""] = none.
+
+    Clients send an empty or made-up one beside the right one, and proxies put one of their own before it.
+    """
+    given = [value.strip().partition(" ") for value in headers.getlist("authorization")]
+    keys = [key.strip() for scheme, _, key in given if scheme.lower() == "bearer"]
+    keys += [headers.get(name, "").strip() for name in KEY_HEADERS]
+    return [f"Bearer {key}" for key in dict.fromkeys(keys) if key] or [""]
+
+
+def admit_any(headers: Headers, admit: Callable[[str], Admitted]) -> Admitted:
+    """What `admit` gives for one of the keys in the headers; raises Unauthorized as for the last of them."""
+    *others, last = authorizations(headers)
+    for given in others:
+        with suppress(Unauthorized):
+            return admit(given)
+    return admit(last)
 
 
 def is_key(authorization: str, keys: Iterable[str]) -> bool:

@@ -14,9 +14,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from http_api.failures import refusal
 from opensled.core.errors import InvalidRequest
+from opensled.net.address import bare_host
 from opensled.net.old_connection import CONNECTION, Connection
 
-PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
+PATIENCE = 30.0  # seconds for a request to arrive, from its first byte to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
 FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
 PEER = "opensled.peer"  # in an ASGI scope: the `RemoteEnd` of its connection
@@ -68,7 +69,8 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         host, port = self.client or ("", 0)
-        self._host = host
+        self._host = host = bare_host(host)
+        self.client = (host, port) if self.client else None
         self._connected[host] += 1
         if self._limits.each and self._connected[host] > self._limits.each:
             transport.write(TOO_MANY)
@@ -76,7 +78,10 @@ class PatientProtocol(H11Protocol):
             return
         self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
         self.app = _on(self._own, self.app)
-        self._time()
+        # Proxies and browsers connect before they have a request: until its first byte it idles
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def data_received(self, data: bytes) -> None:
         if self._leaving or self.transport.is_closing():

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_api.failures import refusal
 from http_api.responses import to_json
+from http_api.right_paths import right_path
 from opensled.core.errors import Loading
 from opensled.net.probes import LIVE
 
@@ -22,7 +23,7 @@ class LoadingGate:
         self._words = words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self.app or self._response(scope["path"]))(scope, receive, send)
+        await (self.app or self._response(right_path(scope["path"])))(scope, receive, send)
 
     def _response(self, path: str) -> Response:
         if path in (LIVE, "/health"):

@@ -38,7 +38,7 @@ def description(info: ModelInfo) -> Schema:
             'empty (null, "", [] or {}) counts as absent.',
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "this address"}],
+        "servers": [{"url": "./", "description": "this address"}],
         "security": [{"key": []}, {}],
         "paths": _paths(info),
         "components": {

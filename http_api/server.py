@@ -11,7 +11,6 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,12 +19,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_api.exchange import Exchanges
 from http_api.http_connection import ConnectionLimits, PatientProtocol
 from opensled.core.errors import UsageError
+from opensled.core.files import user_path
 from opensled.process.watched_file import CHECK_SECONDS, Watched
 
 log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
+# Seconds for which an idle connection stays: longer than proxies and clients keep theirs (nginx, HAProxy and AWS 60,
+# Google 600), so that none is closed just when a request is sent
+KEEP_ALIVE = 620
 LAST_REQUEST_S = 1  # for which an idle connection may bring another request, before it is closed; chosen
 STOP_SECONDS = 2.0  # where nothing may finish: for the last bytes of answers to be read; chosen
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
@@ -82,10 +85,11 @@ class ApiServer:
             access_log=False,  # http_api/exchange.py has a better one
             lifespan="off",
             backlog=1,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=int(GRACE + CLOSING),
-            ssl_certfile=Path(cert).expanduser() if cert else None,
-            ssl_keyfile=Path(key).expanduser() if key else None,
-            ssl_ca_certs=str(Path(client_ca).expanduser()) if client_ca else None,
+            ssl_certfile=user_path(cert) if cert else None,
+            ssl_keyfile=user_path(key) if key else None,
+            ssl_ca_certs=str(user_path(client_ca)) if client_ca else None,
             ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
         )
         self._server = _Uvicorn(config)

@@ -22,6 +22,7 @@ from hw_profiles.profiles import (
 from opensled.cli.config import config_folder
 from opensled.cli.config_file import read_file
 from opensled.core.errors import NotFound, UsageError
+from opensled.core.files import user_path
 from opensled.core.suggestion import nearest
 
 Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape)
@@ -55,7 +56,7 @@ def find(kind: str, typed: str) -> str:
     Raises NotFound with what is near, or all there is.
     """
     known = names(kind)
-    if not typed or typed in known or Path(typed).expanduser().is_file():
+    if not typed or typed in known or user_path(typed).is_file():
         return typed
     word = _bare(typed)
     ids = {_bare(name): name for name in known}
@@ -119,7 +120,7 @@ def target(name: str) -> TargetShape:
 def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
     found = find(kind, name)
     listed = [folder / f"{found}.toml" for folder in _folders(kind)] if found in names(kind) else []
-    path = next((path for path in listed if path.is_file()), Path(found).expanduser())
+    path = next((path for path in listed if path.is_file()), user_path(found))
     if not found:
         raise NotFound(f"name a profile: {kind} are {', '.join(names(kind))}, or give a file", "profile")
     return profile(id=path.stem, **_values(profile, read_file(path), f"{path}: "))

@@ -4,7 +4,6 @@ FOREIGN_HOSTS = (
     "evil.example:8411",
     "127.0.0.1.evil.example",
     "192.0.2.1:8411",
-    "",
     "localhost.evil.example",
     "[::1.evil.example]",
     "[::1].evil.com",

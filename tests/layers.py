@@ -142,7 +142,7 @@ HOMES = {
     ),
     "spake2": ("home/pairing/channel.py",),
     "zeroconf": ("home/discovery.py",),
-    "ifaddr": ("home/discovery.py",),
+    "ifaddr": ("opensled/net/own_addresses.py",),
     "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
     "uvloop": ("verify_server/start/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP, BARE_SERVING),

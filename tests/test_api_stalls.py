@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from http_api import server as module
 from http_api.app import build_app
 from http_api.http_connection import ConnectionLimits
 from http_api.listening import listen
@@ -55,14 +56,13 @@ async def drip(port, start, each):
 @pytest.mark.parametrize(
     ("start", "each"),
     [
-        (b"", b""),
         (b"GET /health HT", b"T"),
         (HEAD, b"x-a: b\r\n"),
         (HEAD + b"content-length: 10000\r\n\r\n{", b" "),
         (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
         (WHOLE + b"GET /he", b"a"),  # the next one on a connection
     ],
-    ids=["nothing", "first line", "headers", "body", "chunks", "second request"],
+    ids=["first line", "headers", "body", "chunks", "second request"],
 )
 def test_a_request_that_does_not_arrive_ends_its_connection(start, each):
     async def scenario():
@@ -70,6 +70,23 @@ def test_a_request_that_does_not_arrive_ends_its_connection(start, each):
         async with serving(backend) as port:
             assert b"HTTP/1.1 408 " in await drip(port, start, each)
             assert not backend.asked
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("start", [b"", WHOLE], ids=["no request", "one request"])
+def test_an_idle_connection_outlives_those_of_proxies_and_then_ends_without_a_word(monkeypatch, start):
+    assert module.KEEP_ALIVE > 600  # of Google's balancers; nginx, HAProxy and AWS keep 60 s
+    monkeypatch.setattr(module, "KEEP_ALIVE", 5 * PATIENCE)
+
+    async def scenario():
+        async with serving(FakeBackend()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            began, answer = time.monotonic(), await reader.read()
+            assert time.monotonic() - began > 3 * PATIENCE
+            assert answer.startswith(b"HTTP/1.1 200 ") if start else answer == b""
+            writer.close()
 
     asyncio.run(scenario())
 

@@ -19,6 +19,7 @@ from home.discovery import MAX_ADDRESSES, MAX_NAME, PAIRING, SERVING, FoundServe
 from opensled.cli import paired
 from opensled.core.errors import NotFound, UsageError
 from opensled.net.address import MDNS
+from opensled.net.own_addresses import machine_addresses
 from tests.certificates import AUTHORITY, HERE, STRANGER, written
 
 NEAR = "192.168.1.7"
@@ -169,7 +170,7 @@ def test_only_what_others_can_reach_is_announced():
 
 
 def test_the_addresses_of_this_machine():
-    found = discovery.machine_addresses()
+    found = machine_addresses()
     assert "127.0.0.1" in found and not any("%" in address for address in found)
     assert discovery.best_host("192.0.2.9:1") == "192.0.2.9"
     assert discovery.best_host("0.0.0.0:1") == found[0]
@@ -177,7 +178,7 @@ def test_the_addresses_of_this_machine():
 
 def has_multicast():
     """Whether this machine has a network on which it can be found."""
-    return not discovery.machine_addresses()[0].startswith("127.")
+    return not machine_addresses()[0].startswith("127.")
 
 
 @pytest.mark.skipif(not has_multicast(), reason="this machine has no network besides loopback")
@@ -193,7 +194,7 @@ def test_a_server_is_found_by_its_announcement_and_two_are_told_apart(monkeypatc
                 await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
                 place = await asyncio.to_thread(discovery.find, SERVING)
                 host = place.rpartition(":")[0]
-                assert place.endswith(f":{port}") and host in discovery.machine_addresses()
+                assert place.endswith(f":{port}") and host in machine_addresses()
                 await stack.enter_async_context(discovery.announce(SERVING, "0.0.0.0:0", port))
                 with pytest.raises(UsageError, match="several are announced"):
                     await asyncio.to_thread(discovery.find, SERVING)

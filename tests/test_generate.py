@@ -4,14 +4,15 @@ import io
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from edge_client.device import command
-from edge_client.device.prompt_config import GenerateConfig
 from edge_client.terminal import tail
 from lab.testbed.processes import Process
 from opensled.cli import main as cli
+from opensled.cli.colour import input_comes
 from tests import vt
 from tests.fake_backend import WORDS, FakeBackend
 
@@ -92,6 +93,18 @@ def test_a_terminal_is_read_only_if_it_was_asked_for(asked, monkeypatch, capsys)
     assert asked == ["Hi", "Dear Ann"]
 
 
+def test_an_open_and_silent_input_is_not_waited_for_beside_a_prompt(asked, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as silent:
+        monkeypatch.setattr(sys, "stdin", silent)
+        monkeypatch.setattr(command, "input_comes", partial(input_comes, 0.01))
+        assert cli.main(["generate", "--raw", "Hi"]) == 0 and "nothing comes" in capsys.readouterr().err
+        os.write(writer, b"Dear Ann")
+        os.close(writer)
+        assert cli.main(["generate", "--raw", "Hi"]) == 0
+    assert asked == ["Hi", "Dear Ann\n\nHi"]
+
+
 @pytest.mark.parametrize("prompt", [b"caf\xe9", "-"])
 def test_bytes_that_are_no_text_are_not_sent(server, prompt):
     done = generate(server, prompt, text=b"caf\xe9")
@@ -124,7 +137,7 @@ def test_words_are_not_split_at_the_end_of_a_line(asked, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Wide())
     monkeypatch.setattr(tail, "size_of", lambda out: os.terminal_size((9, 24)))
     monkeypatch.setenv("TERM", "xterm")
-    assert command.generate(GenerateConfig(prompt="Hi")) == 0
+    assert cli.main(["generate", "Hi"]) == 0
     screen = vt.Terminal(9, 24)
     screen.feed(sys.stdout.getvalue())
     assert screen.lines == ["The", "kitchen", "light is", "on."]
@@ -137,6 +150,6 @@ class LocalDevice(FakeBackend):
 
 def test_an_answer_is_utf8_whatever_the_terminal_thinks(asked, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Terminal())
-    assert command.generate(GenerateConfig(prompt="Hi")) == 0
+    assert cli.main(["generate", "Hi"]) == 0
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue().decode() == "".join(WORDS) + "\n"

@@ -18,7 +18,7 @@ from adapt.handout.config import (
 from adapt.handout.draft_store import KEPT, DraftStore, Published
 from adapt.shelf.draft_manifest import DraftManifest
 from opensled.core.errors import NotFound, UsageError
-from opensled.core.files import read_secret, write_whole
+from opensled.core.files import read_secret, user_path, write_whole
 from opensled.core.printable import visible_line
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def keygen(config: KeygenConfig) -> int:
 
     if not config.sign_key:
         raise UsageError("--sign-key FILE is missing: where the new key goes")
-    path = Path(config.sign_key).expanduser()
+    path = user_path(config.sign_key)
     if path.exists():
         raise UsageError(
             f"{path} exists already and is not overwritten, since devices may trust its public key; name another file"
@@ -130,7 +130,7 @@ def _key(file: str) -> SigningKey:
 def _store(folder: str) -> DraftStore:
     if not folder:
         raise UsageError("--store FOLDER is missing: the folder that opensled serve --drafts names")
-    return DraftStore(Path(folder).expanduser())
+    return DraftStore(user_path(folder))
 
 
 def _existing(folder: str) -> DraftStore:

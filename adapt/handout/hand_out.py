@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from adapt.handout.draft_store import DraftStore, Published
 from opensled.core.errors import InvalidRequest, NotFound, OpenSledError, Overloaded
+from opensled.core.files import user_path
 from opensled.wire import codec, draft_codec
 from verify_server.access.byte_stream import ByteStream
 from verify_server.access.client_limits import Rate
@@ -149,6 +150,6 @@ def store_of(config: AdaptConfig) -> DraftStore | None:
     """The folder of --drafts; raises UsageError for one that cannot be used."""
     if not config.drafts:
         return None
-    store = DraftStore(Path(config.drafts).expanduser())
+    store = DraftStore(user_path(config.drafts))
     store.require_closed()
     return store

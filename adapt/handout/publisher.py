@@ -12,6 +12,7 @@ from adapt.handout.draft_store import DraftStore
 from adapt.shelf.draft_manifest import DraftManifest, HandedFigure, HandedFile, require_name
 from adapt.shelf.signature import SigningKey
 from opensled.core.errors import DraftRefused, NotFound, UsageError
+from opensled.core.files import user_path
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
 
@@ -52,7 +53,7 @@ class _Measured(NamedTuple):
 
 def candidate(draft: Path, name: str) -> _Measured:
     """The draft in a folder or GGUF file; raises NotFound, UnsupportedModel and UsageError."""
-    path = draft.expanduser()
+    path = user_path(draft)
     folder = path if path.is_dir() else path.parent
     files = _files(path) if path.is_dir() else [path]
     if not path.exists() or not any(file.suffix == ".gguf" for file in files):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import stat
 import time
-from pathlib import Path
 
 from adapt.kept.config import KeptDeleteConfig, KeptListConfig
 from adapt.kept.keeper import TextKeeper
 from adapt.kept.kept_store import HeldTexts, KeptStore
 from opensled.core.errors import NotFound, UsageError
+from opensled.core.files import user_path
 from opensled.core.printable import visible_line
 from verify_server.options.serve_config import ServeConfig
 
@@ -50,7 +50,7 @@ def _store(folder: str) -> KeptStore:
     """Raises UsageError or NotFound."""
     if not folder:
         raise UsageError("--keep-text FOLDER is missing: the folder that opensled serve --keep-text names")
-    path = Path(folder).expanduser()
+    path = user_path(folder)
     if not path.is_dir():
         raise NotFound(f"{path} is not a folder; opensled serve --keep-text {folder} makes it", "keep_text")
     return KeptStore(path)
@@ -82,7 +82,7 @@ def keeper_of(config: ServeConfig, vocabulary: str) -> TextKeeper | None:
     """None: nothing is kept. `vocabulary`: fingerprint of the target's. Raises UsageError."""
     if not config.keep_text:
         return None
-    folder = Path(config.keep_text).expanduser()
+    folder = user_path(config.keep_text)
     try:
         store = KeptStore(folder, config.keep_text_mb * MB, config.keep_text_days * DAY)
     except OSError as error:

@@ -20,7 +20,7 @@ from edge_client.link import remote
 from edge_client.link.located import locate_server
 from edge_client.terminal.printed_answer import PrintedAnswer
 from home.pairing.pair_device import pair_first
-from opensled.cli.colour import require_text, use_utf8
+from opensled.cli.colour import input_comes, require_text
 from opensled.core.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, first_unverified
 from opensled.core.errors import Unauthorized, UsageError
 from opensled.core.files import read_identity
@@ -33,7 +33,7 @@ from opensled.net.address import is_local, join_host_port, web_origins
 from opensled.net.probes import Probes
 from opensled.process import notify
 from opensled.process.ending import heed
-from opensled.process.logs import show, show_ready, tell
+from opensled.process.logs import announce, show, show_ready, tell
 
 if TYPE_CHECKING:
     from http_api.guard import Access
@@ -46,7 +46,6 @@ CONNECTING = "loading: this device asks its server for the model; try again"
 
 def generate(config: GenerateConfig) -> int:
     """One answer on standard output, as it comes; with --json the answer and its statistics."""
-    use_utf8()
     if sys.stderr.isatty():  # a status line says there for how long the server is away
         logging.getLogger(remote.__name__).addFilter(lambda record: record.levelno != logging.WARNING)
     return asyncio.run(_generate(locate_server(config)))
@@ -85,7 +84,7 @@ def _prompt(config: GenerateConfig) -> Prompt:
 def _text(given: str) -> str:
     """What standard input holds, a blank line, and the text that was `given`; "-" and "" stand for no text."""
     argument = "" if given == "-" else given
-    piped = "" if _nobody_pipes(asked=given == "-") else sys.stdin.read()
+    piped = sys.stdin.read() if _is_piped(given) else ""
     parts = [part for part in (piped, argument) if part.strip()]
     if not parts:
         raise UsageError(
@@ -94,9 +93,17 @@ def _text(given: str) -> str:
     return parts[0] if len(parts) == 1 else f"{parts[0].rstrip()}\n\n{parts[1]}"
 
 
-def _nobody_pipes(asked: bool) -> bool:
-    """Whether standard input is no source of a text: closed, or a terminal that was not `asked` for."""
-    return sys.stdin is None or sys.stdin.closed or (sys.stdin.isatty() and not asked)
+def _is_piped(given: str) -> bool:
+    """Whether standard input holds text: all of it, where that is waited for, or something beside what was `given`."""
+    if given == "-" or sys.stdin.isatty():
+        return given == "-"
+    if input_comes():
+        return True
+    if given:
+        announce("nothing comes on standard input, so the prompt is the text given alone; `-` waits for it")
+    else:
+        tell("waiting for the prompt on standard input")
+    return not given
 
 
 async def _print_chunks(

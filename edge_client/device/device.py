@@ -36,6 +36,7 @@ from http_api.backend import Answer
 from hw_profiles.sysfs import read_board
 from opensled.core.answer import LOCAL_ONLY, Chunk, Task
 from opensled.core.errors import NotFound, OpenSledError, Unauthorized, Unreachable, VocabularyMismatch
+from opensled.core.files import user_path
 from opensled.core.images import require_none
 from opensled.core.messages import MATCH, ModelInfo, Open
 from opensled.core.penalties import require_served
@@ -290,7 +291,7 @@ async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = 
     for server in filter(None, (config.server, config.fallback)):
         if endpoint.token and not endpoint.tls and not is_local(server):
             log.warning("the bearer token travels to %s in clear text; add --tls", server)
-    link, cache = Link(endpoint), Path(config.cache_dir).expanduser()
+    link, cache = Link(endpoint), user_path(config.cache_dir)
     memory = TargetMemory(cache, config.server) if config.offline == LOCAL_ONLY else None
     try:
         factory, target = await _first_target(link, config, cache, memory)

@@ -27,6 +27,7 @@ from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, wri
 from hw_profiles.detect import detect, usable_cores
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
 from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.files import user_path
 from opensled.core.printable import visible_line
 
 PINGS, PING_S = 20, 3.0
@@ -65,7 +66,7 @@ def calibrate(config: CalibrateConfig) -> int:
 
 def _destination(out: str) -> Path:
     """Where the profile goes; checked before anything is measured."""
-    path = Path(out).expanduser() if out else catalog.own_file("devices", THIS_MACHINE)
+    path = user_path(out) if out else catalog.own_file("devices", THIS_MACHINE)
     if path is None:
         raise UsageError("OPENSLED_NO_CONFIG is set, so name the file for the profile: --out FILE")
     try:

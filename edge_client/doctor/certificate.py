@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from edge_client.device.config import DeviceConfig
 from edge_client.doctor.finding import Finding, fail, in_thread, ok, report_error, warn
 from edge_client.doctor.network import SECONDS, Peer, greet, report_greeting, untrusting
+from edge_client.link.located import trusting_context
 from opensled.core.errors import OpenSledError, Unauthorized, Unreachable
-from opensled.core.files import read_identity
 
 DAY = 86400.0
 SOON = 30  # days before its end that a certificate is worth a warning
@@ -32,7 +31,7 @@ class Validity:
 async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
     """Check certificate and protocol, with the device's own certificate if one is configured."""
     try:
-        context = await in_thread(lambda: _context(config))
+        context = await in_thread(lambda: trusting_context(config))
     except (OpenSledError, OSError, ssl.SSLError) as error:
         return [report_error("certificate", error, "ask the operator of the server for its certificate")]
     validity = await _validity(peer)
@@ -51,15 +50,6 @@ async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
             _shut_out(bool(config.tls_cert), "it ends the connection after the handshake"),
         ]
     return [_lifetime(validity), report_greeting(greeting)]
-
-
-def _context(config: DeviceConfig) -> ssl.SSLContext:
-    ca = str(Path(config.tls_ca).expanduser()) if config.tls_ca else None
-    context = ssl.create_default_context(cafile=ca)
-    context.set_alpn_protocols(["h2"])
-    if read_identity(config.tls_cert, config.tls_key):
-        context.load_cert_chain(Path(config.tls_cert).expanduser(), Path(config.tls_key).expanduser())
-    return context
 
 
 def _report_refusal(

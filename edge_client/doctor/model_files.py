@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +16,9 @@ from opensled.cli import paired
 from opensled.cli.config_file import read_file
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import OpenSledError, UsageError
-from opensled.core.files import read_authorities, read_identity, read_secret_text
+from opensled.core.files import read_authorities, read_identity, read_secret_text, user_path
 from opensled.core.suggestion import nearest
-from opensled.net.address import host_port, join_host_port
+from opensled.net.address import host_port, join_host_port, listener
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
@@ -34,7 +33,7 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
         *check_pairing(config),
         check_environment(dict(os.environ), known),
         *check_secrets(config),
-        check_cache(Path(config.cache_dir).expanduser()),
+        check_cache(user_path(config.cache_dir)),
         check_port(config.http),
     ]
 
@@ -172,10 +171,9 @@ def check_cache(folder: Path) -> Finding:
 
 def check_port(address: str) -> Finding:
     """Whether `opensled edge` could listen there."""
-    host, port = host_port(address)
-    check = "API port"
+    (host, port), check = host_port(address), "API port"
     try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        listener(address).close()
     except PermissionError:
         return fail(
             check, f"{address}: ports below 1024 belong to root", "opensled edge --http 127.0.0.1:8411"

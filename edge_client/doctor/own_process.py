@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -19,7 +20,8 @@ async def start_module(module: str, *arguments: str) -> AsyncIterator[Process]:
     """`python -m MODULE ARGUMENTS`, which does not outlive the block."""
     command = [sys.executable, "-m", module, *arguments]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    own = {**os.environ, "PYTHONSAFEPATH": "1"}  # no file of the current folder stands for a module
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=own)
     try:
         yield process
     finally:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ssl
 import statistics
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import opensled
@@ -17,6 +15,7 @@ from edge_client.doctor.network import SECONDS, check_connection, check_name, ch
 from edge_client.doctor.round_trips import jitter, round_trips
 from opensled.core.distribution import GUIDE, UPDATE_SERVER
 from opensled.core.errors import Loading, OpenSledError, Unauthorized, Unreachable
+from opensled.core.files import user_path
 from opensled.core.messages import ModelInfo
 from opensled.net.address import host_port, is_local
 
@@ -92,14 +91,14 @@ async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
                 report.speed = speed
             if config.draft_model or config.draft_url:
                 with contextlib.suppress(OpenSledError):
-                    cache = Path(config.cache_dir).expanduser()
+                    cache = user_path(config.cache_dir)
                     report.tokenizer_json = (
                         await load_json(report.info, link.tokenizer_json, cache)
                     ).decode()
     except Unauthorized as error:
         report.note(_report_lockout(error, bool(endpoint.token)))
     except Unreachable as error:
-        report.note(_deaf(error, tls and not config.tls_ca))
+        report.note(_deaf(error))
     except OpenSledError as error:
         report.note(report_error("server", error, "is it an OpenSLED server? see its log"))
     finally:
@@ -123,14 +122,11 @@ def _report_lockout(error: Unauthorized, has_token: bool) -> Finding:
     return report_error("token", error, fix)
 
 
-def _deaf(error: Unreachable, system_roots: bool) -> Finding:
+def _deaf(error: Unreachable) -> Finding:
     """The single steps worked, but gRPC does not."""
     fix = "is it an OpenSLED server? see its log"
     if isinstance(error, Loading):
         fix = "wait until it prints its ready line, `listening on ...`, and run this again"
-    elif system_roots:
-        roots = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
-        fix = f"gRPC trusts its own list of authorities, not the system's: --tls-ca {roots}"
     return fail("server", str(error), fix, Unreachable)
 
 

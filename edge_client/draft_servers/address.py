@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from opensled.core.errors import UsageError
 from opensled.core.files import read_bytes, read_secret_text
 from opensled.net.address import is_loopback, join_host_port
+from opensled.net.outward import tls_context
 
 EXAMPLE = "http://192.168.1.20:8080"
 
@@ -64,10 +65,8 @@ def _no_address(url: str, why: str) -> UsageError:
 
 
 def _context(ca: str) -> ssl.SSLContext:
-    if not ca:
-        return ssl.create_default_context()
-    pem = read_bytes(ca, "certificate file")
+    pem = read_bytes(ca, "certificate file") if ca else b""
     try:
-        return ssl.create_default_context(cadata=pem.decode("ascii"))
+        return tls_context(pem.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         raise UsageError(f"certificate file {ca} holds no certificate (PEM): {error}") from error

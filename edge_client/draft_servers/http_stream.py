@@ -19,6 +19,7 @@ import opensled
 from edge_client.draft_servers.address import DraftAddress
 from opensled.core.errors import DraftSourceError, NotFound, Unauthorized
 from opensled.core.printable import visible_line
+from opensled.net.outward import why_untrusted
 
 CONNECT_S = 2.0  # a household's network answers in milliseconds
 WAIT_S = 0.05  # of one look at the socket
@@ -165,7 +166,8 @@ def _request(http: h11.Connection, address: DraftAddress, path: str, body: dict[
 def _cause(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return error.strerror or str(error) or type(error).__name__
+    remedy = "name the file of its authority in draft-ca of the configuration file, or in SSL_CERT_FILE"
+    return why_untrusted(error, remedy) or error.strerror or str(error) or type(error).__name__
 
 
 def _refusal(place: str, response: h11.Response, said: bytes) -> Exception:

@@ -14,6 +14,7 @@ from pathlib import Path
 from edge_client.drafters import OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from opensled.core.errors import NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.core.files import user_path
 from opensled.core.messages import DraftToken, ModelInfo, TreeNode
 from opensled.core.sampling import Sampler
 from opensled.drafting import table_file
@@ -37,7 +38,7 @@ class PersonalTable:
 
     def __init__(self, path: Path, target: ModelInfo) -> None:
         """Raises VocabularyMismatch for the table of another vocabulary; a damaged one is reported and replaced."""
-        self.path = path.expanduser()
+        self.path = user_path(path)
         self.table = LruTable(PERSONAL)
         self._vocabulary = (target.vocab_size, target.fingerprint)
         self._lock = threading.Lock()
@@ -102,7 +103,7 @@ class CachebackFactory(DrafterFactory):
         self._personal: PersonalTable | None = None
         self._file: TableFile | None = None
         named = options.draft_table
-        self._path = None if named == OFF else Path(named).expanduser() if named else find_table(model)
+        self._path = None if named == OFF else user_path(named) if named else find_table(model)
         self.name = f"cacheback {self._path.name}" if self._path else "cacheback"
 
     def fit(self, target: ModelInfo, tokenizer: TargetTokenizer | None = None) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from opensled.cli.config import option
 from opensled.core.errors import NotFound, UnsupportedModel, UsageError, first_line
-from opensled.core.files import read_bytes
+from opensled.core.files import read_bytes, user_path
 from opensled.core.vocabulary import fingerprint
 from opensled.drafting import table_file
 from opensled.drafting.table_file import (
@@ -131,7 +131,7 @@ def build(config: BuildConfig) -> int:
             builder.read(tokenizer.encode(chunk, add_special_tokens=False).ids)
     _tell("")
     table = finish_table(builder, tokenizer, f"{len(files)} files, {builder.tokens} tokens")
-    out = Path(config.out).expanduser()
+    out = user_path(config.out)
     table_file.write(out, table)
     _report(out, table, builder.tokens, len(files), config.json)
     return 0
@@ -170,7 +170,7 @@ def finish_table(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> Ta
 def _files(corpus: str) -> Iterator[Path]:
     """Every file, also in folders, in the order of names, without hidden ones."""
     for name in corpus.split(","):
-        path = Path(name.strip()).expanduser()
+        path = user_path(name.strip())
         if not path.exists():
             raise NotFound(f"corpus {path} does not exist", "corpus")
         found = sorted(path.rglob("*")) if path.is_dir() else [path]

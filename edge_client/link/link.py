@@ -20,6 +20,7 @@ from opensled.core.distribution import UPDATE_SERVER
 from opensled.core.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable, Unsupported
 from opensled.core.files import Identity, read_authorities, read_identity
 from opensled.core.messages import ClientMessage, ModelInfo, Opened, ServerMessage
+from opensled.net.outward import grpc_way, system_authorities
 from opensled.process.watched_file import Watched
 from opensled.v1 import verify_pb2_grpc
 from opensled.wire import codec
@@ -336,14 +337,14 @@ class GrpcStream:
 
 def _channel(config: Endpoint) -> grpc.aio.Channel:
     # Without the scheme gRPC would take "unix:80" for the path of a socket
-    target = f"dns:///{config.server}"
+    target, options = f"dns:///{config.server}", [*_OPTIONS, *grpc_way(config.server)]
     if not config.tls:
-        return grpc.aio.insecure_channel(target, options=_OPTIONS)
-    roots = read_authorities(config.tls_ca) if config.tls_ca else None
+        return grpc.aio.insecure_channel(target, options=options)
+    roots = read_authorities(config.tls_ca) if config.tls_ca else system_authorities()
     own = config.identity
     credentials = grpc.ssl_channel_credentials(roots, own and own.key, own and own.cert)
     named = [("grpc.ssl_target_name_override", config.tls_name)] if config.tls_name else []
-    return grpc.aio.secure_channel(target, credentials, options=[*_OPTIONS, *named])
+    return grpc.aio.secure_channel(target, credentials, options=[*options, *named])
 
 
 def _readable(message: Any, server: str) -> Any:

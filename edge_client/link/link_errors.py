@@ -12,7 +12,8 @@ from opensled.core.errors import (
     Unauthorized,
     Unreachable,
 )
-from opensled.net.address import is_local
+from opensled.net.address import host_port, is_local
+from opensled.net.outward import grpc_proxy
 
 # The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
 _LATE_WRITE = "Internal error from Core"
@@ -25,7 +26,7 @@ _OTHER_PROGRAM = (
 _NO_NAME = ("no machine has this name", "check its spelling, or give the IP address")
 _STRANGER = (
     "its certificate comes from an authority that this device does not know",
-    "name the authority's file with --tls-ca, or pair this device again",
+    "name the authority's file with --tls-ca (or in SSL_CERT_FILE), or pair this device again",
 )
 # A part of gRPC's text -> what it means, and the next step. The first that matches counts.
 _CAUSES = (
@@ -83,6 +84,11 @@ def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
         return f": nothing listens there; {_start(server)}"
     if "Socket closed" in detail or "Connection reset" in detail:
         return f": it ended the connection; {_tls_remedy(tls)}"
+    if proxy := grpc_proxy(server):
+        place = proxy.rpartition("@")[2]
+        return (
+            f" through the proxy {place} (grpc_proxy); add {host_port(server)[0]} to no_proxy to go past it"
+        )
     cause = detail.rpartition(": ")[2].strip("[] ")
     return f"{f' ({cause})' if cause else ''}; check the address, and that the server runs"
 

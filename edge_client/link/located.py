@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from edge_client.link.link_config import LinkConfig
 from home import discovery
 from opensled.cli import paired
 from opensled.core.errors import UsageError
-from opensled.core.files import read_authorities, read_identity
+from opensled.core.files import read_authorities, read_identity, user_path
 from opensled.net.address import MDNS, host_port
+from opensled.net.outward import tls_context
 from opensled.process.logs import tell
 
 Configured = TypeVar("Configured", bound=LinkConfig)
@@ -34,21 +34,17 @@ def locate_server(config: Configured) -> Configured:
         )
     name = config.tls_name or _paired_name(config)
     tell("looking for a server that announces itself on this network")
-    address = discovery.find(discovery.SERVING, _trusting(config), name)
+    address = discovery.find(discovery.SERVING, trusting_context(config), name)
     tell(f"found one at {address}")
     return replace(config, server=address, tls_name=name)
 
 
-def _trusting(config: LinkConfig) -> ssl.SSLContext:
+def trusting_context(config: LinkConfig) -> ssl.SSLContext:
     """A TLS context of what this device trusts. Raises UsageError or NotFound for files it cannot use."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = tls_context(read_authorities(config.tls_ca).decode("ascii", "ignore") if config.tls_ca else "")
     context.set_alpn_protocols(["h2"])  # which gRPC requires
-    if config.tls_ca:
-        context.load_verify_locations(cadata=read_authorities(config.tls_ca).decode("ascii", "ignore"))
-    else:
-        context.load_default_certs()
     if read_identity(config.tls_cert, config.tls_key):
-        context.load_cert_chain(Path(config.tls_cert).expanduser(), Path(config.tls_key).expanduser())
+        context.load_cert_chain(user_path(config.tls_cert), user_path(config.tls_key))
     return context
 
 

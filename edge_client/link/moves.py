@@ -1,10 +1,9 @@
 """Checks the addresses of `Moved`: a device follows only those that are safe."""
 
-import ipaddress
 import re
 
 from opensled.core.errors import ProtocolError, UsageError
-from opensled.net.address import host_port, is_local, is_loopback, join_host_port
+from opensled.net.address import as_ip, host_port, is_local, is_loopback, join_host_port
 
 MAX_MOVES = 4  # in a row, before the sequence is open somewhere
 
@@ -40,14 +39,6 @@ def _read(address: str, home: str) -> tuple[str, int]:
         host, port = host_port(address)
     except UsageError:
         host, port = "", 0
-    if not port or not (_is_literal(host) or _NAME.fullmatch(host)):
+    if not port or not (as_ip(host) or _NAME.fullmatch(host)):
         raise ProtocolError(f"{home} sends this device to {address[:80]!r}, which is not HOST:PORT")
     return host, port
-
-
-def _is_literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -19,7 +19,7 @@ from edge_client.terminal.chat_input import History, Terminal, history_path, pip
 from edge_client.terminal.chat_view import Answer, Notes, View
 from edge_client.terminal.greeting import greeting
 from edge_client.terminal.thoughts import Piece, Thoughts
-from opensled.cli.colour import palette, require_text, use_utf8
+from opensled.cli.colour import input_comes, palette, require_text
 from opensled.core.answer import WARNINGS, Chunk, Origin, Task, first_unverified
 from opensled.core.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 from opensled.process import logs
@@ -32,7 +32,6 @@ ADVICE = "/reset forgets the conversation, /undo its last question"
 
 def chat(config: ChatConfig) -> int:
     """Questions and answers until Ctrl-D, /exit or the end of the input. In a pipe the first error ends the chat."""
-    use_utf8()
     view = View(palette(config.color, sys.stdout), chatty=sys.stdin.isatty() and sys.stdout.isatty())
     if config.show_drafts and not view.palette.on:
         raise UsageError("--show-drafts needs colours, and they are off here: add --color always")
@@ -49,6 +48,8 @@ def chat(config: ChatConfig) -> int:
 
 def _messages(config: ChatConfig, view: View) -> Iterable[str]:
     if not view.chatty:
+        if not input_comes():
+            logs.tell("waiting for questions on standard input, one a line")
         return piped_messages()
     history = History(history_path()) if config.history else None
     return Terminal(view.palette("> ", "bold"), [f"/{name}" for name in COMMANDS], history).messages()

@@ -10,7 +10,7 @@ from typing import Any
 from edge_client.terminal.chat_view import View
 from opensled.core.answer import Stats, speed
 from opensled.core.errors import UsageError
-from opensled.core.files import why_not_written
+from opensled.core.files import user_path, why_not_written
 from opensled.core.images import MAX_IMAGES, Image, TurnImage, image_file
 from opensled.core.messages import ChatMessage
 from opensled.core.printable import digits
@@ -152,7 +152,7 @@ def _status(desk: Desk, argument: str) -> None:
 def _save(desk: Desk, argument: str) -> None:
     if not argument:
         raise UsageError("write /save FILE")
-    path = Path(argument).expanduser()
+    path = user_path(argument)
     desk.conversation.save(path, desk.model)
     desk.view.note(f"saved to {path}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opensled.core.errors import UsageError
+from opensled.core.files import user_path
 from opensled.core.printable import visible
 
 KEPT_LINES = 1000
@@ -94,7 +95,7 @@ def _decode(line: str) -> str:
 def history_path() -> Path:
     """In the user's state folder (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "opensled" / "chat_history.jsonl"
+    return user_path(home) / "opensled" / "chat_history.jsonl"
 
 
 class Terminal:

@@ -14,7 +14,7 @@ from home.pairing import PAIRING_PORT
 from home.pairing.code import new_code
 from opensled.core.errors import NotFound, OpenSledError, UsageError
 from opensled.core.printable import visible_line
-from opensled.net.address import host_port, join_host_port
+from opensled.net.address import host_port, join_host_port, listener
 
 if TYPE_CHECKING:
     from home.desk.desk import Paired, PairingDesk
@@ -75,9 +75,8 @@ async def _pair(config: PairConfig) -> int:
 
 
 async def _listening(desk: PairingDesk, listen: str) -> asyncio.Server:
-    host, port = host_port(listen)
     try:
-        return await asyncio.start_server(desk.take, host, port, limit=1 << 14)
+        return await asyncio.start_server(desk.take, sock=listener(listen), limit=1 << 14)
     except OSError as error:
         raise OpenSledError(
             f"cannot listen on {listen}: {error.strerror}; does another opensled pair run? --listen takes another port"
@@ -94,7 +93,7 @@ def _announce(config: PairConfig, port: int) -> AbstractAsyncContextManager[None
 
 def _show(config: PairConfig, code: str, port: int) -> None:
     """The code, and what to type on the device."""
-    from home.discovery import best_host
+    from opensled.net.own_addresses import best_host
 
     host = best_host(config.listen)
     place = host if port == PAIRING_PORT else join_host_port(host, port)

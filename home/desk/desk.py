@@ -19,7 +19,7 @@ from home.pairing.code import read_code
 from home.pairing.frames import DONE, STORED, PairFrame, Refusal, encode_frame, read_frame, refusal_of
 from home.pairing.handover import Grant, PairRequest, read_request
 from opensled.core.errors import OpenSledError, Overloaded, ProtocolError, Unauthorized
-from opensled.net.address import join_host_port
+from opensled.net.address import bare_host, join_host_port
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class PairingDesk:
         self._by_address[address] += 1
         try:
             self._admit(address, writer)
-            await self._pair(reader, writer, peer[0])
+            await self._pair(reader, writer, bare_host(peer[0]))
         except (OpenSledError, OSError) as error:
             log.info("a connection to the pairing port ended: %s", error)
             self._refuse(writer, error)

@@ -23,11 +23,11 @@ from home.desk.authority import (
     read_certificate,
     read_key,
 )
-from home.discovery import machine_addresses
 from home.pairing.handover import is_host
 from opensled.cli.config import user_folder
 from opensled.core.errors import UsageError
-from opensled.core.files import read_bytes, read_secret, write_whole
+from opensled.core.files import read_bytes, read_secret, user_path, write_whole
+from opensled.net.own_addresses import machine_addresses
 
 NAME = "OpenSLED home"
 YEAR = datetime.timedelta(days=365)
@@ -41,7 +41,7 @@ TOKENS_HEAD = (
 
 def home_folder(given: str) -> Path:
     """The folder of --folder, or the user's."""
-    return Path(given).expanduser() if given else user_folder() / "home"
+    return user_path(given) if given else user_folder() / "home"
 
 
 class Home:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from opensled.core.errors import OpenSledError, UsageError
+from opensled.core.files import user_path
 
 BOOTED = Path("/run/systemd/system")  # there while systemd is the first process (sd_booted(3))
 SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -42,7 +43,7 @@ class Manager:
         """Where its units lie."""
         if self.system:
             return SYSTEM_UNITS
-        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user"
+        return Path(os.environ.get("XDG_CONFIG_HOME") or user_path("~/.config")) / "systemd/user"
 
     def unit(self, service: str) -> Path:
         """The file of a service's unit."""

@@ -13,6 +13,7 @@ from opensled.cli.config import Option, options
 from opensled.cli.main import CONFIGS, VERBS, parse_flags
 from opensled.core import distribution
 from opensled.core.errors import NotFound, UsageError
+from opensled.core.files import user_path
 from opensled.models.store import can_be_fetched
 
 PATHS = ("FILE", "FOLDER")  # values of these kinds are paths
@@ -82,7 +83,7 @@ def _path(item: Option, value: Any) -> Path | None:
     """The file or folder that a value names, from the current folder; None if it names none."""
     if not value or value == OFF or item.metavar not in (*PATHS, MODEL):
         return None
-    path = Path(value).expanduser()
+    path = user_path(value)
     if item.metavar in PATHS or (path.exists() and ("/" in value or path.suffix)):
         return Path.cwd() / path
     return None

@@ -123,4 +123,5 @@ def clean_environment(*kept: str) -> dict[str, str]:
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("OPENSLED_") or name in kept
     }
-    return {**inherited, "OPENSLED_NO_CONFIG": "1", "OPENSLED_REMEMBER": "off"}
+    # Files of the current folder may be named as modules are
+    return {**inherited, "OPENSLED_NO_CONFIG": "1", "OPENSLED_REMEMBER": "off", "PYTHONSAFEPATH": "1"}

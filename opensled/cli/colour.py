@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import select
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from opensled.core.errors import InvalidRequest
 
+INPUT_S = 4.0  # for something to come on standard input that nobody asked for; chosen
 # SGR parameters (ECMA-48): of the eight classic colours, which every terminal maps to its own readable shades.
 CODES = {
     "red": "31",
@@ -40,11 +43,27 @@ def palette(choice: str, stream: TextIO) -> Palette:
     return Palette(stream.isatty() and not plain)
 
 
-def use_utf8() -> None:
-    """Set the standard streams to UTF-8; other bytes on input become lone surrogates, for `require_text`."""
-    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
-        with contextlib.suppress(AttributeError):  # a stream that a test or an embedder put in place
-            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
+def prepare_streams() -> None:
+    """Set the standard streams to UTF-8; other bytes on input become lone surrogates, for `require_text`. One that is
+    closed becomes an empty one: else the next file that is opened would take its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  for the whole process
+        with contextlib.suppress(
+            AttributeError, OSError
+        ):  # one that an embedder put in place, or has read of
+            getattr(sys, name).reconfigure(
+                encoding="utf-8", errors="surrogateescape" if mode == "r" else "replace"
+            )
+
+
+def input_comes(seconds: float = INPUT_S) -> bool:
+    """Whether standard input is read without a wait: something has come within `seconds`, or its end. Scripts, ssh and
+    agents leave it open and write nothing."""
+    try:
+        return bool(select.select([sys.stdin], [], [], seconds)[0])
+    except (OSError, ValueError):  # no file of the system
+        return True
 
 
 def require_text(text: str, what: str) -> str:

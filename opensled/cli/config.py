@@ -14,6 +14,7 @@ from opensled.cli import paired
 from opensled.cli.config_file import ConfigFile, dashed
 from opensled.cli.config_trust import require_trust
 from opensled.core.errors import UsageError
+from opensled.core.files import user_path
 
 Config = TypeVar("Config")
 
@@ -230,7 +231,7 @@ def config_folder() -> Path | None:
 
 def user_folder() -> Path:
     """The folder of this user's configuration, whatever OPENSLED_NO_CONFIG says."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opensled"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or user_path("~/.config")) / "opensled"
 
 
 def resolve(

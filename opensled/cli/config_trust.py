@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from opensled.core.errors import UsageError
+from opensled.core.files import user_path
 
 
 class Described(Protocol):
@@ -66,7 +67,7 @@ def _spell_flag(item: Described, value: Any) -> str:
 
 def _require_inside(secret: Described, path: str) -> None:
     """A file elsewhere is the user's, also behind a link."""
-    if path and not Path(path).expanduser().resolve().is_relative_to(Path.cwd().resolve()):
+    if path and not user_path(path).resolve().is_relative_to(Path.cwd().resolve()):
         raise UsageError(
             f"./opensled.toml names a secret outside of its folder: {secret.flag[2:]} = {path!r}. If you trust this "
             f"folder, give {secret.flag} {path} yourself; else set OPENSLED_NO_CONFIG=1"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import opensled
+from opensled.cli.colour import prepare_streams
 from opensled.cli.verbs import VERBS
 from opensled.core import distribution
 from opensled.core.errors import INTERRUPTED, OpenSledError, UsageError
@@ -45,8 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
     # The system's resolver: gRPC's own one knows no names in .local, which homes use (nss-mdns, systemd-resolved).
     os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+    prepare_streams()
     try:
-        return run(sys.argv[1:] if argv is None else argv)
+        code = run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # what cannot be written is an error now, not after the last word
+        return code
     except OpenSledError as error:
         _complain(str(error))
         return error.exit_code

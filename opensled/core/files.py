@@ -16,14 +16,40 @@ from pathlib import Path
 
 from opensled.core.errors import ModelError, NotFound, UsageError
 
+NO_HOME = Path("/nonexistent")  # as Debian has it for nobody
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REFUSALS = (*FULL, errno.EACCES, errno.EPERM, errno.EROFS)  # why a file cannot be written
+
+
+def home() -> Path:
+    """The user's home folder; where there is none that this process may enter: one that holds nothing, and that takes
+    nothing."""
+    try:
+        found = Path.home()
+        (found / ".config").exists()
+    except (
+        RuntimeError,
+        PermissionError,
+    ):  # containers run as users without a name, or with another one's HOME
+        return NO_HOME
+    return found
+
+
+def user_path(path: str | Path) -> Path:
+    """A path as a person writes it, with ~ for the home folder; raises UsageError."""
+    first, *rest = Path(path).parts or (".",)
+    if first == "~":
+        return home().joinpath(*rest)
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{path}: {first[1:]} is no user here; write the whole path") from error
 
 
 def read_bytes(path: str | Path, what: str) -> bytes:
     """The bytes of `what` (such as "token file"); raises NotFound or UsageError."""
     try:
-        return Path(path).expanduser().read_bytes()
+        return user_path(path).read_bytes()
     except FileNotFoundError as error:
         raise NotFound(f"{what} {path} does not exist") from error
     except OSError as error:
@@ -47,7 +73,7 @@ def read_secret(path: str | Path, what: str) -> bytes:
     content = read_bytes(path, what)
     if os.name != "posix":  # no POSIX modes there
         return content
-    status = Path(path).expanduser().stat()
+    status = user_path(path).stat()
     closed = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
     if status.st_mode & closed:
         raise UsageError(f"{what} {path} is readable by others; run: chmod 600 {path}")
@@ -83,7 +109,9 @@ def explain_errors(path: Path, needed: int = 0) -> Iterator[None]:
 def why_not_written(path: Path, error: OSError, needed: int = 0) -> str:
     """Why the system refused to write a file or folder of `needed` bytes (0 = unknown), in words for a person."""
     if error.errno not in FULL:
-        return error.strerror or type(error).__name__
+        below = path.parts[len(home().parts) :][:1] if path.is_relative_to(home()) else ()
+        hint = "; set HOME to a folder that this user may write to" if "".join(below).startswith(".") else ""
+        return (error.strerror or type(error).__name__) + hint
     what = "its disk is full" if error.errno == errno.ENOSPC else "this user's quota of its disk is used up"
     wanted = f"{_size(needed)} needed, " if needed else ""
     return f"{what} ({wanted}{_size(free_bytes(path))} free): make room"
@@ -129,7 +157,7 @@ def read_identity(
         return None
     identity = Identity(read_bytes(cert, "certificate file"), read_secret(key, "key file"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    paths = Path(cert).expanduser(), Path(key).expanduser()
+    paths = user_path(cert), user_path(key)
     try:
         context.load_cert_chain(*paths, password=lambda: "")  # else OpenSSL would ask the terminal for one
     except (ssl.SSLError, OSError, ValueError) as error:

@@ -12,11 +12,11 @@ import binascii
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from opensled.core.errors import InvalidRequest, NotFound, Unsupported
+from opensled.core.files import user_path
 
 MAX_IMAGES = 8  # of one prompt (chosen: a doorbell's last pictures)
 MAX_IMAGE_BYTES = 8 << 20  # of one file (chosen: a photo of 12 million pixels as JPEG)
@@ -158,7 +158,7 @@ def require_format(data: bytes, where: str) -> None:
 def image_file(path: str) -> Image:
     """The picture in a file. Raises NotFound, or InvalidRequest as `image_from` does."""
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with user_path(path).open("rb") as file:
             data = file.read(MAX_IMAGE_BYTES + 1)
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}", "image") from error

@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -16,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
 from opensled.core.errors import OpenSledError, Unauthorized, UsageError
+from opensled.core.files import user_path
 from opensled.metrics.registry import Metric, registry
 from opensled.metrics.scrape_guard import ScrapeGuard
 from opensled.net.address import calls_loopback, host_port, is_local, join_host_port
@@ -125,7 +125,7 @@ def _certificate(guard: ScrapeGuard) -> Watched[ssl.SSLContext]:
             ) from error
         return context
 
-    files = [Path(path).expanduser() for path in (guard.cert, guard.key)]
+    files = [user_path(path) for path in (guard.cert, guard.key)]
     return Watched(files, read)
 
 
@@ -145,7 +145,8 @@ def _for_this_machine(page: App) -> App:
     """`page` for a port on loopback: pages of the web that point their own name at it are refused (DNS rebinding)."""
 
     def local_page(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if calls_loopback(environ.get("HTTP_HOST", "")):
+        host = environ.get("HTTP_HOST", "")
+        if not host or calls_loopback(host):  # pages always send one
             return page(environ, start_response)
         words = "these metrics are at 127.0.0.1 or localhost; another name needs --metrics on its address"
         return _answer("403 Forbidden", words, start_response)
@@ -171,6 +172,11 @@ class _Server(ThreadingWSGIServer):
         self._open: dict[int, socket.socket] = {}  # by file descriptor, the oldest first
         self._counting = Lock()
         super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        if self.address_family is socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # at [::] over IPv4, too
+        super().server_bind()
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:

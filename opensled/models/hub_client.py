@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+    getproxies,
+    proxy_bypass,
+)
 
 import opensled
 from opensled.core.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
+from opensled.core.files import user_path
 from opensled.models.hub_listing import Listing, read_listing
 from opensled.net.address import is_loopback
+from opensled.net.outward import is_near, tls_context, why_untrusted
 
 HUB = "https://huggingface.co"
 TIMEOUT = 20.0  # seconds without a byte
@@ -41,6 +51,27 @@ class _Redirects(HTTPRedirectHandler):
         return following
 
 
+class _Proxies(ProxyHandler):
+    """Those of the environment, before hosts of other networks alone."""
+
+    def __init__(self) -> None:
+        found = getproxies()
+        everywhere = found.get("all", "")
+        usual = everywhere if everywhere.startswith("http") else ""  # no other kind is spoken here
+        self._by_scheme = {scheme: found.get(scheme) or usual for scheme in ("http", "https")}
+        super().__init__(self._by_scheme)
+
+    def before(self, url: str) -> str:
+        """The proxy that leads to `url`, without the password that it may need; "" = none."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        direct = is_near(host) or proxy_bypass(host)
+        return "" if direct else self._by_scheme[parts.scheme].rpartition("@")[2]
+
+    def proxy_open(self, req: Request, proxy: str, type: str) -> Any:
+        return super().proxy_open(req, proxy, type) if self.before(req.full_url) else None
+
+
 class HubClient:
     """One hub, as the environment names it."""
 
@@ -57,7 +88,8 @@ class HubClient:
             raise UsageError(
                 f"HF_ENDPOINT: {self.endpoint} would get your token in clear text; use https, or no token"
             )
-        self._opener = build_opener(_Redirects)
+        self._proxies = _Proxies()
+        self._opener = build_opener(_Redirects, self._proxies, HTTPSHandler(context=tls_context()))
 
     def listing(self, repository: str, revision: str) -> Listing:
         """The files at a commit, branch or tag; "" = the hub's default branch. Raises as `open` does."""
@@ -129,9 +161,13 @@ class HubClient:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         cause: Any = error.reason if isinstance(error, URLError) else error
+        proxy = self._proxies.before(self.endpoint)
+        place = f"{self.endpoint}{f' through the proxy {proxy}' if proxy else ''}"
+        if untrusted := why_untrusted(cause, "name your company's authorities (PEM) in SSL_CERT_FILE"):
+            return Unreachable(f"no hub at {place}: {untrusted}")
         words = getattr(cause, "strerror", None) or cause
         return Unreachable(
-            f"no hub at {self.endpoint}: {words}; connect to the internet (HTTPS_PROXY, HF_ENDPOINT for a mirror), or "
+            f"no hub at {place}: {words}; connect to the internet (HTTPS_PROXY, HF_ENDPOINT for a mirror), or "
             "copy the model here and give its path"
         )
 
@@ -139,7 +175,7 @@ class HubClient:
 def _token() -> str:
     """HF_TOKEN, else the token that `hf auth login` keeps; "" = none. Raises UsageError."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
-    path = Path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE).expanduser()
+    path = user_path(os.environ.get("HF_TOKEN_PATH") or home / TOKEN_FILE)
     token = os.environ.get("HF_TOKEN", "").strip()
     try:
         token = token or path.read_text("ascii").strip()

@@ -32,7 +32,11 @@ def fetch_wheel(wanted: str, folder: Path, size: int) -> Path:
         stdout=sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(folder)},  # else another disk must have room as well
+        env={
+            **os.environ,
+            "TMPDIR": str(folder),
+            "PYTHONSAFEPATH": "1",
+        },  # else another disk must have room as well
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
@@ -45,6 +49,11 @@ def _error(wanted: str, folder: Path, size: int, said: str) -> OpenSledError:
     refusals = [number for number in map(int, _NUMBER.findall(said)) if number in REFUSALS]
     if refusals:
         return not_written(folder, OSError(refusals[0], os.strerror(refusals[0])), size)
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return Unreachable(
+            f"{wanted} cannot be fetched: the package index's certificate is not accepted; name your company's "
+            "authorities (PEM) in PIP_CERT"
+        )
     broken = _BROKEN.findall(said)
     if broken:
         kind, cause = broken[-1]

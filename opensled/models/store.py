@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensled.core.errors import NotFound
+from opensled.core.files import user_path
 from opensled.core.suggestion import did_you_mean
 from opensled.models import hub_names
 from opensled.models.hub_names import HubName, choose_model, gguf_models
@@ -54,7 +55,7 @@ def bundled_folder() -> Path:
 
 def cache_folder() -> Path:
     """The folder of what this user has fetched."""
-    return Path(os.environ.get("OPENSLED_CACHE_DIR") or "~/.cache/opensled").expanduser()
+    return user_path(os.environ.get("OPENSLED_CACHE_DIR") or "~/.cache/opensled")
 
 
 def fetched_folder(name: str) -> Path:
@@ -179,7 +180,7 @@ def _place(name_or_path: str) -> Path:
         return fetched
     if name_or_path == ADAPTED and (adapted := adapted_path()):
         return adapted
-    path = Path(name_or_path).expanduser()
+    path = user_path(name_or_path)
     name = hub_name(name_or_path)
     if name:
         return pulled_path(name) or path

@@ -6,6 +6,15 @@ import socket
 
 from opensled.core.errors import UsageError
 
+# What `--cors-origin` takes: apps and extensions have schemes of their own, pages of Electron and Android a bare one
+ORIGIN = re.compile(
+    r"https?://(?:\*\.)?(?:[^\s/?#@*:\[\]]+|\[[0-9a-f:.]+\])(?::(?:\d+|\*))?"
+    r"|file://|(?!https?:|file:)[a-z][a-z0-9+.-]*://(?:\*|[^\s/?#@*]+)"
+)
+NO_ORIGIN = re.compile(r"null|\*|https?://\*(?::.*)?")
+STRANGERS = (
+    "pages of any site would be; serve your page at an address, such as http://localhost:8000, and allow that"
+)
 MDNS = "mdns"  # in place of an address: the server that is announced on this network
 
 
@@ -15,6 +24,19 @@ def host_port(address: str) -> tuple[str, int]:
     if not re.fullmatch(r"[^\s/@]+", host) or not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise UsageError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:7411")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listener(address: str) -> socket.socket:
+    """A socket that listens at HOST:PORT; at [::] over IPv4, too, as gRPC's do. Raises OSError."""
+    host, port = host_port(address)
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    both = family is socket.AF_INET6 and is_wildcard(address) and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+
+
+def bare_host(host: str) -> str:
+    """The host at the other end of a connection; one that came over IPv4 to a socket for both has no prefix."""
+    return host.removeprefix("::ffff:") if "." in host else host
 
 
 def web_address(address: str) -> str:
@@ -32,14 +54,36 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def web_origins(listed: str) -> tuple[str, ...]:
-    """The origins in a comma-separated list, as browsers write them: scheme://host[:port] in lower case."""
-    origins = tuple(origin.strip() for origin in listed.split(",")) if listed else ()
-    for origin in origins:
-        if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*A-Z]+", origin):
-            raise UsageError(
-                f"{origin!r} is not an origin; write SCHEME://HOST[:PORT], such as https://chat.example"
-            )
-    return origins
+    """The origins in a comma-separated list, as browsers write them: scheme://host[:port] in lower case. A `*` stands
+    for any port, for the first names of a host, or for all of a host that is none of the web's.
+
+    What people paste with it is left out: a path, a slash, the port that the scheme implies. Raises UsageError.
+    """
+    return tuple(map(_web_origin, listed.split(","))) if listed else ()
+
+
+def _web_origin(written: str) -> str:
+    origin = "/".join(written.strip().lower().split("/")[:3])
+    if NO_ORIGIN.fullmatch(origin):
+        raise UsageError(f"{written.strip()!r} cannot be allowed: {STRANGERS}")
+    if not ORIGIN.fullmatch(origin):
+        raise UsageError(
+            f"{written.strip()!r} is not an origin; write SCHEME://HOST[:PORT], such as https://chat.example"
+        )
+    return re.sub(r"(?<=^http:)(.+):80$|(?<=^https:)(.+):443$", r"\1\2", origin)
+
+
+def is_allowed_origin(origin: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a page's `Origin` is one of those that `web_origins` gave."""
+    return re.fullmatch(origins_pattern(allowed), origin.lower()) is not None
+
+
+def origins_pattern(allowed: tuple[str, ...]) -> str:
+    """A regular expression of these origins; of no text at all where there are none."""
+    each = (
+        re.escape(origin).replace(r":\*", r"(?::\d+)?").replace(r"\*", r"[a-z0-9_.-]+") for origin in allowed
+    )
+    return f"(?i:{'|'.join(each)})" if allowed else "(?!)"
 
 
 def is_local(address: str) -> bool:
@@ -49,20 +93,14 @@ def is_local(address: str) -> bool:
 
 def is_wildcard(address: str) -> bool:
     """Whether a listener at "host:port" listens on every interface, so that no client can connect to that host."""
-    try:
-        return ipaddress.ip_address(host_port(address)[0]).is_unspecified
-    except ValueError:
-        return False
+    found = as_ip(host_port(address)[0])
+    return found is not None and found.is_unspecified
 
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener on `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    found = as_ip(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def calls_loopback(host_header: str) -> bool:
@@ -80,7 +118,7 @@ def names_own_machine(host_header: str) -> bool:
     later (DNS rebinding).
     """
     host, own = _header_host(host_header), socket.gethostname().lower().partition(".")[0]
-    return _is_ip(host) or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
+    return as_ip(host) is not None or is_loopback(host) or (bool(own) and host in (own, f"{own}.local"))
 
 
 def _header_host(host_header: str) -> str:
@@ -91,9 +129,9 @@ def _header_host(host_header: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _is_ip(host: str) -> bool:
+def as_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is; None = it is a name."""
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from opensled.core.errors import OpenSledError
+from opensled.core.files import user_path
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Watched(Generic[Content]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reads the files; raises what `read` raises. `clock`: in seconds."""
-        self._paths = tuple(Path(path).expanduser() for path in paths)
+        self._paths = tuple(user_path(path) for path in paths)
         self._read, self._clock = read, clock
         self._looked, self._stamp = (
             clock(),

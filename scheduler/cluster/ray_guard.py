@@ -11,9 +11,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from pathlib import Path
 
 from opensled.core.errors import Unauthorized, Unreachable, UsageError
+from opensled.core.files import user_path
 from opensled.net.address import host_port, is_local
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -73,7 +73,7 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
             f"the Ray cluster at {address} requires no token; start it with RAY_AUTH_MODE=token "
             "(docs/cluster.md)"
         )
-    default = Path(environ.get("HOME", "~")).expanduser() / ".ray/auth_token"
+    default = user_path(environ.get("HOME", "~")) / ".ray/auth_token"
     known = any(environ.get(name) for name in _TOKENS) or default.is_file()
     if not known or not _answers(address, environ):
         raise Unauthorized(

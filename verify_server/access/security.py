@@ -87,7 +87,7 @@ class Tenants:
         scheme, _, given = authorization.partition(" ")
         tenant = ""
         for token, owner in self.by_token:  # compares every token, so that timing reveals nothing
-            if hmac.compare_digest(token.encode(), given.encode()):
+            if hmac.compare_digest(token.encode(), given.strip().encode()):
                 tenant = owner
         if scheme.lower() != "bearer":
             raise Unauthorized("this server requires a bearer token; pass --token-file FILE")

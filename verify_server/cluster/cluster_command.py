@@ -17,6 +17,7 @@ from adapt.handout.hand_out import hand_out_of
 from home.desk.upkeep import home_kept
 from hw_profiles.detect import allowed_cpus
 from opensled.core.errors import EngineError, OpenSledError, UsageError
+from opensled.core.files import user_path
 from opensled.models.store import known_models
 from opensled.net.address import is_wildcard
 from opensled.process import notify
@@ -140,7 +141,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
     names: dict[str, Any] = {
         name: str(Path(path).resolve()) for name in FILES if (path := getattr(config, name))
     }
-    path = Path(config.model).expanduser()
+    path = user_path(config.model)
     if config.model not in known_models() and path.exists():  # else it is a bundled name or a hub id
         names["model"] = str(path.resolve())
     return replace(config, metrics="", http="", drafts="", **names)

@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from opensled.core.errors import Unreachable
+from opensled.net.outward import grpc_way
 from opensled.wire import codec
 from opensled.wire.padding import METADATA
 from scheduler.cluster.placement import Directory, Heartbeat
@@ -62,7 +63,7 @@ class ReplicaLink:
         self.serving = False
         self.streams = 0  # that are open
         self._credentials, self._on_change = credentials, on_change
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=[*_OPTIONS, *grpc_way(address)])
         self._replies: dict[str, bytes] = {}
         self._watching = asyncio.ensure_future(self._watch())
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from math import inf
-from pathlib import Path
 from typing import NamedTuple
 
 from opensled.core.errors import UsageError
+from opensled.core.files import user_path
 from opensled.process.logs import tell
 from verify_server.drafting.none import NoDrafter
 from verify_server.options.registries import SERVER_DRAFTERS
@@ -59,7 +59,7 @@ def _refuse_published(draft_model: str, drafter: str) -> None:
         return
     for folder in filter(None, (draft_model, drafter)):
         try:
-            about = json.loads((Path(folder).expanduser() / "config.json").read_bytes())
+            about = json.loads((user_path(folder) / "config.json").read_bytes())
         except (OSError, ValueError, RecursionError):
             continue  # it is no folder, or the drafter says what is wrong with it
         if isinstance(about, dict) and "speculators_model_type" in about:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_api.backend import SPENT
 from http_api.exchange import current
 from http_api.failures import refusal
-from http_api.guard import OPEN_PATHS, authorization, refuse_without_key, while_admitted
+from http_api.guard import OPEN_PATHS, admit_any, refuse_without_key, while_admitted
 from http_api.http_connection import PEER, RemoteEnd
 from opensled.core.errors import Overloaded, Unauthorized
 from verify_server.access.clients import Client, Clients, StreamAccount
@@ -71,15 +71,15 @@ class ClientGuard:
             await refused(scope, receive, send)
             return
         if scope["path"] in FLEET_PATHS:
-            send = while_admitted(send, partial(self._is_operator, authorization(Headers(scope=scope))))
+            send = while_admitted(send, partial(self._is_operator, Headers(scope=scope)))
         if scope["path"] not in OPEN_PATHS:
             exchange = current()
             exchange.tenant, exchange.counts = tenant, self._answers
         await self._admit(self._clients.client(peer_name(*peer[:2]), tenant), scope, receive, send)
 
-    def _is_operator(self, authorization: str) -> bool:
+    def _is_operator(self, headers: Headers) -> bool:
         try:
-            self._operators.admit(authorization)
+            admit_any(headers, self._operators.admit)
         except Unauthorized:
             return False
         return True
@@ -88,7 +88,7 @@ class ClientGuard:
         if scope["path"] in OPEN_PATHS:
             return LOCAL_TENANT
         if scope["path"] in FLEET_PATHS:
-            self._operators.admit(authorization(Headers(scope=scope)))
+            admit_any(Headers(scope=scope), self._operators.admit)
             return LOCAL_TENANT
         names: tuple[bytes, ...] = ()
         if self._tenants.named_by_certificate:
@@ -97,7 +97,7 @@ class ClientGuard:
             )  # its library is needed with client certificates only
 
             names = common_names(peer.certificate)
-        return self._tenants.of(authorization(Headers(scope=scope)), names)
+        return admit_any(Headers(scope=scope), partial(self._tenants.of, names=names))
 
     async def _admit(self, client: Client, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as arriving:

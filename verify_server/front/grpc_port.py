@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Sequence
 
 from opensled.core.errors import OpenSledError
-from opensled.net.address import host_port
+from opensled.net.address import listener
 from verify_server.access.security import Tls
 from verify_server.front import service
 
@@ -59,11 +58,8 @@ class GrpcPort:
 
 async def _free(listen: str) -> None:
     """Until the address is free, but not for long: gRPC itself writes a line for each try that comes too early."""
-    host, port = host_port(listen)
     for _ in range(TRIES):
         await asyncio.sleep(PAUSE)
         with contextlib.suppress(OSError):
-            socket.create_server(
-                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-            ).close()
+            listener(listen).close()
             return

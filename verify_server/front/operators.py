@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from http_api.guard import KeyFile, is_key
 from http_api.page.page_routes import EVENTS, SWITCH
 from opensled.core.errors import Unauthorized
+from opensled.core.files import user_path
 
 FLEET_PATHS = (EVENTS, SWITCH)
 
@@ -34,4 +34,4 @@ class Operators:
 
 def operators(path: str, open: bool) -> Operators:
     """Of the file of --operator-keys ("" = none). Raises UsageError or NotFound for a file that cannot be used."""
-    return Operators(KeyFile(Path(path).expanduser()) if path else (), open)
+    return Operators(KeyFile(user_path(path)) if path else (), open)

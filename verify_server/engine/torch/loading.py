@@ -30,7 +30,7 @@ from opensled.core.errors import (
     UsageError,
     first_line,
 )
-from opensled.core.files import REFUSALS, why_not_written
+from opensled.core.files import REFUSALS, user_path, why_not_written
 from opensled.models.hub import fetch_pinned
 from opensled.models.store import model_file
 from verify_server.engine.torch import image_encoder, model_sizes
@@ -91,7 +91,7 @@ def find_weights(model: str) -> Weights:
 
     Raises NotFound, Unauthorized, Unreachable, or UnsupportedModel if the folder holds no weights.
     """
-    path = Path(model).expanduser()
+    path = user_path(model)
     if path.is_file():
         return Weights(path.parent, _gguf(path))
     folder = path if path.is_dir() else _download(model)
