@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from edge_client.drafters.onnx import OnnxTokenizer
+from edge_client.drafters.tables_command import read_tokenizer
 from edge_client.link.tokenizer_cache import load
 from opensled.core.errors import InvalidRequest, ProtocolError, VocabularyMismatch
 from opensled.text.answer_text import StopStrings, TextStream
 from opensled.text.tokenizer import TargetTokenizer
+from tests.layers import EVERYTHING
 from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
+from tests.tiny_gguf import random_gguf
+from verify_server.text.gguf_text import GgufText
+from verify_server.text.hf_text import HFText
+
+ROOT = Path(__file__).parents[1]
 
 
 def _tokenizer(pieces, model, decoder, special="<s>") -> TargetTokenizer:
@@ -234,3 +244,46 @@ def test_a_byte_level_tokenizer_trained_elsewhere_streams_too():
     edge = TargetTokenizer(tokenizer.to_str().encode())
     ids = [edge.pieces.index(piece) for piece in pre_tokenizers.ByteLevel.alphabet()]
     assert "".join(stream(edge, [[token] for token in ids])) == edge.decode(ids)
+
+
+# What a training run left in a tokenizer.json, which must cut, fill and vary no text
+LEFT = {
+    "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+    "padding": {
+        "strategy": {"Fixed": 64},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<|end|>",
+    },
+    "dropout": 0.9,
+}
+READERS = {
+    "a device": lambda folder: TargetTokenizer((folder / "tokenizer.json").read_bytes()).encode,
+    "a server": lambda folder: HFText(folder).encode,
+    "its devices": lambda folder: TargetTokenizer(HFText(folder).tokenizer_json).encode,
+    "beside a GGUF file": lambda folder: GgufText(random_gguf("llama", folder / "model.gguf")).encode,
+    "draft tables": lambda folder: lambda text: tuple(read_tokenizer(str(folder)).encode(text).ids),
+    "an ONNX draft": lambda folder: OnnxTokenizer(folder / "tokenizer.json").encode,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("left", LEFT)
+def test_what_a_training_run_left_in_the_file_does_not_act(left, reader, tmp_path):
+    saved = json.loads(TOKENIZER_JSON)
+    (saved["model"] if left == "dropout" else saved)[left] = LEFT[left]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    assert READERS[reader](tmp_path)(EMOJI) == tiny_tokenizer().encode(EMOJI)
+
+
+def test_tokenizers_are_read_at_one_place():
+    """Others would cut texts where a file says so."""
+    product = (path for room in EVERYTHING for path in (ROOT / room).rglob("*.py"))
+    found = [
+        path.name
+        for path in product
+        if "Tokenizer.from_" in path.read_text() and "AutoTok" not in path.read_text()
+    ]
+    assert sorted(found) == ["control_tokens.py", "tokenizer.py"]

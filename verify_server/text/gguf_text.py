@@ -17,6 +17,7 @@ from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.tokenizer import tokenizer_of
 from verify_server.text import gguf_ends, gguf_tokenizer, template_files
 from verify_server.text.chat_template import Chats, valid_text
 from verify_server.text.template_files import Templates
@@ -116,12 +117,9 @@ class _TokenizerFolder:
         if not self._present:
             return None
         try:
-            tokenizer = Tokenizer.from_file(str(path))
+            return tokenizer_of(path.read_bytes())
         except Exception as error:  # tokenizers raises bare Exception
             raise UnsupportedModel(f"{path} cannot be read: {error}; download it again") from error
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
 
     def templates(self) -> Templates:
         return template_files.in_folder(self._folder) if self._present else Templates()

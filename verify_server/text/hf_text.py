@@ -9,6 +9,7 @@ from opensled.core.errors import UnsupportedModel, first_line
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.tokenizer import whole
 from verify_server.text import template_files
 from verify_server.text.chat_template import Chats, valid_text
 
@@ -19,7 +20,7 @@ class HFText:
     def __init__(self, folder: Path) -> None:
         """Raises UnsupportedModel for a tokenizer that cannot be read, or a chat template that takes too much."""
         self._tokenizer = _tokenizer(folder)
-        self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
+        self.tokenizer_json = whole(self._tokenizer.backend_tokenizer).to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         templates = template_files.in_folder(folder)
         self.chat_template, self.tool_template = templates
