@@ -216,6 +216,12 @@ LOOKED_UP = [
     ({"tokenizer_config.json": {"chat_template": PLAIN}, f"{MORE}/tool_use.jinja": TOOLS}, (PLAIN, TOOLS)),
     ({"chat_template.json": {"chat_template": PLAIN}}, (PLAIN, PLAIN)),
     ({"chat_template.json": NAMED | {"chat_template": NAMED}}, (PLAIN, TOOLS)),
+    (
+        {"chat_template.json": {"chat_template": TOOLS}, "tokenizer_config.json": {"chat_template": PLAIN}},
+        (TOOLS, TOOLS),
+    ),
+    ({"processor_config.json": {"chat_template": PLAIN}}, (PLAIN, PLAIN)),
+    ({"chat_template.jinja": PLAIN, "chat_template.json": {"chat_template": TOOLS}}, (PLAIN, PLAIN)),
     ({}, ("", "")),
 ]
 

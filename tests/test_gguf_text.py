@@ -95,6 +95,82 @@ def test_sentencepiece_is_that_of_llama_cpp(prefix, tmp_path):
         assert text._tokenizer.decode(ids) == sample
 
 
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+TURNS = ("<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>")
+TURN = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}<|assistant|>\n"
+)
+BLANKS = {"  ": USER_DEFINED, "\n\n": USER_DEFINED, "\t": USER_DEFINED, "   ": USER_DEFINED}
+# name of the model, types of more tokens: what llama.cpp knows of tokens though the file does not say it
+VOCABULARIES = {
+    "Phi-3": ("Phi-3 Mini 4K", dict.fromkeys(TURNS, CONTROL)),
+    "Phi-3 of other types": ("a PHI3", dict.fromkeys(TURNS, USER_DEFINED)),
+    "another name": ("Phi 3", dict.fromkeys(TURNS, CONTROL)),
+    "blanks": ("", {**dict.fromkeys(TURNS, CONTROL), **BLANKS}),
+    "ends that are text by their type": (
+        "",
+        dict.fromkeys((*TURNS, "<|im_end|>", "</s>", "<|fim_pad|>"), NORMAL),
+    ),
+    "ends that are unused": (
+        "",
+        dict.fromkeys((*TURNS, "<|eot_id|>", "<end_of_turn>", "<|fim_prefix|>"), UNUSED),
+    ),
+    "HTML beside tools": (
+        "",
+        {"</s>": NORMAL, "<|tool_response>": CONTROL, "<turn|>": NORMAL, "<eos>": NORMAL},
+    ),
+}
+
+
+@pytest.mark.parametrize("prefix, add_bos", [(True, True), (False, False)])
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_a_chat_has_the_ids_of_llama_cpp(kind, prefix, add_bos, tmp_path):
+    name, more = VOCABULARIES[kind]
+    path = sentencepiece_gguf(tmp_path / "model.gguf", prefix, TURN, name, more, add_bos)
+    model, text, chance = LlamaModel(path), GgufText(path), random.Random(2)
+    text.require_same(model.pieces(), model.tokenize)
+    said = [
+        ChatMessage("user", "  the  ing\n"),
+        ChatMessage("assistant", "an \n\n"),
+        ChatMessage("user", "\tthe"),
+    ]
+    begin = "<s>" * add_bos
+    assert list(text.render(said)) == model.tokenize(begin + text._chats.render(said, ()).removeprefix(begin))
+    for _ in range(100):
+        sample = "".join(
+            chance.choices([*more, *"\n\t\r", " ", "  ", "the", "ing", "<s>", "</s>", "<unk>", "q"], k=9)
+        )
+        assert text._tokenizer.encode(sample, add_special_tokens=False).ids == model.tokenize(sample), sample
+
+
+@pytest.mark.parametrize("writes", ["", "{{ bos_token }}", "<s>"])
+def test_a_chat_begins_with_bos_once(writes, tmp_path):
+    """llama.cpp puts it there where the file wants one, and so do we: many a template leaves it out."""
+    text = GgufText(
+        sentencepiece_gguf(tmp_path / "model.gguf", template=f"{writes}  {{% if true %}}\nx{{% endif %}}")
+    )
+    plain = text._tokenizer.encode("x" if not writes else "  x", add_special_tokens=False).ids
+    assert list(text.render(CHAT)) == [1, *plain]
+
+
+def test_a_tokenizer_json_that_takes_blanks_wins_and_is_told(tmp_path, capfd):
+    path = sentencepiece_gguf(tmp_path / "model.gguf", True, TURN, "", dict.fromkeys(TURNS, CONTROL))
+    saved = json.loads(GgufText(path).tokenizer_json)
+    saved["added_tokens"] = [
+        {**token, "rstrip": token["content"] in TURNS} for token in saved["added_tokens"]
+    ]
+    stated = {str(token["id"]): token for token in saved["added_tokens"]}
+    saved["added_tokens"] = [token for token in saved["added_tokens"] if token["content"] != "<|endoftext|>"]
+    del saved["model"]["vocab"]["<|endoftext|>"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": stated}))
+    model, text = LlamaModel(path), GgufText(path)
+    text.require_same(model.pieces(), model.tokenize)
+    assert "otherwise than the tokenizer.json beside it" in capfd.readouterr().err
+    assert text.encode("<|user|>\n\nan<|endoftext|>") == text.encode("<|user|>an<|endoftext|>")
+    assert text._pieces[text.encode("<|endoftext|>")[-1]] == "<|endoftext|>"
+
+
 def test_a_tokenizer_of_another_split_is_refused(tmp_path):
     path = random_gguf("llama", tmp_path / "model.gguf", pre="gpt-2")
     shutil.copy(TINY / "tokenizer.json", tmp_path)
