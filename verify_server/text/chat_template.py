@@ -24,8 +24,9 @@ from opensled.text.chat_render import ChatRenderer
 from opensled.text.thinking import thoughts_by_key
 from verify_server.text.template_files import Templates
 
-# Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.
-PICTURE = f"<picture {secrets.token_hex(16)}>"
+# Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent,
+# and no change of cases changes it.
+PICTURE = f"<{secrets.randbits(128)}>"
 
 MAX_VARIABLES, MAX_NAME = (
     64,

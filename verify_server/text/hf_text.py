@@ -20,7 +20,7 @@ class HFText:
     def __init__(self, folder: Path) -> None:
         """Raises UnsupportedModel for a tokenizer that cannot be read, or a chat template that takes too much."""
         self._tokenizer = _tokenizer(folder)
-        self.tokenizer_json = whole(self._tokenizer.backend_tokenizer).to_str().encode()
+        self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         templates = template_files.in_folder(folder)
         self.chat_template, self.tool_template = templates
@@ -61,7 +61,9 @@ def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:  # its templates are looked up in verify_server/text/template_files.py
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True, chat_template="")
+        made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True, chat_template="")
+        whole(made.backend_tokenizer)  # fails for one that is Python alone, which devices could not use
+        return made
     except Exception as error:  # tokenizers raises bare Exception, transformers many kinds
         cause = first_line(error)
         raise UnsupportedModel(
