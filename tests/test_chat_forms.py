@@ -243,7 +243,7 @@ def test_a_folders_templates(files, expected, tmp_path):
 def test_both_kinds_of_target_look_there(files, expected, tmp_path):
     shutil.copy(TINY / "tokenizer.json", tmp_path)
     write(tmp_path, files)
-    beside = GgufText(gguf_with(tmp_path / "model.gguf"))
+    beside = GgufText(gguf_with(tmp_path / "model.gguf", default="of the file"))
     assert (beside.chat_template, beside.tool_template) == expected
     alone = HFText(tmp_path)
     assert (alone.chat_template, alone.tool_template) == expected
