@@ -15,6 +15,7 @@ import pytest
 
 from edge_client.offline import local_only
 from opensled.core.errors import InvalidRequest
+from opensled.core.images import Image, TurnImage
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.models.hub_listing import MORE_TEMPLATES as MORE
 from opensled.models.store import model_path
@@ -45,6 +46,7 @@ def rendered(template: str, messages: list[ChatMessage], *tools: Tool) -> str:
     return Chats(Templates(template, template), {}, "here").render(messages, tools)
 
 
+FOUR = "<system>A</><user>B</><assistant>C</><user>D</><assistant>"
 # template, chat -> what the model reads; turns in angle brackets by role, blank lines as "+"
 READ = [
     # A template that takes a chat as it is gets it so, but for what leads it.
@@ -77,6 +79,8 @@ READ = [
     (strict.DROPS_ALL, "s:A u:B", "<user>A+B</><assistant>"),
     (strict.DROPS_ALL, "u:B s:C u:D", "<user>C+B</><user>D</><assistant>"),
     (strict.DROPS_ALL, "u:B", "<user>B</><assistant>"),
+    # What is said is read, in whatever form of contents.
+    *((strict.turns(shown), "s:A u:B a:C u:D", FOUR) for shown in strict.CONTENTS),
 ]
 
 
@@ -194,6 +198,33 @@ def test_a_template_that_appends_arguments_to_text_gets_text():
     assert rendered(strict.DEEPSEEK, [*chat("u:A"), CALL, RESULT]) == (
         '<user>A</><assistant>light {"on": "ü"}</><tool>done</><assistant>'
     )
+
+
+RESULTS = {
+    **dict.fromkeys([strict.TEXT, strict.PARTS, strict.FIRST], "light</><tool>done</>"),
+    "{{ m.content | tojson }}": 'light</><tool>"done"</>',
+    "": '{"name": "light", "arguments": {"on": "ü"}}</><user>Result of light: done</>',
+}
+
+
+@pytest.mark.parametrize("told", RESULTS)
+def test_the_result_of_a_tool_is_read(told):
+    shown = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}" + strict.by_role(tool=told)
+    text = rendered(strict.turns(shown), [*chat("u:A"), CALL, RESULT])
+    assert text == f"<user>A</><assistant>{RESULTS[told]}<assistant>"
+
+
+@pytest.mark.parametrize("shown", strict.CONTENTS)
+def test_a_picture_is_where_the_template_puts_it_or_else_where_it_was_sent(shown):
+    turn = ChatMessage("user", "see  this", images=(TurnImage(4, Image(b"1" * 32)),))
+    text = Chats(Templates(strict.turns(shown)), {}, "here", "<image>").render([turn], ())
+    assert text == f"<user>{strict.CONTENTS[shown]}</><assistant>"
+
+
+@pytest.mark.parametrize("shown", ["plain", "{{ m.parts[0].text }}", "{{ m.content | length }}"])
+def test_a_template_that_shows_nothing_of_what_is_said_is_told(shown, capfd):
+    Chats(Templates(strict.turns(shown)), {}, "models/odd")
+    assert "the chat template of models/odd shows nothing of what a user says" in capfd.readouterr().err
 
 
 # -- where templates and ends are looked up --------------------------------------------------------------

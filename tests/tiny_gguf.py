@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -195,18 +195,12 @@ SPM_WORDS = (
 )
 
 
-def sentencepiece_gguf(
-    path: Path,
-    prefix: bool = True,
-    template: str = "",
-    name: str = "",
-    more: Mapping[str, int] = {},
-    add_bos: bool = True,
-) -> Path:
+def sentencepiece_gguf(path: Path, prefix=True, template="", name="", more=(), add_bos=True) -> Path:
     """A random llama with a SentencePiece vocabulary: control tokens, bytes, characters and words by score.
 
     `more`: further tokens with their types.
     """
+    more = dict(more)
     characters = sorted({*"▁abcdefghijklmnopqrstuvwxyzT.,!0123456789é你好"})
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     pieces += [word for word in SPM_WORDS if word not in pieces]
