@@ -57,8 +57,8 @@ def learn_contents(render: Render, picture: str, placeholder: str) -> Contents:
         shown = _first_shown(render, forms, role, " word ", (FIRST, SECOND))
         found, is_heard = shown or found, is_heard or (role == "user" and shown is not None)
         if placeholder:
-            forms = (found._replace(pictures={**found.pictures, role: part}) for part in PICTURES)
-            found = _first_shown(render, forms, role, picture, (FIRST, placeholder, SECOND)) or found
+            seen = [found._replace(pictures={**found.pictures, role: part}) for part in PICTURES]
+            found = _first_shown(render, seen, role, picture, (FIRST, placeholder, SECOND)) or found
     return found._replace(is_heard=is_heard)
 
 
@@ -83,9 +83,9 @@ def _first_shown(
 def _chats(role: str, content: str) -> list[list[Turn]]:
     """Short chats with a turn of `role`; a template may refuse one and take another."""
     turn, user, answer = _turn(role, content), _turn("user"), _turn("assistant")
+    given: tuple[object, ...] = ({}, "{}")
     calls = [
-        {"id": ID, "type": "function", "function": {"name": "tool", "arguments": given}}
-        for given in ({}, "{}")
+        {"id": ID, "type": "function", "function": {"name": "tool", "arguments": each}} for each in given
     ]
     return {
         "user": [[turn], [_turn("system"), turn], [user, answer, turn]],

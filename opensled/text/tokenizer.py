@@ -87,7 +87,7 @@ def whole(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):
-        tokenizer.model.dropout = None  # type: ignore[attr-defined]
+        tokenizer.model.dropout = None
     return tokenizer
 
 
