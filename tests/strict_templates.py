@@ -73,3 +73,47 @@ DEEPSEEK = (
     "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}</>{% endfor %}" + END
 )
 WHOLE = ("LLAMA", "LLAMA_2", "GEMMA", "QWEN", "DROPS_LATER", "DROPS_ALL", "REWRITES", "MISTRAL", "DEEPSEEK")
+
+# -- templates that read contents as parts, or as text alone, or either by the role ------------------------------
+
+TEXT, FIRST = "{{ '' + m.content }}", "{{ '' + m.content[0].text }}"
+PARTS = "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
+IDEFICS = PARTS.replace("{% endif %}", "{% elif part['type'] == 'image' %}<image>{% endif %}")
+CHOSEN = "{% for part in m['content'] | selectattr('type', 'equalto', 'TYPE') %}SHOW{% endfor %}"
+SAID = "{% generation %}{{ part['text'] }}{% endgeneration %}"
+EITHER = "{% if m.content is string %}{{ m.content }}{% else %}" + IDEFICS + "{% endif %}"
+REFUSED = "{% if m.content is KIND %}{{ raise_exception('no') }}{% endif %}"
+
+
+def by_role(others: str = TEXT, **shown: str) -> str:
+    """How a turn is shown, by its role."""
+    cases = "".join(f"{{% if m.role == '{role}' %}}{show}{{% else %}}" for role, show in shown.items())
+    return cases + others + "{% endif %}" * len(shown)
+
+
+def turns(shown: str) -> str:
+    return "{% for m in messages %}<{{ m.role }}>" + shown + "</>{% endfor %}" + END
+
+
+INLINE = "see <image> this"  # a picture where it was sent
+# What models' templates show of a turn, in a few words -> a turn with a picture
+CONTENTS = {
+    PARTS: INLINE,  # Llama Guard
+    "{% for part in m.content %}{{ part['text'] }}{% endfor %}": INLINE,
+    FIRST: INLINE,
+    "{{ m.content | map(attribute='text') | join }}": INLINE,
+    CHOSEN.replace("TYPE", "image").replace("SHOW", "<image>")
+    + CHOSEN.replace("TYPE", "text").replace("SHOW", SAID): "<image>see  this",  # LLaVA
+    IDEFICS: INLINE,  # and SmolVLM
+    IDEFICS.replace("'image'", "'image_url'"): INLINE,
+    EITHER: INLINE,  # Gemma 3, Llama 4, Qwen 2 VL
+    by_role(EITHER, system="{{ m.content | trim }}"): INLINE,  # Llama 3.2 Vision
+    by_role(user=EITHER): INLINE,  # Pixtral
+    by_role(system=FIRST): INLINE,
+    by_role(assistant=FIRST): INLINE,
+    by_role(user=PARTS): INLINE,
+    REFUSED.replace("KIND", "string") + PARTS: INLINE,
+    REFUSED.replace("KIND", "not string") + TEXT: INLINE,
+    PARTS.replace("part.text", "part.text | upper | lower | title"): "See <image> This",
+    TEXT: INLINE,
+}

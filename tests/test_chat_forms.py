@@ -15,6 +15,7 @@ import pytest
 
 from edge_client.offline import local_only
 from opensled.core.errors import InvalidRequest
+from opensled.core.images import Image, TurnImage
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.models.hub_listing import MORE_TEMPLATES as MORE
 from opensled.models.store import model_path
@@ -45,6 +46,7 @@ def rendered(template: str, messages: list[ChatMessage], *tools: Tool) -> str:
     return Chats(Templates(template, template), {}, "here").render(messages, tools)
 
 
+FOUR = "<system>A</><user>B</><assistant>C</><user>D</><assistant>"
 # template, chat -> what the model reads; turns in angle brackets by role, blank lines as "+"
 READ = [
     # A template that takes a chat as it is gets it so, but for what leads it.
@@ -77,6 +79,8 @@ READ = [
     (strict.DROPS_ALL, "s:A u:B", "<user>A+B</><assistant>"),
     (strict.DROPS_ALL, "u:B s:C u:D", "<user>C+B</><user>D</><assistant>"),
     (strict.DROPS_ALL, "u:B", "<user>B</><assistant>"),
+    # What is said is read, in whatever form of contents.
+    *((strict.turns(shown), "s:A u:B a:C u:D", FOUR) for shown in strict.CONTENTS),
 ]
 
 
@@ -196,6 +200,33 @@ def test_a_template_that_appends_arguments_to_text_gets_text():
     )
 
 
+RESULTS = {
+    **dict.fromkeys([strict.TEXT, strict.PARTS, strict.FIRST], "light</><tool>done</>"),
+    "{{ m.content | tojson }}": 'light</><tool>"done"</>',
+    "": '{"name": "light", "arguments": {"on": "ü"}}</><user>Result of light: done</>',
+}
+
+
+@pytest.mark.parametrize("told", RESULTS)
+def test_the_result_of_a_tool_is_read(told):
+    shown = "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}" + strict.by_role(tool=told)
+    text = rendered(strict.turns(shown), [*chat("u:A"), CALL, RESULT])
+    assert text == f"<user>A</><assistant>{RESULTS[told]}<assistant>"
+
+
+@pytest.mark.parametrize("shown", strict.CONTENTS)
+def test_a_picture_is_where_the_template_puts_it_or_else_where_it_was_sent(shown):
+    turn = ChatMessage("user", "see  this", images=(TurnImage(4, Image(b"1" * 32)),))
+    text = Chats(Templates(strict.turns(shown)), {}, "here", "<image>").render([turn], ())
+    assert text == f"<user>{strict.CONTENTS[shown]}</><assistant>"
+
+
+@pytest.mark.parametrize("shown", ["plain", "{{ m.parts[0].text }}", "{{ m.content | length }}"])
+def test_a_template_that_shows_nothing_of_what_is_said_is_told(shown, capfd):
+    Chats(Templates(strict.turns(shown)), {}, "models/odd")
+    assert "the chat template of models/odd shows nothing of what a user says" in capfd.readouterr().err
+
+
 # -- where templates and ends are looked up --------------------------------------------------------------
 
 PLAIN, TOOLS = "plain", "{{ tools | tojson }}"
@@ -216,6 +247,12 @@ LOOKED_UP = [
     ({"tokenizer_config.json": {"chat_template": PLAIN}, f"{MORE}/tool_use.jinja": TOOLS}, (PLAIN, TOOLS)),
     ({"chat_template.json": {"chat_template": PLAIN}}, (PLAIN, PLAIN)),
     ({"chat_template.json": NAMED | {"chat_template": NAMED}}, (PLAIN, TOOLS)),
+    (
+        {"chat_template.json": {"chat_template": TOOLS}, "tokenizer_config.json": {"chat_template": PLAIN}},
+        (TOOLS, TOOLS),
+    ),
+    ({"processor_config.json": {"chat_template": PLAIN}}, (PLAIN, PLAIN)),
+    ({"chat_template.jinja": PLAIN, "chat_template.json": {"chat_template": TOOLS}}, (PLAIN, PLAIN)),
     ({}, ("", "")),
 ]
 
@@ -237,7 +274,7 @@ def test_a_folders_templates(files, expected, tmp_path):
 def test_both_kinds_of_target_look_there(files, expected, tmp_path):
     shutil.copy(TINY / "tokenizer.json", tmp_path)
     write(tmp_path, files)
-    beside = GgufText(gguf_with(tmp_path / "model.gguf"))
+    beside = GgufText(gguf_with(tmp_path / "model.gguf", default="of the file"))
     assert (beside.chat_template, beside.tool_template) == expected
     alone = HFText(tmp_path)
     assert (alone.chat_template, alone.tool_template) == expected

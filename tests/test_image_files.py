@@ -21,14 +21,14 @@ FACTS = ImageFacts(token_id=7, rows=3)
 ONE, TWO = Image(b"1" * 32), Image(b"2" * 32)
 
 
-def png(width: int, height: int, body: bytes = b"") -> bytes:
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, body: bytes = b"", depth=8, colour=2, more: bytes = b"") -> bytes:
     """A PNG file that says to be so large, whatever follows."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b"")
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + more + chunk(b"IDAT", zlib.compress(body)) + chunk(b"IEND", b"")
 
 
 def animated(kind: str) -> bytes:
@@ -79,14 +79,61 @@ def test_pictures_have_their_pixels(kind):
         assert np.array_equal(pixels, np.random.default_rng(3).integers(0, 256, (30, 40, 3), np.uint8))
 
 
-def test_a_photo_that_lies_on_its_side_is_set_upright_and_transparency_is_white():
-    lying, clear = BytesIO(), BytesIO()
-    tags = Pillow.Exif()
-    tags[0x0112] = 6  # turned by a quarter
-    Pillow.new("RGB", (40, 30)).save(lying, "JPEG", exif=tags)
+def test_transparency_is_white():
+    clear = BytesIO()
     Pillow.new("RGBA", (4, 4), (255, 0, 0, 0)).save(clear, "PNG")
-    assert pixels_of(lying.getvalue()).shape == (40, 30, 3)
     assert (pixels_of(clear.getvalue()) == 255).all()
+
+
+# -- depths and kinds -----------------------------------------------------------------------------------------
+
+GREY, COLOUR, PALETTE, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 3, 4, 6
+SAMPLES = {GREY: 1, COLOUR: 3, PALETTE: 1, GREY_ALPHA: 2, COLOUR_ALPHA: 4}
+
+
+def drawn(colour: int, depth: int, clear: int | None = None, steps: int = 8) -> bytes:
+    """A gradient of 8 x 8 pixels of so many bits, in 2^`steps` steps; the value `clear`, of 8 bits, is transparent."""
+    top, count = (1 << depth) - 1, SAMPLES[colour]
+    stored = np.arange(64 * count).reshape(8, 8 * count, 1) * 7 % (1 << steps) * top // ((1 << steps) - 1)
+    bits = (stored >> np.arange(depth - 1, -1, -1) & 1).astype(np.uint8)
+    body = b"".join(b"\0" + row.tobytes() for row in np.packbits(bits.reshape(8, -1), axis=1))
+    greys = [value * 255 // top for value in range(top + 1)] if colour == PALETTE else []
+    more = chunk(b"PLTE", bytes(np.repeat(greys, 3).tolist())) if greys else b""
+    if clear is not None:
+        scaled = clear * top // 255
+        more += chunk(b"tRNS", bytes([255] * scaled + [0]) if greys else struct.pack(">H", scaled) * count)
+    return png(8, 8, body, depth, colour, more)
+
+
+@pytest.mark.parametrize("clear", [None, 7 * 5])
+@pytest.mark.parametrize("colour", [GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA])
+def test_a_picture_of_16_bits_is_seen_as_that_of_8(colour, clear):
+    clear = clear if colour in (GREY, COLOUR) else None
+    assert np.array_equal(pixels_of(drawn(colour, 16, clear)), pixels_of(drawn(colour, 8, clear)))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+@pytest.mark.parametrize("clear", [None, 0, 255])
+def test_a_grey_picture_of_few_bits_is_seen_as_that_of_a_palette(depth, clear):
+    grey, palette = (pixels_of(drawn(colour, depth, clear, depth)) for colour in (GREY, PALETTE))
+    assert np.array_equal(grey, palette)
+
+
+TURNED = {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0", "quality": 100}
+SEVERAL = {"save_all": True, "append_images": [Pillow.new("RGB", (40, 30))]}
+KINDS = [
+    *(("JPEG", "CMYK", {"quality": 99}), ("WEBP", "RGBA", {"lossless": True}), ("MPO", "RGB", SEVERAL)),
+    *(("PNG", "RGB", {"save_all": True}), *((kind, "RGB", TURNED) for kind in ("JPEG", "PNG", "WEBP"))),
+]
+
+
+@pytest.mark.parametrize("kind, mode, options", KINDS)
+def test_every_kind_of_file_shows_its_colours_upright(kind, mode, options):
+    file = BytesIO()
+    Pillow.new("RGB", (40, 30), (200, 60, 30)).convert(mode).save(file, kind, **options)
+    pixels = pixels_of(file.getvalue())
+    assert pixels.shape == ((40, 30, 3) if options is TURNED else (30, 40, 3))
+    assert abs(pixels.astype(int) - (200, 60, 30)).max() <= 3
 
 
 # -- places ---------------------------------------------------------------------------------------------------

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from edge_client.drafters.tables_command import read_tokenizer
 from edge_client.link.tokenizer_cache import load
 from opensled.core.errors import InvalidRequest, ProtocolError, VocabularyMismatch
 from opensled.text.answer_text import StopStrings, TextStream
 from opensled.text.tokenizer import TargetTokenizer
+from tests.layers import EVERYTHING
 from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
+from tests.tiny_gguf import random_gguf
+from verify_server.text.gguf_text import GgufText
+from verify_server.text.hf_text import HFText
+
+ROOT = Path(__file__).parents[1]
 
 
 def _tokenizer(pieces, model, decoder, special="<s>") -> TargetTokenizer:
@@ -234,3 +243,33 @@ def test_a_byte_level_tokenizer_trained_elsewhere_streams_too():
     edge = TargetTokenizer(tokenizer.to_str().encode())
     ids = [edge.pieces.index(piece) for piece in pre_tokenizers.ByteLevel.alphabet()]
     assert "".join(stream(edge, [[token] for token in ids])) == edge.decode(ids)
+
+
+# What a training run leaves in a tokenizer.json
+LEFT = {
+    "truncation": lambda tokenizer: tokenizer.enable_truncation(4),
+    "padding": lambda tokenizer: tokenizer.enable_padding(length=64),
+    "dropout": lambda tokenizer: setattr(tokenizer.model, "dropout", 0.9),
+}
+READERS = {
+    "a device": lambda folder: TargetTokenizer((folder / "tokenizer.json").read_bytes()).encode,
+    "devices of a server": lambda folder: TargetTokenizer(HFText(folder).tokenizer_json).encode,
+    "beside a GGUF file": lambda folder: GgufText(random_gguf("llama", folder / "model.gguf")).encode,
+    "draft tables": lambda folder: lambda text: tuple(read_tokenizer(str(folder)).encode(text).ids),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("left", LEFT)
+def test_what_a_training_run_left_in_the_file_does_not_act(left, reader, tmp_path):
+    tokenizer = Tokenizer.from_buffer(TOKENIZER_JSON)
+    LEFT[left](tokenizer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert READERS[reader](tmp_path)(EMOJI) == tiny_tokenizer().encode(EMOJI)
+
+
+def test_tokenizers_are_read_at_one_place():
+    """Others would cut texts where a file says so."""
+    texts = {path.name: path.read_text() for room in EVERYTHING for path in (ROOT / room).rglob("*.py")}
+    found = {name for name, text in texts.items() if re.search(r"\bTokenizer\.from_", text)}
+    assert found == {"control_tokens.py", "tokenizer.py"}

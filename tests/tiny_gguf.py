@@ -195,12 +195,18 @@ SPM_WORDS = (
 )
 
 
-def sentencepiece_gguf(path: Path, prefix: bool = True, template: str = "") -> Path:
-    """A random llama with a SentencePiece vocabulary: control tokens, bytes, characters and words by score."""
+def sentencepiece_gguf(path: Path, prefix=True, template="", name="", more=(), add_bos=True) -> Path:
+    """A random llama with a SentencePiece vocabulary: control tokens, bytes, characters and words by score.
+
+    `more`: further tokens with their types.
+    """
+    more = dict(more)
     characters = sorted({*"▁abcdefghijklmnopqrstuvwxyzT.,!0123456789é你好"})
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     pieces += [word for word in SPM_WORDS if word not in pieces]
-    types = [2, 3, 3, *[6] * 256, *[1] * (len(pieces) - 259)]
+    types = [2, 3, more.get("</s>", 3), *[6] * 256, *[1] * (len(pieces) - 259)]
+    types += [kind for piece, kind in more.items() if piece not in pieces]
+    pieces += [piece for piece in more if piece not in pieces]
     scores = [0.0] * 259 + [-float(rank) for rank in range(len(pieces) - 259)][::-1]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(CONTEXT)
@@ -215,6 +221,9 @@ def sentencepiece_gguf(path: Path, prefix: bool = True, template: str = "") -> P
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_space_prefix(prefix)
+    writer.add_add_bos_token(add_bos)
+    if name:
+        writer.add_name(name)
     if template:
         writer.add_chat_template(template)
     chance = np.random.default_rng(0)

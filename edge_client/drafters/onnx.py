@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from tokenizers import Tokenizer
 
 from edge_client.drafters.base import DrafterOptions, ModelDrafter
 from edge_client.drafters.model_factory import ModelFactory
@@ -25,7 +24,7 @@ from edge_client.drafters.window import Window
 from opensled.core.errors import EngineError, NotFound, UnsupportedModel
 from opensled.models.gguf_file import read_metadata
 from opensled.models.store import model_file
-from opensled.text.tokenizer import TargetTokenizer, pieces_of
+from opensled.text.tokenizer import TargetTokenizer, pieces_of, tokenizer_of
 
 CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up
 CHUNK = 32  # tokens per call: every call returns a logits row for each of its tokens
@@ -46,7 +45,7 @@ class OnnxFactory(ModelFactory):
     def pieces(self) -> list[str]:
         """Of tokenizer.json, or of the GGUF form of the model beside its ONNX form."""
         if self._tokenizer_path.exists():
-            return pieces_of(Tokenizer.from_file(str(self._tokenizer_path)))
+            return pieces_of(tokenizer_of(self._tokenizer_path.read_bytes()))
         ggufs = sorted(self._tokenizer_path.parent.glob("*.gguf"))
         if not ggufs:
             raise self._missing()

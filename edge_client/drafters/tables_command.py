@@ -23,7 +23,7 @@ from opensled.drafting.table_file import (
 )
 from opensled.drafting.tables import Rows, TableShape, as_rows
 from opensled.models.store import model_path
-from opensled.text.tokenizer import pieces_of
+from opensled.text.tokenizer import pieces_of, tokenizer_of
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
 MAX_WINDOWS = 8_000_000
@@ -153,7 +153,7 @@ def read_tokenizer(name: str) -> Tokenizer:
     if path.suffix == ".gguf":
         raise UsageError(f"--model {path}: a GGUF file has no tokenizer.json; {REMEDY}")
     try:
-        return Tokenizer.from_file(str(path))
+        return tokenizer_of(path.read_bytes())
     except Exception as error:  # tokenizers raises bare Exception
         raise UnsupportedModel(f"{path} is not a tokenizer.json ({first_line(error)}); {REMEDY}") from error
 

@@ -1,10 +1,10 @@
 """The forms of a chat that strict templates take, and the first of them that one takes.
 
 Templates state what they take by refusing the rest: a system message must come first, or there is none; roles must
-alternate; the ids of calls have nine characters. Some do not refuse a system message, but leave it out. So a chat is
-rendered as it was sent, and only if that fails in the next form, which changes more. What is folded goes where other
-servers put it: later system messages into the first one (vLLM, LiteLLM), and that one, if there is no such role, into
-the first turn of the user (llama.cpp).
+alternate; the ids of calls have nine characters. Some do not refuse a system message or the result of a tool, but leave
+it out. So a chat is rendered as it was sent, and only if that fails in the next form, which changes more. What is
+folded goes where other servers put it: later system messages into the first one (vLLM, LiteLLM), and that one, if there
+is no such role, into the first turn of the user (llama.cpp).
 """
 
 import hashlib
@@ -13,20 +13,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
 
 from opensled.core.errors import InvalidRequest
 from opensled.process.fork_server import OverLimit
+from opensled.text.chat_contents import Turn
 from opensled.text.chat_render import LIMITS, TemplateRefused
 
-Turn = dict[str, Any]  # one message, by the keys that templates read; its content is text
 APART = "\n\n"  # between messages that become one
+TOLD = ("system", "user", "tool")  # roles whose texts must be read; of an assistant, thoughts may be left out
 MARK = secrets.token_hex(16)  # no text can hold it by chance or by intent
 MARKS = re.compile(MARK + r"\d+\.")
 
 
 def first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], str]) -> str:
-    """The text of a chat in the first form that `render` takes and in which no system message is left out.
+    """The text of a chat in the first form that `render` takes and in which nothing is left out.
 
     `versions`: the chat as it was sent, then in other words; `render` raises TemplateRefused and OverLimit. Raises
     InvalidRequest for a chat that is taken in no form.
@@ -47,8 +47,7 @@ def first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], s
 
 
 def _first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], str]) -> str:
-    told = [turn["content"].strip() for turn in versions[0] if turn["role"] == "system"]
-    marks = {_mark(number) for number in range(len(told))}
+    told = [turn["content"].strip() for turn in versions[0] if turn["role"] in TOLD]
     tried: list[list[Turn]] = []
     taken: list[str] = []
     refused: list[TemplateRefused] = []
@@ -60,10 +59,11 @@ def _first_taken(versions: Sequence[list[Turn]], render: Callable[[list[Turn]], 
             break
         tried.append(marked)
         try:
-            text = render(turns)
-            if all(line in text for line in told) or set(MARKS.findall(render(marked))) == marks:
-                return text
-            taken.append(text)
+            taken.append(render(turns))
+            if all(line in taken[-1] for line in told) or _marks_in(marked) <= set(
+                MARKS.findall(render(marked))
+            ):
+                return taken[-1]
         except TemplateRefused as error:
             refused.append(error)
     if not taken:
@@ -100,16 +100,16 @@ def _forms(versions: Sequence[list[Turn]]) -> Iterator[list[Turn]]:
 
 
 def _add_marks(turns: Sequence[Turn]) -> list[Turn]:
-    """With a mark in each system message: templates may change its words, and show it all the same."""
-    marks = map(_mark, count())
+    """With a mark in each text that must be read: templates may change its words, and show it all the same."""
+    numbers = count()
     return [
-        {**turn, "content": f"{turn['content']} {next(marks)}"} if turn["role"] == "system" else turn
+        {**turn, "content": f"{turn['content']} {MARK}{next(numbers)}."} if turn["role"] in TOLD else turn
         for turn in turns
     ]
 
 
-def _mark(number: int) -> str:
-    return f"{MARK}{number}."
+def _marks_in(turns: Sequence[Turn]) -> set[str]:
+    return {mark for turn in turns for mark in MARKS.findall(turn["content"])}
 
 
 def _system_first(turns: Sequence[Turn]) -> list[Turn]:

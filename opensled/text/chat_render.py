@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from opensled.core.errors import EngineError, UnsupportedModel
 from opensled.process.fork_frames import ForkLimits
 from opensled.process.fork_server import ForkServer, OverLimit
+from opensled.process.logs import announce
+from opensled.text.chat_contents import learn_contents
 
 # Of one chat. Chosen: the templates of real models take milliseconds and a few times the memory of the chat. In the
 # sandbox nothing that a template reaches can be changed, so one fork renders many chats.
 LIMITS = ForkLimits(seconds=2.0, memory=256 << 20, limits_setup=True, questions=1000)
 HANDLER = "opensled.text.chat_render:answering"
-NO_CHAT = b"{}"  # asks for the template's variables
-SHORT_CHAT = [{"role": "user", "content": "Hi"}]
+NO_CHAT = b"{}"  # asks for facts of the template
 
 
 class TemplateRefused(Exception):
@@ -30,13 +30,21 @@ class TemplateRefused(Exception):
 class ChatRenderer:
     """One chat template, compiled in a process of its own; several threads may use it at once."""
 
-    def __init__(self, template: str, special: Mapping[str, Any], undefined: bool = False) -> None:
+    def __init__(
+        self,
+        template: str,
+        special: Mapping[str, Any],
+        undefined: bool = False,
+        picture: str = "",
+        placeholder: str = "",
+    ) -> None:
         """`special`: the special tokens that the template may name.
 
         `undefined`: absent tools and documents are undefined, as in llama.cpp, not None, as in transformers. Where the
-        template fails with the one it gets the other.
+        template fails with the one it gets the other. `picture`, `placeholder`: see `learn_contents`.
         """
         about = {"template": template, "special": dict(special), "undefined": undefined}
+        about |= {"picture": picture, "placeholder": placeholder}
         setup = json.dumps(about).encode()
         self._forks = ForkServer(HANDLER, setup, LIMITS)
 
@@ -48,13 +56,12 @@ class ChatRenderer:
     def require(self, origin: object) -> tuple[str, ...]:
         """Names that the template reads and that it is not given by itself, sorted.
 
-        Raises UnsupportedModel, naming `origin`, if the template cannot be compiled or renders no short chat.
+        Raises UnsupportedModel, naming `origin`, if the template cannot be compiled or renders no short chat. Warns of
+        one that shows nothing of what a user says.
         """
         try:
             self.start()
-            with suppress(TemplateRefused):  # it wants another chat
-                self.render(SHORT_CHAT, None)
-            return tuple(json.loads(self._forks.ask(NO_CHAT)))
+            facts = json.loads(self._forks.ask(NO_CHAT))
         except EngineError as error:
             raise UnsupportedModel(
                 f"the chat template of {origin} cannot be compiled: {error}; put another chat_template.jinja "
@@ -65,6 +72,12 @@ class ChatRenderer:
                 f"the chat template of {origin} takes more than {error} for a short chat; put another "
                 "chat_template.jinja beside its tokenizer.json"
             ) from error
+        if not facts["is_heard"]:
+            announce(
+                f"the chat template of {origin} shows nothing of what a user says in short chats; if answers are of "
+                "something else, put another chat_template.jinja beside its tokenizer.json"
+            )
+        return tuple(facts["variables"])
 
     def render(
         self,
@@ -72,7 +85,7 @@ class ChatRenderer:
         tools: Sequence[Mapping[str, Any]] | None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a chat up to the start of the assistant's next turn.
+        """The text of a chat, whose contents are texts, up to the start of the assistant's next turn.
 
         `variables`: further ones that the template may read.
         Raises TemplateRefused, OverLimit, EngineError, and Cancelled by `opensled.process.fork_server.STOP`.
@@ -93,29 +106,43 @@ class ChatRenderer:
 
 
 def answering(setup: bytes) -> Callable[[bytes], bytes]:
-    """What answers in a fork: the texts of chats by the template in `setup`, or, of no chat, what it reads."""
+    """What answers in a fork: the texts of chats by the template in `setup`, or, of no chat, facts of it."""
     from opensled.text import chat_sandbox
 
     fields = json.loads(setup)
     environment = chat_sandbox.environment()
-    render = environment.from_string(fields["template"]).render
+    template = environment.from_string(fields["template"])
 
-    def answer(question: bytes) -> bytes:
-        asked = json.loads(question)
-        if not asked:
-            return json.dumps(chat_sandbox.variables(environment, fields["template"])).encode()
+    def render(asked: dict[str, Any]) -> str:
         errors = []
         for absent in _absent(asked, fields["undefined"]):
             try:
-                text = render({**asked, **fields["special"], **absent, "add_generation_prompt": True})
-                return json.dumps({"text": text}).encode()
+                return template.render(
+                    {**asked, **fields["special"], **absent, "add_generation_prompt": True}
+                )
             except MemoryError:
                 raise
             except Exception as error:  # a template may raise any error
                 errors.append(error)
             if isinstance(errors[0], chat_sandbox.Refusal):
                 break
-        return json.dumps({"error": str(errors[0])}).encode()
+        raise errors[0]
+
+    form = learn_contents(
+        lambda turns: render({"messages": turns, "tools": None}), fields["picture"], fields["placeholder"]
+    )
+    facts = {"variables": chat_sandbox.variables(environment, fields["template"]), "is_heard": form.is_heard}
+
+    def answer(question: bytes) -> bytes:
+        asked = json.loads(question)
+        if not asked:
+            return json.dumps(facts).encode()
+        try:
+            return json.dumps({"text": render({**asked, "messages": form.of(asked["messages"])})}).encode()
+        except MemoryError:
+            raise
+        except Exception as error:  # a template may raise any error
+            return json.dumps({"error": str(error)}).encode()
 
     return answer
 

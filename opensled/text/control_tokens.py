@@ -144,7 +144,7 @@ def _rename(saved: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
         model["merges"] = [merge for merge in model["merges"] if not _makes(merge, prefix, names)]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
-    return saved | {"post_processor": None, "truncation": None, "padding": None}
+    return saved | {"post_processor": None}
 
 
 def _makes(merge: str | list[str], prefix: int, names: dict[str, str]) -> bool:

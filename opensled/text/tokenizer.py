@@ -77,6 +77,20 @@ def _letters_of_bytes() -> dict[int, str]:
     return {spelled[0]: letter for letter, spelled in _byte_letters().items()}
 
 
+def tokenizer_of(content: bytes) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, which encodes whole texts; raises what `tokenizers` does, bare Exception."""
+    return whole(Tokenizer.from_buffer(content))
+
+
+def whole(tokenizer: Tokenizer) -> Tokenizer:
+    """`tokenizer` without what a training run left in its file: it cuts, fills and varies no text."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
 def pieces_of(tokenizer: Tokenizer) -> list[str]:
     """The spelling of ids 0, 1, 2, ...; "" for an id without one."""
     return [tokenizer.id_to_token(token) or "" for token in range(tokenizer.get_vocab_size())]
@@ -87,7 +101,7 @@ class TargetTokenizer:
 
     def __init__(self, tokenizer_json: bytes) -> None:
         try:
-            self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
+            self._tokenizer = tokenizer_of(tokenizer_json)
         except Exception as error:  # tokenizers raises bare Exception
             raise ProtocolError(f"the server's tokenizer.json cannot be read: {error}") from error
         self._bytes = TokenBytes(self._tokenizer)

@@ -18,13 +18,15 @@ from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import ChatMessage, Tool, ToolCall
 from opensled.core.template_variables import RESERVED
 from opensled.text.answer_text import CALL_TAGS
-from opensled.text.chat_forms import Turn, first_taken, one_leading, short_ids
+from opensled.text.chat_contents import Turn
+from opensled.text.chat_forms import first_taken, one_leading, short_ids
 from opensled.text.chat_render import ChatRenderer
 from opensled.text.thinking import thoughts_by_key
 from verify_server.text.template_files import Templates
 
-# Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent.
-PICTURE = f"<picture {secrets.token_hex(16)}>"
+# Stands for a picture in the content of a turn while the template is fed: no text can hold it by chance or by intent,
+# and no change of cases changes it.
+PICTURE = f"<{secrets.randbits(128)}>"
 
 MAX_VARIABLES, MAX_NAME = (
     64,
@@ -48,7 +50,9 @@ class Chats:
         Raises UnsupportedModel, naming `origin`, for a template that takes too much or cannot be compiled.
         """
         self._placeholder = placeholder
-        self._renderers = {text: ChatRenderer(text, special, undefined) for text in templates if text}
+        self._renderers = {
+            text: ChatRenderer(text, special, undefined, PICTURE, placeholder) for text in templates if text
+        }
         self._templates = templates
         names = {name for renderer in self._renderers.values() for name in renderer.require(origin)}
         self.variables = tuple(sorted(filter(_is_told, names))[:MAX_VARIABLES])
@@ -67,11 +71,8 @@ class Chats:
         if not template:
             raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
         versions, functions = template_input([_mark_images(message) for message in messages], tools, template)
-        has_parts = reads_parts(template)
 
         def render(turns: list[Turn]) -> str:
-            if has_parts:  # such a template writes the placeholder by itself
-                turns = [{**turn, "content": _parts(turn["content"])} for turn in turns]
             return self._renderers[template].render(turns, functions, variables)
 
         return valid_text(first_taken(versions, render).replace(PICTURE, self._placeholder))
@@ -82,11 +83,6 @@ def _is_told(name: str) -> bool:
     return name not in RESERVED and len(name) <= MAX_NAME
 
 
-def reads_parts(template: str) -> bool:
-    """Whether a template reads a turn's content as a list of texts and pictures."""
-    return re.search(r"""['"]image['"]""", template) is not None
-
-
 def _mark_images(message: ChatMessage) -> ChatMessage:
     """With PICTURE at the place of each picture."""
     if not message.images:
@@ -95,15 +91,6 @@ def _mark_images(message: ChatMessage) -> ChatMessage:
     return replace(
         message, images=(), content=PICTURE.join(message.content[low:high] for low, high in pairwise(cuts))
     )
-
-
-def _parts(content: str) -> list[dict[str, str]]:
-    """A content in parts, in the form that templates of vision-language models read."""
-    first, *others = content.split(PICTURE)
-    parts = [{"type": "text", "text": first}]
-    for text in others:
-        parts += [{"type": "image"}, {"type": "text", "text": text}]
-    return [part for part in parts if part != {"type": "text", "text": ""}]
 
 
 def template_input(

@@ -1,9 +1,11 @@
 """The token ids that end a generation by a GGUF file's metadata: the same that llama.cpp takes, without llama.cpp.
 
 A chat model ends its turn with another token than a text, and most files state only one of the two as their eos. So
-llama.cpp (src/llama-vocab.cpp) goes by the spellings as well.
+llama.cpp (src/llama-vocab.cpp) goes by the spellings as well. Tokens so spelled are control tokens to it, whatever type
+the file gives them.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 # Always an end.
@@ -39,6 +41,21 @@ ROLES = {
     "fim_rep": {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"},
     "fim_sep": {"<|file_sep|>"},
 }
+# Of code models, too: control tokens around a gap, which end nothing. Keys as in `ROLES`, the second one deprecated.
+AROUND_GAPS = {
+    ("fim_pre", "prefix"): {
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
+        *("<|code_prefix|>", "<|prefix|>"),
+    },
+    ("fim_suf", "suffix"): {
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
+        *("<|code_suffix|>", "<|suffix|>"),
+    },
+    ("fim_mid", "middle"): {
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+        *("<|code_middle|>", "<|middle|>"),
+    },
+}
 # A vocabulary with one of each of these sets -> what is no end in it: a message of OpenAI's harmony format, or of Solar
 # Open's, ends with <|end|> while the turn goes on; Gemma 4 has </s> for HTML.
 EXCEPT = (
@@ -50,12 +67,30 @@ EXCEPT = (
 def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
     """In ascending order; a stated id beyond the vocabulary counts for nothing."""
     ids = {piece: id for id, piece in enumerate(metadata.get("tokenizer.ggml.tokens", ()))}
-    spelled = SPELLINGS - {end for beside, end in EXCEPT if all(some & ids.keys() for some in beside)}
+    spelled = SPELLINGS - excepted(ids.keys())
     found = set()
     for role, others in ROLES.items():
-        stated = metadata.get(f"tokenizer.ggml.{role}_token_id")
+        stated = metadata.get(_key(role))
         if stated is None:
             spelled = spelled | others
         elif stated < len(ids):
             found.add(stated)
     return tuple(sorted(found | {ids[piece] for piece in spelled & ids.keys()}))
+
+
+def excepted(pieces: Collection[str]) -> set[str]:
+    """The spellings that end nothing in a vocabulary."""
+    return {end for beside, end in EXCEPT if all(some.intersection(pieces) for some in beside)}
+
+
+def control_spellings(metadata: Mapping[str, Any]) -> set[str]:
+    """Those of control tokens, whatever their type."""
+    by_roles = {(role,): others for role, others in ROLES.items()} | AROUND_GAPS
+    unstated = (
+        others for roles, others in by_roles.items() if not any(_key(role) in metadata for role in roles)
+    )
+    return SPELLINGS.union(*unstated)
+
+
+def _key(role: str) -> str:
+    return f"tokenizer.ggml.{role}_token_id"

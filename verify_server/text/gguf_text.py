@@ -1,22 +1,26 @@
 """Tokenizer and chat template of a GGUF target, without torch or transformers.
 
 A tokenizer.json beside the file is preferred, with the chat template beside it; otherwise both come from the file's
-metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or the target is refused.
+metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or the target is refused. So must it with a
+chat, unless a tokenizer.json says otherwise: the model was trained by that one.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
-from opensled.core.errors import UnsupportedModel, VocabularyMismatch
+from opensled.core.errors import RequestError, UnsupportedModel, VocabularyMismatch
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.models.gguf_file import read_metadata
+from opensled.process.logs import announce
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.tokenizer import tokenizer_of
 from verify_server.text import gguf_ends, gguf_tokenizer, template_files
 from verify_server.text.chat_template import Chats, valid_text
 from verify_server.text.template_files import Templates
@@ -29,6 +33,14 @@ SPECIAL = {
     "sep_token": "tokenizer.ggml.seperator_token_id",
     "pad_token": "tokenizer.ggml.padding_token_id",
 }
+ADDED = (
+    "content",
+    "single_word",
+    "lstrip",
+    "rstrip",
+    "normalized",
+    "special",
+)  # what a file states of a token
 # Texts in which tokenizers differ: contractions, cases, digits, runs of blanks, marks, scripts, emoji, code.
 PROBES = (
     "Hello, world! It's 2,048 o'clock; WE'LL see.",
@@ -40,13 +52,23 @@ PROBES = (
 )
 
 
+PROBE_CHAT = (
+    ChatMessage("system", " Be brief.\n"),
+    ChatMessage("user", "\n  Hello,  world! \n\n"),
+    ChatMessage("assistant", " Yes.\n"),
+    ChatMessage("user", "def f(x):\n    return x\n"),
+)
+MOST_PROBED = 64  # control tokens
+
+
 class GgufText:
     """See `verify_server.round.loaded_model.TextCodec`."""
 
     def __init__(self, path: Path) -> None:
         """Raises NotFound and UnsupportedModel."""
         metadata = read_metadata(path)
-        files = _TokenizerFolder(path.parent)
+        self._path, files = path, _TokenizerFolder(path.parent)
+        self._is_beside = files.present
         self._tokenizer = files.tokenizer() or gguf_tokenizer.build(metadata)
         self._pieces = [
             self._tokenizer.id_to_token(id) or "" for id in range(self._tokenizer.get_vocab_size())
@@ -54,7 +76,7 @@ class GgufText:
         self.tokenizer_json = self._tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         beside = files.templates()
-        templates = beside if any(beside) else template_files.in_metadata(metadata)
+        templates = beside if any(beside) else template_files.in_metadata(metadata, self._begin(metadata))
         self.chat_template, self.tool_template = templates
         self.special_tokens = files.special() or _special(metadata)  # by the names in SPECIAL
         self._chats = Chats(templates, self.special_tokens, path, undefined=templates is not beside)
@@ -89,11 +111,37 @@ class GgufText:
         """
         self.require_pieces(pieces)
         for text in PROBES:
-            if self._tokenizer.encode(text, add_special_tokens=False).ids != tokenize(text):
-                raise VocabularyMismatch(
-                    f"llama.cpp and this tokenizer cut {text!r} into different tokens; {gguf_tokenizer.NEXT_STEP}, "
-                    "or convert the model again with a current llama.cpp"
+            self._require_ids(text, tokenize(text))
+        for text in self._chats_to_probe():
+            if not self._is_beside:
+                self._require_ids(text, tokenize(text))
+            elif self._ids(text, framed=False) != tuple(tokenize(text)):
+                announce(
+                    f"llama.cpp reads control tokens of {self._path.name}, or blanks around them, otherwise than the "
+                    "tokenizer.json beside it, which is taken; if answers are odd, move that file away"
                 )
+                return
+
+    def _require_ids(self, text: str, ids: list[int]) -> None:
+        if self._ids(text, framed=False) != tuple(ids):
+            raise VocabularyMismatch(
+                f"llama.cpp and this tokenizer cut {text!r} into different tokens; {gguf_tokenizer.NEXT_STEP}, "
+                "or convert the model again with a current llama.cpp"
+            )
+
+    def _chats_to_probe(self) -> Iterator[str]:
+        """A chat, and the control tokens of chats with blanks around them."""
+        templates = self.chat_template + self.tool_template
+        names = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+        for name in [name for name in names if name in templates][:MOST_PROBED]:
+            yield f" {name} \n\n Word  {name}\n{name}\tword\n"
+        with suppress(RequestError):  # this template wants another chat
+            yield self._chats.render(PROBE_CHAT, ())
+
+    def _begin(self, metadata: Mapping[str, Any]) -> str:
+        """The token with which every text begins, "" = none."""
+        first = self._tokenizer.encode("").ids[:1]
+        return self._pieces[first[0]] if first == [metadata.get(SPECIAL["bos_token"])] else ""
 
     def require_pieces(self, pieces: Sequence[str]) -> None:
         """Refuse a tokenizer that spells ids otherwise than the model, whose `pieces` are by id."""
@@ -109,33 +157,40 @@ class _TokenizerFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._present = (folder / "tokenizer.json").is_file()
+        self.present = (folder / "tokenizer.json").is_file()
 
     def tokenizer(self) -> Tokenizer | None:
         path = self._folder / "tokenizer.json"
-        if not self._present:
+        if not self.present:
             return None
         try:
-            tokenizer = Tokenizer.from_file(str(path))
+            return self._with_added(tokenizer_of(path.read_bytes()))
         except Exception as error:  # tokenizers raises bare Exception
             raise UnsupportedModel(f"{path} cannot be read: {error}; download it again") from error
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+
+    def _with_added(self, tokenizer: Tokenizer) -> Tokenizer:
+        """With tokens that tokenizer_config.json alone states, as transformers adds them."""
+        stated = (
+            template_files.read_object(self._folder / template_files.CONFIG).get("added_tokens_decoder") or {}
+        )
+        for id, token in sorted((int(id), token) for id, token in stated.items()):
+            if tokenizer.id_to_token(id) is None:
+                tokenizer.add_tokens([AddedToken(**{name: token[name] for name in ADDED if name in token})])
         return tokenizer
 
     def templates(self) -> Templates:
-        return template_files.in_folder(self._folder) if self._present else Templates()
+        return template_files.in_folder(self._folder) if self.present else Templates()
 
     def special(self) -> dict[str, str]:
         """The special tokens by the names in `SPECIAL`."""
-        if not self._present:
+        if not self.present:
             return {}
         config = template_files.read_object(self._folder / template_files.CONFIG)
         found = {name: template_files.token_text(config.get(name)) for name in SPECIAL}
         return {name: text for name, text in found.items() if text}
 
     def ends(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        return template_files.ends_in(self._folder, tokenizer.token_to_id) if self._present else ()
+        return template_files.ends_in(self._folder, tokenizer.token_to_id) if self.present else ()
 
 
 def _special(metadata: dict[str, Any]) -> dict[str, str]:

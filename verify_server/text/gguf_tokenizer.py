@@ -11,9 +11,15 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from opensled.core.errors import UnsupportedModel
+from verify_server.text import gguf_ends
 
 # tokenizer.ggml.token_type
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+APART = (UNKNOWN, CONTROL, USER_DEFINED)  # matched before all others
+IN_HTML = "</s>"  # where it ends nothing, it is text
+# GGUF does not say that a token takes the blanks behind it. llama.cpp goes by the model's name, and so do we.
+TAKING_BLANKS = ("phi-3", "phi3")
+KEEPING_BLANKS = ("<unk>", "<s>", "<|endoftext|>")  # of these models
 NEXT_STEP = "put the model's own tokenizer.json beside the GGUF file"
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -143,17 +149,32 @@ _BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
 
 
 def _types(metadata: Mapping[str, Any], pieces: Sequence[str]) -> list[int]:
+    """As llama.cpp takes them, which knows some tokens by their spelling."""
     types: list[int] = list(metadata.get("tokenizer.ggml.token_type") or ())
-    return types[: len(pieces)] or [1] * len(pieces)
+    control, text = gguf_ends.control_spellings(metadata), gguf_ends.excepted(pieces) & {IN_HTML}
+
+    def taken(piece: str, stated: int) -> int:
+        if piece in text:
+            return NORMAL
+        return CONTROL if piece in control and stated not in APART else stated
+
+    return list(map(taken, pieces, types[: len(pieces)] or [NORMAL] * len(pieces)))
 
 
 def _add_special(tokenizer: Tokenizer, metadata: Mapping[str, Any], pieces: Sequence[str]) -> None:
     """Tokens that are matched before all others; control tokens among them do not show in decoded text."""
+    name = str(metadata.get("general.name", "")).lower()
+    takes = any(part in name for part in TAKING_BLANKS)
     tokenizer.add_tokens(
         [
-            AddedToken(piece, special=kind != USER_DEFINED, normalized=False)
+            AddedToken(
+                piece,
+                special=kind != USER_DEFINED,
+                normalized=False,
+                rstrip=takes and piece not in KEEPING_BLANKS,
+            )
             for piece, kind in zip(pieces, _types(metadata, pieces))
-            if kind in (UNKNOWN, CONTROL, USER_DEFINED) and piece
+            if kind in APART and piece
         ]
     )
 

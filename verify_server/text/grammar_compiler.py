@@ -25,6 +25,7 @@ from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.process.fork_frames import ForkLimits
 from opensled.text.answer_text import CALL_TAGS
 from opensled.text.thinking import SPELLINGS
+from opensled.text.tokenizer import tokenizer_of
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTo
     """
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer = tokenizer_of(tokenizer_json.encode())
     plain = LLTokenizer(tokenizer_json, slices=[])
     tokens, special = [b""] * width, list(eos_ids)
     for id in tokenizer.get_vocab(with_added_tokens=True).values():

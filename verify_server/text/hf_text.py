@@ -9,6 +9,7 @@ from opensled.core.errors import UnsupportedModel, first_line
 from opensled.core.messages import ChatMessage, Tool
 from opensled.core.vocabulary import fingerprint
 from opensled.text.control_tokens import ControlTokens
+from opensled.text.tokenizer import whole
 from verify_server.text import template_files
 from verify_server.text.chat_template import Chats, valid_text
 
@@ -60,7 +61,9 @@ def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:  # its templates are looked up in verify_server/text/template_files.py
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True, chat_template="")
+        made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True, chat_template="")
+        whole(made.backend_tokenizer)  # fails for one that is Python alone, which devices could not use
+        return made
     except Exception as error:  # tokenizers raises bare Exception, transformers many kinds
         cause = first_line(error)
         raise UnsupportedModel(

@@ -13,7 +13,8 @@ from opensled.models.hub_listing import MORE_TEMPLATES
 
 TEXT = "chat_template.jinja"
 CONFIG = "tokenizer_config.json"
-OF_PROCESSOR = "chat_template.json"  # of older vision-language models
+# Of vision-language models, whose tokenizer may have a template for texts alone
+OF_PROCESSOR = ("processor_config.json", "chat_template.json")
 IN_GGUF = "tokenizer.chat_template"  # and IN_GGUF.NAME
 MARK = "\ufeff"  # some editors begin a file with it; it is no part of the text
 
@@ -28,19 +29,28 @@ class Templates(NamedTuple):
 def in_folder(folder: Path) -> Templates:
     """Those of a Hugging Face folder. Raises UnsupportedModel for a file that cannot be read."""
     named = _in_files(folder)
-    if "default" not in named:
-        named = _in_value(read_object(folder / CONFIG).get("chat_template")) | named
-    return choose(named or _in_value(read_object(folder / OF_PROCESSOR).get("chat_template")))
+    for file in (*OF_PROCESSOR, CONFIG):
+        if "default" not in named:
+            named = _in_value(read_object(folder / file).get("chat_template")) | named
+    return choose(named)
 
 
-def in_metadata(metadata: Mapping[str, Any]) -> Templates:
-    """Those of a GGUF file."""
+def in_metadata(metadata: Mapping[str, Any], begin: str = "") -> Templates:
+    """Those of a GGUF file. They write `begin`, the token with which texts begin, as llama.cpp does for those that
+    leave it to it."""
     named = {
         key.removeprefix(IN_GGUF).removeprefix(".") or "default": text
         for key, text in metadata.items()
         if key == IN_GGUF or key.startswith(f"{IN_GGUF}.")
     }
-    return choose(_in_value(named))
+    found = choose(_in_value(named))
+    return Templates(*(_beginning(template, begin) for template in found))
+
+
+def _beginning(template: str, begin: str) -> str:
+    if not template or not begin or begin in template or "bos_token" in template:
+        return template
+    return f"{begin}{{##}}\n{template}"  # to jinja, the template still begins with a line
 
 
 def choose(named: Mapping[str, str]) -> Templates:

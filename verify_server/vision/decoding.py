@@ -17,6 +17,12 @@ from opensled.core.errors import InvalidRequest, first_line
 from opensled.core.images import FORMATS, MAX_PIXELS, MAX_SIDE, require_format
 
 WHITE = (255, 255, 255, 255)  # what shows through a transparent picture
+# Rows of a PNG as Pillow names them -> its transparent colour, which keeps the file's scale, in that of the pixels
+CLEAR = {
+    "L;2": lambda grey: grey * 85,
+    "L;4": lambda grey: grey * 17,
+    "RGB;16B": lambda colour: tuple([each >> 8 for each in colour]),
+}
 
 
 def pixels_of(data: bytes) -> NDArray[np.uint8]:
@@ -28,8 +34,9 @@ def pixels_of(data: bytes) -> NDArray[np.uint8]:
     try:
         with Pillow.open(BytesIO(data), formats=tuple(FORMATS.values())) as picture:
             _require_size(picture)
+            rows = picture.tile[0].args if picture.tile else ""
             picture.load()
-            return np.asarray(_opaque(ImageOps.exif_transpose(picture)), np.uint8)
+            return np.asarray(_opaque(_eight_bits(ImageOps.exif_transpose(picture), rows)), np.uint8)
     except InvalidRequest:
         raise
     except Exception as error:  # decoders raise errors of many kinds for a file that is none
@@ -46,8 +53,20 @@ def _require_size(picture: Pillow.Image) -> None:
             "make it smaller",
             "images",
         )
-    if getattr(picture, "n_frames", 1) > 1:
+    # Cameras put other views of a photo behind it, and name the file JPEG.
+    if getattr(picture, "n_frames", 1) > 1 and picture.format != "MPO":
         raise InvalidRequest("animated images are not supported; send one frame", "images")
+
+
+def _eight_bits(picture: Pillow.Image, rows: object) -> Pillow.Image:
+    """With 8 bits for each value: Pillow itself cuts off what is above, so that grey of 16 bits becomes white."""
+    clear = picture.info.get("transparency")
+    if picture.mode.startswith("I"):
+        deep = np.asarray(picture, np.uint16)
+        return Pillow.fromarray(np.dstack((deep >> 8, 255 * (deep != clear))).astype(np.uint8), "LA")
+    if clear is not None and rows in CLEAR:
+        picture.info["transparency"] = CLEAR[rows](clear)
+    return picture
 
 
 def _opaque(picture: Pillow.Image) -> Pillow.Image:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from lab.training.family import FAMILY
 from lab.training.item import Item, Task
 from lab.training.questions import QUESTIONS
 from lab.training.tasks import TASKS
 from opensled.core.errors import UsageError
 from opensled.core.messages import ChatMessage
+from opensled.text.tokenizer import tokenizer_of
 from verify_server.text.gguf_text import GgufText
 
 
@@ -33,7 +32,7 @@ class Questioner:
 
     def __init__(self, tasks: Sequence[Task], text: GgufText, seed: int) -> None:
         self._tasks, self._text, self._seed = tasks, text, seed
-        self._tokenizer = Tokenizer.from_str(text.tokenizer_json.decode())
+        self._tokenizer = tokenizer_of(text.tokenizer_json)
 
     def question(self, number: int) -> Question:
         """The kinds take turns."""

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from opensled.core.errors import ModelError
@@ -20,6 +19,7 @@ from opensled.models.gguf_file import read_head, read_metadata
 from opensled.models.hub_listing import MORE_TEMPLATES
 from opensled.models.store import is_hub_id, model_path
 from opensled.process.logs import announce, tell_long
+from opensled.text.tokenizer import tokenizer_of
 from verify_server.engine.derived import DerivedModels
 from verify_server.engine.host_memory import available_host_bytes
 from verify_server.engine.torch import loading
@@ -83,7 +83,7 @@ def _write_text(path: Path, folder: Path) -> None:
     """Tokenizer and chat templates. Raises UnsupportedModel and VocabularyMismatch."""
     text = GgufText(path)
     text.require_pieces(read_metadata(path).get("tokenizer.ggml.tokens") or [])
-    tokenizer = Tokenizer.from_str(text.tokenizer_json.decode())
+    tokenizer = tokenizer_of(text.tokenizer_json)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **text.special_tokens).save_pretrained(folder)
     if text.chat_template:
         (folder / template_files.TEXT).write_text(text.chat_template, "utf-8")
