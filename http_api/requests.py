@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
-from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import Form, make_guide, read_calls, read_form
 from http_api.model_names import asked_name
@@ -75,9 +74,8 @@ def chat_request(
     """
     fields = Fields(body)
     asked_name(fields, info)
-    prompt = read_turns(fields.take("messages"), info.images is not None)
+    prompt = read_turns(fields.take("messages"), info.images)
     require_template(info, "messages")
-    require_images(prompt, info.images, "messages")
     guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
     told = read_bounded(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
     names_of_limit = ("max_completion_tokens", "max_tokens")

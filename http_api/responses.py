@@ -157,8 +157,8 @@ class Reply:
         return b"data: %s\n\n" % to_json(payload)
 
     def heartbeat(self, status: str) -> bytes:
-        """A comment, which clients ignore."""
-        return b": %s\n\n" % status.encode()
+        """A comment, which clients ignore; behind a blank line some would look for data."""
+        return b": %s\n" % status.encode()
 
     def _usage(self) -> dict[str, Any]:
         stats = [self._stats[index] for index in range(len(self._choices))]

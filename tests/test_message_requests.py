@@ -128,9 +128,8 @@ def test_pictures(messages, content, offset):
     ("source", "named"),
     [
         ({"type": "url", "url": "https://example.com/a.png"}, "source.url"),
-        ({"type": "file", "file_id": "f"}, "source.type"),
+        ({"type": "file", "file_id": "f"}, "source"),
         ({"type": "base64", "data": "!"}, "source.data"),
-        (None, "source"),
     ],
 )
 def test_pictures_that_are_refused(source, named):

@@ -178,7 +178,7 @@ REFUSED = [
     ({"stream": 1}, "stream"),
 ]
 REFUSED_CHAT = [
-    ({"messages": [{"role": "user", "content": "Hi", "images": ["aGk="]}]}, "messages[0].images"),
+    ({"messages": [{"role": "user", "content": "Hi", "images": ["aGk="]}]}, "messages[0].images[0]"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
     ({"messages": ["Hi"]}, "messages[0]"),
