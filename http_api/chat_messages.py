@@ -82,11 +82,11 @@ def _turn(value: object, where: str, facts: ImageFacts | None, is_new: bool) -> 
     more = _answered(fields, said) if role == "assistant" else {}
     if role == "tool":
         more = {"tool_call_id": fields.text("tool_call_id", "")}
-    name = fields.text("tool_name", "") or fields.text("name", "")
+    name, tool = fields.text("name", ""), fields.text("tool_name", "")  # the second as Ollama has it
     if role != "assistant":
         read_beside(said, fields, "tool_calls", "function_call")
     fields.leave_rest()
-    return said.turn(role, name=name, **more)
+    return said.turn(role, name=tool or name, **more)
 
 
 def _answered(fields: Fields, said: Said) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Said:
     thoughts: str = ""  # of an earlier answer
     _texts: list[str] = field(default_factory=list)
     _length: int = 0  # characters of them
-    _in_line: bool = False  # what follows begins another one
+    _in_line: bool = False
 
     @property
     def text(self) -> str:
@@ -86,11 +86,15 @@ class Said:
             self._add(f"\n{text}" if self._in_line and text[0] != "\n" else text)
             self._in_line = False
 
+    def end_line(self) -> None:
+        """What follows begins another one."""
+        self._in_line = bool(self._texts) and not self._texts[-1].endswith("\n")
+
     def tell(self, words: str) -> None:
         """On a line of its own."""
         apart = bool(self._texts) and not self._texts[-1].endswith("\n")
         self._add(f"\n{words}" if apart else words)
-        self._in_line = True
+        self.end_line()
 
     def _add(self, text: str) -> None:
         self._texts.append(text)
@@ -151,7 +155,7 @@ def parts_of(value: Any, where: str) -> Iterator[tuple[str, Fields]]:
             yield "text", Fields({"text": require_text(part, path)}, f"{path}.")
         elif not is_nothing(part):
             fields = fields_of(part, path)
-            kind = fields.text("type", "") or ("text" if "text" in part else "part")
+            kind = fields.text("type", "") or ("text" if "text" in part else "")
             name = "refusal" if kind == "refusal" else "text"
             if kind in TEXTS and name not in part:
                 require_text(None, fields.path(name))
@@ -189,7 +193,7 @@ def read_beside(said: Said, fields: Fields, *names: str) -> None:
 def _text(fields: Fields, name: str, place: Place) -> str:
     text = fields.text(name, "")
     while place.role == "system" and (line := ACCOUNTING.match(text)):
-        leave_out(f"{_anywhere(fields.path(name))} ({line[1].lower()})")
+        leave_out(f"{_anywhere(fields.path('').rstrip('.'))} ({line[1].lower()})")
         text = text[line.end() :]
     return text
 
@@ -213,6 +217,7 @@ def _quote(said: Said, kind: str, fields: Fields) -> None:
     if content is not None:
         said.tell(f"[{kind}: {title}]" if title else f"[{kind}]")
         read_into(said, content, where)
+        said.end_line()
     elif said.place.is_new:
         raise _refusal(kind, fields)
     else:
@@ -225,17 +230,17 @@ def _tell(said: Said, kind: str, fields: Fields) -> None:
         raise _refusal(kind, fields)
     words = "" if kind in SILENT else words_of(dict(fields.rest()))
     if words:
-        said.tell(f"[{_shown(kind)}: {words}]")
+        said.tell(f"[{_shown(kind)}: {words}]" if kind else words)
     else:
         _omit(said, kind, fields)
 
 
 def _omit(said: Said, kind: str, fields: Fields, title: str = "") -> None:
     """A line in its place, and its name in the header of the answer."""
-    leave_out(f"{_anywhere(_path(fields))}={kind}")
+    leave_out(f"{_anywhere(_path(fields))}={kind}" if _is_typed(fields) else _anywhere(_path(fields)))
     dict(fields.rest())
     if kind not in SILENT:
-        known = "picture" if kind in PICTURES else _shown(kind)
+        known = "picture" if kind in PICTURES else _shown(kind) or "part"
         blind = kind in PICTURES and said.place.facts is None
         said.tell(
             f"[{known}{title} omitted: {'this model reads text' if blind else 'it cannot be read here'}]"
@@ -244,12 +249,17 @@ def _omit(said: Said, kind: str, fields: Fields, title: str = "") -> None:
 
 def _refusal(kind: str, fields: Fields) -> Unsupported:
     path = _path(fields)
-    return Unsupported(f"{path} is {kind[:80]!r}: {REMEDIES.get(kind, REMEDY)}", path)
+    named = f"{path} is {kind[:80]!r}" if _is_typed(fields) else path
+    return Unsupported(f"{named}: {REMEDIES.get(kind, REMEDY)}", path)
+
+
+def _is_typed(fields: Fields) -> bool:
+    """Whether it has a type of its own, not the name of its field."""
+    return fields.path("").endswith(".")
 
 
 def _path(fields: Fields) -> str:
-    """Of its type, or of what is a part by the name of its field."""
-    return fields.path("type") if fields.path("").endswith(".") else fields.path("")
+    return fields.path("type" if _is_typed(fields) else "")
 
 
 def _shown(kind: str) -> str:

@@ -185,8 +185,8 @@ async def read_first_chunks(
 class EventStream(Response):
     """The answers as server-sent events. The first chunks are awaited before it, so that early errors have a status.
 
-    While the verification server is away or reads the prompt, the stream sends a comment every `heartbeat` seconds (0 =
-    never), so that clients and proxies do not close a silent connection. Clients ignore comments.
+    While the verification server is away or reads the prompt, the stream sends a sign of life every `heartbeat` seconds
+    (0 = never), so that clients and proxies do not close a silent connection.
     """
 
     media_type = "text/event-stream"

@@ -18,8 +18,8 @@ MAX_WORDS = 16_000  # characters of one part; chosen: as much as coding agents s
 MAX_WORD = 300  # longer ones are encrypted or encoded; chosen: a URL is shorter
 # Fields without words for a model.
 WORDLESS = re.compile(
-    r"(.*_)?(id|type|status|role|signature|caller|token|format|detail|index|mime_?type|environment)"
-    r"|encrypted_.*|cache_control|annotations",
+    r"(.*_)?(id|type|data|blob|status|role|signature|caller|token|format|detail|index|mime_?type|environment)"
+    r"|encrypted_.*|b64_json|cache_control|annotations",
     re.IGNORECASE,
 )
 

@@ -16,7 +16,7 @@ from http_api.effects import EMPTY, is_any_of
 from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
 from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
 from http_api.model_names import asked_name
-from http_api.thinking_fields import EFFORT, NO_EFFORT
+from http_api.thinking_fields import EFFORT, KWARGS, NO_EFFORT
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.core.messages import ModelInfo
@@ -58,6 +58,7 @@ RENAMED = {
     "response_format": "format",
     "enable_thinking": "think",
     EFFORT: "think",
+    KWARGS: "think",
 }
 RENAMED_PROMPT = {
     **RENAMED,
@@ -96,7 +97,7 @@ class OllamaRequest:
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
         known = self.request.respell(error) if self.request else error
-        return rename_field(known, self.renamed) if isinstance(known, RequestError) else known
+        return _spell(known, self.renamed) if isinstance(known, RequestError) else known
 
 
 def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
@@ -128,7 +129,7 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
         if images is not None:
             needs = "raw" if info.has_chat_template else "this model"
             raise Unsupported(
-                f"images need a chat, and {needs} takes a text as it is: leave them out", "images"
+                f"images need a chat, and {needs} takes a text as it is: leave one of the two out", "images"
             )
         if system:
             raise Unsupported("system needs a chat template: leave it out, or raw", "system")
@@ -141,16 +142,11 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     return _request(fields, info, asked if prompt else None, _chat_request, False)
 
 
-def rename_field(error: RequestError, names: Mapping[str, str]) -> RequestError:
-    """`error` with the field as `names` has it, also in its text: Ollama's errors are a text and nothing else."""
-    if not error.field:
-        return error
-    whole = max(
-        (name for name in names if re.match(rf"{re.escape(name)}(?![\w-])", error.field)), key=len, default=""
-    )
-    name = names.get(whole, "") + error.field[len(whole) :]
-    text = re.sub(rf"(?<![\w.]){re.escape(error.field)}(?![\w-])", lambda _: name, str(error))
-    return type(error)(text if name in text else f"{name}: {text}", name, error.retry_after)
+def _spell(error: RequestError, names: Mapping[str, str]) -> RequestError:
+    """`error` with the field as `names` has it, and with that in its text: Ollama's errors are nothing else."""
+    known = requests.rename_field(error, names)
+    named = known.field in str(known)
+    return known if named else type(error)(f"{known.field}: {known}", known.field, error.retry_after)
 
 
 def _request(
@@ -168,7 +164,7 @@ def _request(
         if request:
             request.names["images"] = "images"
     except RequestError as error:
-        raise rename_field(error, renamed) from error
+        raise _spell(error, renamed) from error
     return OllamaRequest(model, is_chat, stream, unloads, request, renamed)
 
 

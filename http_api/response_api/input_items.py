@@ -24,22 +24,21 @@ STATES = ("in_progress", "completed", "incomplete")
 def read_input(value: object, facts: ImageFacts | None = None) -> tuple[ChatMessage, ...]:
     """The field `input`; `facts`: of a target that reads pictures.
 
-    Calls join the assistant's turn before them, as one answer holds them, and thoughts the one behind them.
+    Calls, and what other services did, join the assistant's turn before them, as one answer holds them, and thoughts
+    the one behind them.
     """
     if isinstance(value, str):
         return (ChatMessage("user", require_text(value, "input")),)
     if not isinstance(value, list) or not value:
         raise InvalidRequest("input must be a string, or a list with at least one item", "input")
-    turns, new = list[ChatMessage](), newest(value)
+    turns, new, others = list[ChatMessage](), newest(value), False
     for index, item in enumerate(value):
         turn = _turn(item, f"input[{index}]", facts, index == new)
         if turn is None:
             continue
-        if (
-            turns
-            and turn.role == turns[-1].role == "assistant"
-            and (turn.tool_calls or _only_thinks(turns[-1]))
-        ):
+        before, others = others, item.get("type") not in (None, "", "message", *READERS)
+        same = bool(turns) and turn.role == turns[-1].role == "assistant"
+        if same and (turn.tool_calls or before or others or _only_thinks(turns[-1])):
             turns[-1] = _join(turns[-1], turn)
         else:
             turns.append(turn)
@@ -57,7 +56,8 @@ def _join(turn: ChatMessage, following: ChatMessage) -> ChatMessage:
     """Two items of one answer as one turn."""
     return replace(
         turn,
-        content=turn.content + following.content,
+        content="\n".join(filter(None, (turn.content, following.content))),
+        images=turn.images + following.images,
         tool_calls=turn.tool_calls + following.tool_calls,
         reasoning=turn.reasoning + following.reasoning,
     )
