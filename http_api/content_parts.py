@@ -31,6 +31,7 @@ SILENT = (
     "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
     "fallback",
 )  # fmt: skip
+MAX_NESTED = 4  # lists around a part: of turns, parts, results and documents
 NO_PICTURES = "this model reads no pictures: leave it out, describe it in words, or ask a model that sees"
 NO_SOUND = "nothing here hears or watches: leave it out, or send its words as text"
 # A type of part, or a field of a turn, that is refused -> the next step
@@ -48,10 +49,13 @@ NO_ROOM = "[picture omitted: this model takes no more of them at once]\n"
 # Fields as of HTTP by which clients account for a request, and which change with each: not for the model, and nothing
 # behind them would be found in a cache. Of pairs that end in semicolons, what follows is kept.
 ACCOUNTING = re.compile(
-    r"\s*(x-[a-z0-9-]*(?:billing|attribution|accounting|telemetry|(?:request|trace|session)-?id)[a-z0-9-]*):"
+    r"\s*(x-[a-z0-9-]{0,40}?(?:billing|attribution|accounting|telemetry|(?:request|trace|session)-?id)[a-z0-9-]{0,40}):"
     r"(?:(?:[ \t]*[\w.-]+=[^;\n]*;)+|[^\n]*(?:\n|$))\s*",
     re.IGNORECASE | re.ASCII,
 )
+
+
+MAX_ACCOUNTS = 8  # of them that are looked for
 
 
 class Place(NamedTuple):
@@ -68,7 +72,7 @@ class Said:
 
     place: Place
     images: list[TurnImage] = field(default_factory=list)
-    thoughts: str = ""  # of an earlier answer
+    thinks: list[str] = field(default_factory=list)  # of an earlier answer
     _texts: list[str] = field(default_factory=list)
     _length: int = 0  # characters of them
     _in_line: bool = False
@@ -76,6 +80,10 @@ class Said:
     @property
     def text(self) -> str:
         return "".join(self._texts)
+
+    @property
+    def thoughts(self) -> str:
+        return "".join(self.thinks)
 
     @property
     def is_empty(self) -> bool:
@@ -168,7 +176,7 @@ def read_part(said: Said, kind: str, fields: Fields) -> None:
     if kind in TEXTS:
         said.say(_text(fields, "refusal" if kind == "refusal" else "text", place))
     elif kind in THOUGHTS and place.role == "assistant":
-        said.thoughts += _thought(fields)
+        said.thinks.append(_thought(fields))
     else:
         read = _show if kind in PICTURES else _quote if kind in DOCUMENTS else _tell
         try:
@@ -183,16 +191,19 @@ def read_part(said: Said, kind: str, fields: Fields) -> None:
 def read_beside(said: Said, fields: Fields, *names: str) -> None:
     """What a turn has beside its content in the fields `names`: each a part of that type, or a list of them."""
     for name in names:
-        value = fields.take(name)
+        if (value := fields.take(name)) is None:
+            continue
         several = isinstance(value, list)
-        for index, inner in enumerate(value if several else [] if value is None else [value]):
+        for index, inner in enumerate(value if several else [value]):
             where = fields.path(f"{name}[{index}]" if several else name)
             read_part(said, name, Fields({"": inner}, where))
 
 
 def _text(fields: Fields, name: str, place: Place) -> str:
     text = fields.text(name, "")
-    while place.role == "system" and (line := ACCOUNTING.match(text)):
+    for _ in range(MAX_ACCOUNTS if place.role == "system" else 0):
+        if (line := ACCOUNTING.match(text)) is None:
+            break
         leave_out(f"{_anywhere(fields.path('').rstrip('.'))} ({line[1].lower()})")
         text = text[line.end() :]
     return text
@@ -214,7 +225,7 @@ def _show(said: Said, kind: str, fields: Fields) -> None:
 def _quote(said: Said, kind: str, fields: Fields) -> None:
     """A document, if it is text."""
     title, content, where = document_text(kind, fields)
-    if content is not None:
+    if content is not None and fields.path("").count("[") <= MAX_NESTED:
         said.tell(f"[{kind}: {title}]" if title else f"[{kind}]")
         read_into(said, content, where)
         said.end_line()
@@ -279,7 +290,7 @@ def place_images(turns: Sequence[ChatMessage], facts: ImageFacts | None) -> list
     for turn in [*turns, None]:
         last = made[-1].role if made else ""
         if turn and turn.role == "user":
-            turn, waiting = replace(turn, images=(*waiting, *turn.images)), []
+            turn, waiting = replace(turn, images=(*waiting, *turn.images)) if waiting else turn, []
         elif waiting and not (turn and (turn.role == "tool" or turn.role == last == "assistant")):
             made.append(ChatMessage("user", "", images=tuple(waiting)))
             waiting = []
