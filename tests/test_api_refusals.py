@@ -93,24 +93,8 @@ def test_refuses_messages_by_name(message, param):
 
 @pytest.mark.parametrize(
     "prompt",
-    [
-        None,
-        [],
-        5,
-        ["a"] * 65,
-        ["a", [1]],
-        [[1], "a"],
-        [[1], []],
-        [[]],
-        [1, "a"],
-        [2048],
-        [-1],
-        [True],
-        [1.5],
-        {},
-        [None],
-    ],
-)
+    [None, [], 5, ["a"] * 65, ["a", [1]], [[1], "a"], [[1], []], [[]], [1, "a"], [2048], [-1], [True], [1.5], {}, [None]],
+)  # fmt: skip
 def test_refuses_prompts_by_name(prompt):
     response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": prompt})
     assert refusal(response)["param"] == "prompt"

@@ -150,14 +150,20 @@ def test_what_is_no_picture_is_refused_by_name(content, param, message):
     assert error["param"] == param and message in error["message"]
 
 
-def test_a_target_of_text_refuses_pictures_in_every_api():
-    assert refused([shown()], images=None)["param"] == f"{PART}.type"
-    for path, body in (
-        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": [TEXT]}]}),
-        ("/api/generate", {"prompt": "a", "images": [TEXT]}),
-    ):
-        answer = call(FakeBackend(), path, content=json.dumps(body).encode())
-        assert answer.status_code == 400 and "images" in answer.json()["error"]
+OF_OLLAMA = [
+    ("/api/chat", {"messages": [{"role": "user", "images": [TEXT, "AAAA"]}]}, "messages[0].images[1]"),
+    ("/api/chat", {"messages": [{"role": "user", "images": ["https://g/a.png"]}]}, "messages[0].images[0]"),
+    ("/api/generate", {"prompt": "a", "images": ["AAAA"]}, "images[0]"),
+    ("/api/generate", {"prompt": "a", "system": "b", "images": [TEXT, "AAAA"]}, "images[1]"),
+    ("/api/generate", {"prompt": "a", "images": [TEXT] * (MAX_IMAGES + 1)}, f"images[{MAX_IMAGES}]"),
+    ("/api/generate", {"prompt": "a", "images": [TEXT], "raw": True}, "images need a chat, and raw"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "named"), OF_OLLAMA)
+def test_pictures_of_ollama_s_clients_are_refused_in_their_words(path, body, named):
+    answer = call(FakeBackend(images=FACTS), path, body)
+    assert answer.status_code == 400 and answer.json()["error"].startswith(named)
 
 
 def test_a_smaller_limit_of_the_server_counts():
