@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from http_api.call_ids import with_ids
-from http_api.content_parts import Place, Said, newest, place_images, read_beside, read_into
+from http_api.content_parts import Place, Said, newest, place_images, read_beside, read_into, read_part
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
-from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.errors import InvalidRequest
 from opensled.core.images import ImageFacts
 from opensled.core.messages import ChatMessage, ModelInfo, Prompt, ToolCall
 from opensled.text.thinking import KEYS
@@ -55,6 +55,7 @@ ROLES = (
     "tool",
     "function",
 )  # "function": results of older clients
+CALLS = ("function", "custom")  # types of calls that the client answers
 # Beside the content of a turn: Ollama's pictures, and what must not be missed in silence.
 BESIDE = ("images", "image", "image_url", "input_audio", "video", "files", "attachments")
 
@@ -97,7 +98,14 @@ def _answered(fields: Fields, said: Said) -> dict[str, Any]:
     if not isinstance(made, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
     only = None if made else fields.take("function_call")  # as older clients remember a call
-    read = [_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(made)]
+    read = list[ToolCall]()
+    for index, value in enumerate(made):
+        call = fields_of(value, fields.path(f"tool_calls[{index}]"))
+        kind = call.text("type", "function")
+        if kind in CALLS:
+            read.append(_call(kind, call))
+        else:  # of a tool that ran elsewhere
+            read_part(said, kind, call)
     if only:
         read.append(_read_function(fields_of(only, fields.path("function_call")), ""))
     refusal = fields.text("refusal", "")
@@ -118,12 +126,8 @@ def _reasoning(fields: Fields) -> str:
     return ""
 
 
-def _call(value: object, where: str) -> ToolCall:
-    fields = fields_of(value, where)
-    kind, id = fields.text("type", "function"), fields.text("id", "")
-    if kind not in ("function", "custom"):
-        raise Unsupported(f"{where}.type must be function or custom", f"{where}.type")
-    inner = fields.inside(kind)
+def _call(kind: str, fields: Fields) -> ToolCall:
+    id, inner = fields.text("id", ""), fields.inside(kind)
     call = _read_function(inner, id) if kind == "function" else custom_call(inner, id)
     fields.leave_rest()
     return call

@@ -14,7 +14,7 @@ from http_api.fields import Fields, fields_of, leave_out, require_text
 from http_api.part_files import document_text, find_picture, words_of
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.core.images import MAX_PROMPT_IMAGE_BYTES, Image, ImageFacts, TurnImage
-from opensled.core.messages import ChatMessage
+from opensled.core.messages import ChatMessage, Prompt, is_chat
 
 TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts; a refusal is what the model said
 THOUGHTS = (
@@ -45,6 +45,7 @@ REMEDIES = {
     "item_reference": "it names an item that OpenAI stores, and nothing is stored here: send the item itself",
 }
 REMEDY = "nothing here reads it: send what it says as text"
+UNSEEN = "[picture omitted: it cannot be read here]\n"
 NO_ROOM = "[picture omitted: this model takes no more of them at once]\n"
 # Fields as of HTTP by which clients account for a request, and which change with each: not for the model, and nothing
 # behind them would be found in a cache. Of pairs that end in semicolons, what follows is kept.
@@ -311,17 +312,28 @@ def _latest(turns: list[ChatMessage], most: int) -> list[ChatMessage]:
             if most < 0:
                 break
             kept += 1
-        turns[index] = _without(turns[index], len(images) - kept)
+        turns[index] = _without(turns[index], len(images) - kept, NO_ROOM)
     return turns
 
 
-def _without(turn: ChatMessage, count: int) -> ChatMessage:
+def without_earlier_images(prompt: Prompt) -> Prompt:
+    """The same chat with a line in place of each picture that the user has not just shown."""
+    if not is_chat(prompt):
+        return prompt
+    own = -1 if [turn.role for turn in prompt[-2:-1]] == ["tool"] else len(prompt) - 1
+    return tuple(
+        turn if index == own else _without(turn, len(turn.images), UNSEEN)
+        for index, turn in enumerate(prompt)
+    )
+
+
+def _without(turn: ChatMessage, count: int, line: str) -> ChatMessage:
     """With a line in place of each of its first `count` pictures."""
     if not count:
         return turn
     content = turn.content
     for placed in reversed(turn.images[:count]):
-        content = content[: placed.offset] + NO_ROOM + content[placed.offset :]
-    moved = count * len(NO_ROOM)
+        content = content[: placed.offset] + line + content[placed.offset :]
+    moved = count * len(line)
     images = tuple(TurnImage(placed.offset + moved, placed.image) for placed in turn.images[count:])
     return replace(turn, content=content, images=images)

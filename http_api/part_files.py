@@ -12,13 +12,13 @@ from opensled.core.errors import Unsupported
 from opensled.core.images import URL_SAFE, Image, image_url
 
 # Where the APIs and MCP have a picture; "" = the part is the picture itself.
-PICTURE_FIELDS = ("", "image_url", "source", "url", "data", "image", "result", "output")
+PICTURE_FIELDS = ("", "image_url", "source", "url", "data", "base64", "image", "result")
 MAX_DEPTH = 3  # objects around a picture, as source and output are
 MAX_WORDS = 16_000  # characters of one part; chosen: as much as coding agents show of one file
 MAX_WORD = 300  # longer ones are encrypted or encoded; chosen: a URL is shorter
 # Fields without words for a model.
 WORDLESS = re.compile(
-    r"(.*_)?(id|type|data|blob|status|role|signature|caller|token|format|detail|index|mime_?type|environment)"
+    r"(.*_)?(id|type|blob|status|role|signature|caller|token|format|detail|index|mime_?type|environment)"
     r"|encrypted_.*|b64_json|cache_control|annotations",
     re.IGNORECASE,
 )
@@ -53,7 +53,7 @@ def document_text(kind: str, fields: Fields) -> tuple[str, Any, str]:
     if isinstance(source, dict):
         fields = fields_of(source, fields.path("source"))
     plain = fields.raw("type") == "text"
-    for name in ("content", "data", "file_data", "text"):
+    for name in ("content", "data", "file_data", "base64", "text"):
         if value := fields.raw(name):
             whole = plain or name in ("content", "text") or not isinstance(value, str)
             return title, value if whole else _text_of(value), fields.path(name)
@@ -91,6 +91,8 @@ def _words(value: Any) -> Iterator[str]:
             if value.strip() and (len(value) <= MAX_WORD or re.search(r"\s", value.strip())):
                 yield value.strip()
         elif isinstance(value, dict):
-            waiting += [inner for name, inner in value.items() if not WORDLESS.fullmatch(name)][::-1]
+            encoded = () if value.get("type") == "text" else ("data", "base64")
+            named = [name for name in value if name not in encoded and not WORDLESS.fullmatch(name)]
+            waiting += [value[name] for name in reversed(named)]
         elif isinstance(value, list):
             waiting += value[::-1]

@@ -1,6 +1,6 @@
 """The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
-from http_api.chat_messages import BESIDE, MAX_PROMPTS
+from http_api.chat_messages import BESIDE, CALLS, MAX_PROMPTS
 from http_api.content_parts import TEXTS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guide_schemas import guide_fields
@@ -335,6 +335,7 @@ def _messages(info: ModelInfo) -> list[Schema]:
     identified = {"id": optional(TEXT, CALL_ID)}
     call = open_object({**identified, **kind, "function": called}, "function")
     other = open_object({**identified, "type": one_of("custom"), "custom": custom}, "type", "custom")
+    elsewhere = open_object({"type": {**TEXT, "minLength": 1, "not": one_of(*CALLS)}}, "type")
     shown = content(*([picture("image_url")] if info.images else []))
     assistant = {
         "role": one_of("assistant"),
@@ -344,7 +345,7 @@ def _messages(info: ModelInfo) -> list[Schema]:
         "refusal": optional(TEXT, "The text of an answer that has no other."),
         "function_call": optional(called, "A call, as older clients remember it."),
         **{key: {"description": "What it thought before: for templates that read it."} for key in KEYS},
-        "tool_calls": optional(items({"anyOf": [call, other]}), ""),
+        "tool_calls": optional(items({"anyOf": [call, other, elsewhere]}), ""),
     }
     said = {"content": shown, **named, **beside}
     answered = {"tool_call_id": optional(TEXT, RESULT_ID)}

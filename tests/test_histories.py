@@ -68,6 +68,8 @@ ANSWERED: list[tuple[str, dict[str, Any], str]] = [
     (MESSAGES, {"type": "fallback", "from": {"model": "a"}}, ""),
     (MESSAGES, {"type": "of 2031!", "x": {"y": ["z"]}}, "[of?2031?: z]"),
     (CHAT, {"type": "audio", "audio": {"id": "a"}}, f"[audio {UNREAD}]"),
+    (MESSAGES, {"type": "web_fetch_tool_result", "content": {"content": document(type="text", data="a b")}},
+     "[web_fetch_tool_result: a b]"),
 ]  # fmt: skip
 
 
