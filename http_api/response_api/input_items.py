@@ -67,9 +67,9 @@ def _turn(value: object, where: str, facts: ImageFacts | None, is_new: bool) -> 
     """None: an item that is left out."""
     fields = fields_of(value, where)
     kind = fields.text("type", "message")
+    turn: ChatMessage | None
     if kind == "message":
-        has_content = isinstance(value, dict) and "content" in value
-        turn = _message(fields, facts, is_new, has_content)
+        turn = _message(fields, facts, is_new, isinstance(value, dict) and "content" in value)
     elif kind in READERS:
         turn = READERS[kind](fields, facts)
     else:
