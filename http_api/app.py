@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from http_api import requests
 from http_api.backend import HEARTBEAT, Backend
-from http_api.bodies import read_body
+from http_api.bodies import MAX_CHAT_BODY, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import EventStream, Told, merge, read_first_chunks, run_while_connected, whole
 from http_api.failures import HANDLERS
@@ -115,7 +115,7 @@ class Api:
             request,
             partial(self._read_request, read),
             self._is_lenient,
-            self._backend.info.images is not None,
+            MAX_CHAT_BODY,
         )
         reply = kind(wanted, self._backend)
         reply.headers |= headers

@@ -20,23 +20,22 @@ JSON_TYPES = (JSON, "application/octet-stream")
 FORM = "application/x-www-form-urlencoded"  # what curl says if it is not told a type
 LARGE = 64 << 10  # bytes; chosen: one of 3 MB takes half a second to read, one of these some milliseconds
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
-MAX_IMAGE_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3  # the same with pictures, in base64
+# The same with pictures, in base64; a history has some also where no model sees.
+MAX_CHAT_BODY = MAX_BODY + 4 * MAX_PROMPT_IMAGE_BYTES // 3
 IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read
 
 T = TypeVar("T")
 
 
 async def read_body(
-    request: Request, read: Callable[[dict[str, Any]], T], is_lenient: bool, images: bool = False
+    request: Request, read: Callable[[dict[str, Any]], T], is_lenient: bool, most: int = MAX_BODY
 ) -> tuple[T, dict[str, str]]:
     """What `read` makes of the JSON object in the body, and headers for the answer.
-
-    `images`: whether the target reads pictures, so that bodies may be larger.
 
     A field without effect is left out and named in the headers; with `is_lenient` also one of unknown effect, which is
     an error otherwise. They also name what the grammar of the answer leaves out of a schema.
     """
-    body = await whole_body(request, MAX_IMAGE_BODY if images else MAX_BODY)
+    body = await whole_body(request, most)
 
     def parse() -> tuple[T, dict[str, str]]:
         with lenient(is_lenient) as ignored, leaving_out() as left_out:

@@ -1,11 +1,13 @@
 """The turns of a chat, from JSON: texts, tool calls and the results of tools."""
 
+import json
 from typing import Any
 
 from http_api.call_ids import with_ids
-from http_api.content_parts import TurnContent, read_content
+from http_api.content_parts import Place, Said, newest, place_images, read_beside, read_into, read_part
 from http_api.fields import Fields, as_integer, call_arguments, fields_of, require_text
-from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.errors import InvalidRequest
+from opensled.core.images import ImageFacts
 from opensled.core.messages import ChatMessage, ModelInfo, Prompt, ToolCall
 from opensled.text.thinking import KEYS
 
@@ -53,72 +55,64 @@ ROLES = (
     "tool",
     "function",
 )  # "function": results of older clients
-# Of a turn that no answer was: what must not be missed in silence.
-HELD = (
-    "tool_calls",
-    "function_call",
-    "images",
-    "image",
-    "image_url",
-    "input_audio",
-    "video",
-    "files",
-    "attachments",
-)
+CALLS = ("function", "custom")  # types of calls that the client answers
+# Beside the content of a turn: Ollama's pictures, and what must not be missed in silence.
+BESIDE = ("images", "image", "image_url", "input_audio", "video", "files", "attachments")
 
 
-def read_turns(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
-    """The field `messages`; `sees`: whether the target reads pictures."""
+def read_turns(value: object, facts: ImageFacts | None = None) -> tuple[ChatMessage, ...]:
+    """The field `messages`; `facts`: of a target that reads pictures."""
     if not isinstance(value, list) or not value:
         raise InvalidRequest("messages must be a list with at least one message", "messages")
-    return with_ids([_turn(message, f"messages[{index}]", sees) for index, message in enumerate(value)])
+    new = newest(value)
+    turns = [_turn(message, f"messages[{index}]", facts, index == new) for index, message in enumerate(value)]
+    return with_ids(place_images(turns, facts))
 
 
-def _turn(value: object, where: str, sees: bool) -> ChatMessage:
+def _turn(value: object, where: str, facts: ImageFacts | None, is_new: bool) -> ChatMessage:
     fields = fields_of(value, where)
     role = fields.text("role", "")
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
     if role in ("system", "developer", "user") and isinstance(value, dict) and "content" not in value:
         raise InvalidRequest(f"{where}.content is missing: a text, or a list of parts", f"{where}.content")
-    if role == "assistant":
-        message = _assistant(fields)
-        fields.leave_rest()
-        return message
-    content = _content(fields, "image_url" if sees and role == "user" else "")
-    name = fields.text("name", "")
-    if role in ("tool", "function"):
-        call_id = fields.text("tool_call_id", "")
-        message = ChatMessage("tool", content.text, tool_call_id=call_id, name=name)
-    else:  # "developer" is OpenAI's newer name of the role "system", which chat templates know
-        role = "system" if role == "developer" else role
-        message = ChatMessage(role, content.text, name=name, images=content.images)
-    fields.leave_rest(*HELD)
-    return message
+    role = {"developer": "system", "function": "tool"}.get(role, role)  # as chat templates know them
+    said = Said(Place(facts, role, is_new and role == "user"))
+    read_beside(said, fields, *BESIDE)
+    read_into(said, fields.take("content"), fields.path("content"))
+    more = _answered(fields, said) if role == "assistant" else {}
+    if role == "tool":
+        more = {"tool_call_id": fields.text("tool_call_id", "")}
+    name, tool = fields.text("name", ""), fields.text("tool_name", "")  # the second as Ollama has it
+    if role != "assistant":
+        read_beside(said, fields, "tool_calls", "function_call")
+    fields.leave_rest()
+    return said.turn(role, name=tool or name, **more)
 
 
-def _content(fields: Fields, pictures: str = "", thoughts: bool = False) -> TurnContent:
-    return read_content(fields.take("content"), fields.path("content"), pictures, thoughts)
-
-
-def _assistant(fields: Fields) -> ChatMessage:
-    """A turn of text, of calls, of both, or of nothing: an answer that ended at once."""
+def _answered(fields: Fields, said: Said) -> dict[str, Any]:
+    """Of an assistant's turn the calls and thoughts; it may have a text, both, or nothing: an answer that ended at
+    once."""
     value: Any = fields.take("tool_calls")
     made = [] if value is None else value
     if not isinstance(made, list):
         raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
     only = None if made else fields.take("function_call")  # as older clients remember a call
-    read = [_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(made)]
+    read = list[ToolCall]()
+    for index, value in enumerate(made):
+        call = fields_of(value, fields.path(f"tool_calls[{index}]"))
+        kind = call.text("type", "function")
+        if kind in CALLS:
+            read.append(_call(kind, call))
+        else:  # of a tool that ran elsewhere
+            read_part(said, kind, call)
     if only:
         read.append(_read_function(fields_of(only, fields.path("function_call")), ""))
-    refusal, said = fields.text("refusal", ""), _content(fields, thoughts=True)
-    return ChatMessage(
-        "assistant",
-        said.text or refusal,
-        tuple(read),
-        name=fields.text("name", ""),
-        reasoning=_reasoning(fields) or said.thoughts,
-    )
+    refusal = fields.text("refusal", "")
+    if said.is_empty:
+        said.say(refusal)
+        read_beside(said, fields, *(["audio"] if said.is_empty else []))
+    return {"tool_calls": tuple(read), "reasoning": _reasoning(fields) or said.thoughts}
 
 
 def _reasoning(fields: Fields) -> str:
@@ -132,14 +126,17 @@ def _reasoning(fields: Fields) -> str:
     return ""
 
 
-def _call(value: object, where: str) -> ToolCall:
-    fields = fields_of(value, where)
-    if fields.text("type", "function") != "function":
-        raise Unsupported(f"{where}.type must be function", f"{where}.type")
-    id = fields.text("id", "")
-    call = _read_function(fields.inside("function"), id)
+def _call(kind: str, fields: Fields) -> ToolCall:
+    id, inner = fields.text("id", ""), fields.inside(kind)
+    call = _read_function(inner, id) if kind == "function" else custom_call(inner, id)
     fields.leave_rest()
     return call
+
+
+def custom_call(fields: Fields, id: str) -> ToolCall:
+    """A call with a text in place of arguments."""
+    name = require_text(fields.raw("name"), fields.path("name"))
+    return ToolCall(id, name, json.dumps({"input": fields.text("input", "")}))
 
 
 def _read_function(fields: Fields, id: str) -> ToolCall:

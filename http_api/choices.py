@@ -112,6 +112,9 @@ class ChatChoice:
     def opening(self) -> dict[str, Any] | None:
         return self._piece({"role": "assistant", "content": ""})
 
+    def idle(self) -> dict[str, Any]:
+        return self._piece({})
+
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns the pieces that a stream sends."""
         deltas = self._thought(chunk) + [self._delta(piece) for piece in self._pieces(chunk)]
@@ -212,6 +215,9 @@ class CompletionChoice:
 
     def opening(self) -> dict[str, Any] | None:
         return self._piece(self._text) if self._text else None
+
+    def idle(self) -> dict[str, Any]:
+        return self._piece("")
 
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns the pieces that a stream sends."""

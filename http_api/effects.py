@@ -111,11 +111,12 @@ ASKED: dict[str, str] = {
     "context": "no conversation is kept here: send its turns as messages to /api/chat",
     **dict.fromkeys(
         (
-            "messages", "prompt", "input", "instructions", "system", "template", "chat_template", "max_tokens",
+            "messages", "prompt", "input", "instructions", "system", "max_tokens",
             "max_completion_tokens", "max_output_tokens", "num_predict", "n_predict", "max_new_tokens",
         ),
-        "it is a field of another path; GET /openapi.json has the fields of this one",
+        "it is a field of another path, or in Ollama's API of options; GET /openapi.json has the fields of this one",
     ),
+    **dict.fromkeys(("template", "chat_template"), "a chat has the model's own template: leave it out"),
 }  # fmt: skip
 ASKED_PREFIX = "guided_"  # vLLM's names of forms
 FULL_WHEN_EMPTY = ("guided_json", "json_schema", "schema", "web_search_options")  # {} asks for something

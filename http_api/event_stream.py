@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from functools import partial
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -15,12 +15,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from http_api.backend import Answer
+from http_api.content_parts import without_earlier_images
 from http_api.exchange import AnswerRecord, current
 from http_api.failures import code_of, error_object
 from http_api.left_out import name_coarse
 from http_api.responses import LOCAL_HEADER
 from opensled.core.answer import LOCAL_ONLY, Chunk, Task, first_unverified
-from opensled.core.errors import EngineError, OpenSledError, Overloaded, Unreachable
+from opensled.core.errors import EngineError, InvalidRequest, OpenSledError, Overloaded, Unreachable
 
 RETRY_SECONDS = 0.1  # before an answer whose siblings have all ended looks for a place again; chosen
 
@@ -84,7 +85,7 @@ async def merge(
     arrived: Arrivals = asyncio.Queue(maxsize=len(tasks))
     places = _Places(len(tasks))
     pumps = [
-        asyncio.ensure_future(_pump(number, partial(answer, task), arrived, places))
+        asyncio.ensure_future(_pump(number, answer, task, arrived, places))
         for number, task in enumerate(tasks)
     ]
     pumps.append(asyncio.ensure_future(_interrupt(ending, arrived)))
@@ -133,15 +134,13 @@ class _Places:
         return True
 
 
-async def _pump(
-    number: int, start: Callable[[], AsyncGenerator[Chunk, None]], arrived: Arrivals, places: _Places
-) -> None:
+async def _pump(number: int, answer: Answer, task: Task, arrived: Arrivals, places: _Places) -> None:
     begun, record = False, AnswerRecord(current())
     try:
         while True:
             try:
-                async with aclosing(start()) as answer:
-                    async for chunk in answer:
+                async with aclosing(answer(task)) as chunks:
+                    async for chunk in chunks:
                         begun = True
                         record.count_chunk(chunk)
                         await arrived.put((number, chunk))
@@ -153,6 +152,11 @@ async def _pump(
             except Overloaded:
                 if begun or not await places.wait_for_place():
                     raise
+            except InvalidRequest as error:  # a picture may look whole to a device, and not be
+                fewer = without_earlier_images(task.prompt) if error.field == "images" else task.prompt
+                if begun or fewer == task.prompt:
+                    raise
+                task = replace(task, prompt=fewer)
     except Exception as error:
         record.fail()
         await arrived.put((number, error))
@@ -185,8 +189,8 @@ async def read_first_chunks(
 class EventStream(Response):
     """The answers as server-sent events. The first chunks are awaited before it, so that early errors have a status.
 
-    While the verification server is away or reads the prompt, the stream sends a comment every `heartbeat` seconds (0 =
-    never), so that clients and proxies do not close a silent connection. Clients ignore comments.
+    While the verification server is away or reads the prompt, the stream sends a sign of life every `heartbeat` seconds
+    (0 = never), so that clients and proxies do not close a silent connection.
     """
 
     media_type = "text/event-stream"

@@ -6,12 +6,12 @@ The fields are those of OpenAI's API reference; `top_k`, `min_p`, `repetition_pe
 http_api/schemas.py has the same fields as a JSON schema.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from http_api.chat_messages import read_prompts, read_turns
-from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import Form, make_guide, read_calls, read_form
 from http_api.model_names import asked_name
@@ -61,9 +61,20 @@ class Request:
 
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
-        if not isinstance(error, RequestError) or error.field not in self.names:
-            return error
-        return type(error)(str(error), self.names[error.field], error.retry_after)
+        return rename_field(error, self.names) if isinstance(error, RequestError) else error
+
+
+def rename_field(error: RequestError, names: Mapping[str, str]) -> RequestError:
+    """`error` with the field as `names` has it, also in its text, but for names that are words there."""
+    field = error.field
+    head = max(
+        (name for name in names if re.match(rf"{re.escape(name)}(?![\w-])", field)), key=len, default=""
+    )
+    name, text = names.get(head, "") + field[len(head) :], str(error)
+    if head and field not in ("prompt", "images"):
+        first = "" if re.search(r"[_.\[]", field) else r"\A"
+        text = re.sub(rf"{first}(?<![\w.]){re.escape(field)}(?![\w-])", lambda _: name, text)
+    return type(error)(text, name, error.retry_after)
 
 
 def chat_request(
@@ -75,9 +86,8 @@ def chat_request(
     """
     fields = Fields(body)
     asked_name(fields, info)
-    prompt = read_turns(fields.take("messages"), info.images is not None)
+    prompt = read_turns(fields.take("messages"), info.images)
     require_template(info, "messages")
-    require_images(prompt, info.images, "messages")
     guide = make_guide(form_of(fields), "response_format", *read_calls(fields), info)
     told = read_bounded(fields, "prompt_logprobs", MAX_TOP_LOGPROBS)
     names_of_limit = ("max_completion_tokens", "max_tokens")
@@ -157,7 +167,8 @@ def require_template(info: ModelInfo, name: str) -> None:
     """Raises Unsupported for the field `name`, which holds a chat, if the model has no chat template."""
     if not info.has_chat_template:
         raise Unsupported(
-            f"{name} needs a chat template, and {info.model_id} has none: use /v1/completions", name
+            f"{name} needs a chat template, and {info.model_id} has none: use /v1/completions or /api/generate",
+            name,
         )
 
 

@@ -157,8 +157,12 @@ class Reply:
         return b"data: %s\n\n" % to_json(payload)
 
     def heartbeat(self, status: str) -> bytes:
-        """A comment, which clients ignore."""
-        return b": %s\n\n" % status.encode()
+        """A comment before a piece without news: a comment alone is an event without data to some clients."""
+        return b": %s\n%s" % (status.encode(), self.event(self.idle()))
+
+    def idle(self) -> dict[str, Any]:
+        """A piece of a stream that adds nothing."""
+        return self._piece(self._choices[0].idle())
 
     def _usage(self) -> dict[str, Any]:
         stats = [self._stats[index] for index in range(len(self._choices))]

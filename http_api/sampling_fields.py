@@ -56,11 +56,11 @@ def seed_choice(params: SamplingParams, choice: int) -> SamplingParams:
 
 
 def token_limit(
-    fields: Fields, info: ModelInfo, *names: str, may_be_none: bool = False
+    fields: Fields, info: ModelInfo, *names: str, may_be_none: bool | None = None
 ) -> tuple[int | None, str]:
     """The token limit under its old or new name, and that name; of two limits the smaller one. -1 means no limit.
 
-    `may_be_none`: 0 asks for the prompt's part alone, which the request wants to see.
+    `may_be_none`: 0 asks for the prompt's part alone, which the request wants to see; None = it never can.
     """
     found: dict[int, str] = {}
     for name in names:
@@ -69,9 +69,10 @@ def token_limit(
             continue
         value = info.limits.context_length if value == NO_LIMIT else value
         if not (0 if may_be_none else 1) <= value < 2**31:
+            shown = "; 0 only where the prompt is shown, by prompt_logprobs or by echo at /v1/completions"
             raise InvalidRequest(
-                f"{name} is out of range: it must be from 1 to {2**31 - 1}, or {NO_LIMIT} for no limit; 0 only where "
-                "the prompt is shown, by prompt_logprobs or by echo at /v1/completions",
+                f"{name} is out of range: it must be from 1 to {2**31 - 1}, or {NO_LIMIT} for no limit"
+                + (shown if value == 0 and may_be_none is not None else ""),
                 name,
             )
         found[value] = name

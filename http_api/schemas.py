@@ -1,7 +1,7 @@
 """The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
-from http_api.chat_messages import HELD, MAX_PROMPTS
-from http_api.content_parts import DETAILS, TEXTS, THOUGHTS
+from http_api.chat_messages import BESIDE, CALLS, MAX_PROMPTS
+from http_api.content_parts import TEXTS
 from http_api.effects import ANNOTATIONS, EMPTY, OFF, OFF_OR_UNKNOWN, off_values
 from http_api.guide_schemas import guide_fields
 from http_api.model_names import names_of
@@ -294,57 +294,66 @@ def _prompt(info: ModelInfo) -> Schema:
     }
 
 
-PICTURE_URL: Schema = {
-    **TEXT,
-    "description": "A data URL: data:image/png;base64,...",
-}
-DETAIL = one_of(*DETAILS, *EMPTY)
+PICTURE_URL: Schema = {**TEXT, "description": "A data URL, data:image/png;base64,..., or base64."}
 
 
 def picture(kind: str) -> Schema:
     """A part of the type `kind` that shows a picture."""
-    inner = request_object({"url": PICTURE_URL, "detail": DETAIL}, "url")
-    fields = {"type": one_of(kind), "image_url": {"anyOf": [PICTURE_URL, inner]}, "detail": DETAIL}
-    return open_object({**fields, "file_id": one_of(*EMPTY)}, "type", "image_url")
+    inner = open_object({"url": PICTURE_URL}, "url")
+    fields = {"type": one_of(kind), "image_url": {"anyOf": [PICTURE_URL, inner]}}
+    return open_object(fields, "type", "image_url")
 
 
-def content(*others: Schema, thoughts: bool = False) -> Schema:
-    """A text, or a list of texts and `others`, and of an earlier answer's thoughts."""
+def content(*others: Schema, strict: tuple[str, ...] = ()) -> Schema:
+    """A text, or a list of parts."""
+    return optional({"anyOf": [TEXT, items(part(*others, strict=strict))]}, "None is an empty text.")
+
+
+def part(*others: Schema, strict: tuple[str, ...] = ()) -> Schema:
+    """A text, one of `others`, the types `strict` among them, or what else a history has."""
     said = optional(TEXT, "")
-    text = open_object(
-        {"type": one_of(*(kind for kind in TEXTS if kind != "refusal")), "text": said}, "type", "text"
-    )
+    kinds = one_of(*(kind for kind in TEXTS if kind != "refusal"), *EMPTY, False)
+    text = open_object({"type": kinds, "text": said}, "text")
     refusal = open_object({"type": one_of("refusal"), "refusal": said}, "type", "refusal")
-    left_out = [open_object({"type": one_of(*THOUGHTS)}, "type")] if thoughts else []
-    part = {"anyOf": [TEXT, text, refusal, *left_out, *others, one_of(*EMPTY, False)]}
-    return optional({"anyOf": [TEXT, items(part)]}, "None is an empty text.")
+    about = "Read if it can be; else refused in the user's last turn, and a line of text in any other."
+    kind = {**TEXT, "minLength": 1, "not": one_of(*TEXTS, *strict), "description": about}
+    typed = open_object({"type": kind}, "type")
+    untyped = {**open_object({"type": one_of(*EMPTY, False)}), "not": {"required": ["text"]}}
+    return {"anyOf": [TEXT, text, refusal, *others, typed, untyped, one_of(*EMPTY, False)]}
 
 
 def _messages(info: ModelInfo) -> list[Schema]:
     """Fields of earlier turns that are not listed are left out."""
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
-    empty = {held: one_of(*EMPTY, False) for held in HELD}
+    named = {**name, "tool_name": optional(TEXT, "The same, as Ollama has it.")}
+    beside = {
+        field: {"description": "As a part of the content of that type, or several."} for field in BESIDE
+    }
     called = open_object({"name": TEXT, "arguments": arguments()}, "name")
+    custom = open_object({"name": TEXT, "input": optional(TEXT, "")}, "name")
     kind = {"type": one_of("function", *EMPTY, False)}
-    call = open_object({"id": optional(TEXT, CALL_ID), **kind, "function": called}, "function")
+    identified = {"id": optional(TEXT, CALL_ID)}
+    call = open_object({**identified, **kind, "function": called}, "function")
+    other = open_object({**identified, "type": one_of("custom"), "custom": custom}, "type", "custom")
+    elsewhere = open_object({"type": {**TEXT, "minLength": 1, "not": one_of(*CALLS)}}, "type")
+    shown = content(*([picture("image_url")] if info.images else []))
     assistant = {
         "role": one_of("assistant"),
-        **name,
-        "content": content(thoughts=True),
+        **named,
+        **beside,
+        "content": shown,
         "refusal": optional(TEXT, "The text of an answer that has no other."),
         "function_call": optional(called, "A call, as older clients remember it."),
         **{key: {"description": "What it thought before: for templates that read it."} for key in KEYS},
-        "tool_calls": optional(items(call), ""),
+        "tool_calls": optional(items({"anyOf": [call, other, elsewhere]}), ""),
     }
-    shown = content(*([picture("image_url")] if info.images else []))
+    said = {"content": shown, **named, **beside}
     answered = {"tool_call_id": optional(TEXT, RESULT_ID)}
-    result = {"role": one_of("tool", "function"), "content": content(), **answered}
     return [
-        open_object({"role": one_of("system", "developer"), "content": content(), **name, **empty}, "role", "content"),
-        open_object({"role": one_of("user"), "content": shown, **name, **empty}, "role", "content"),
+        open_object({"role": one_of("system", "developer", "user"), **said}, "role", "content"),
         open_object(assistant, "role"),
-        open_object({**result, **name, **empty}, "role"),
-    ]  # fmt: skip
+        open_object({"role": one_of("tool", "function"), **said, **answered}, "role"),
+    ]
 
 
 CALL_ID = "Without one the call is numbered."

@@ -140,7 +140,7 @@ def _off(wishes: list[Wish], info: ModelInfo) -> dict[str, Any]:
     if not switches and (info.thoughts is not None or EFFORT in read):
         raise Unsupported(
             f"{wishes[0].field} asks for no thoughts, and {info.model_id} always thinks: its chat template reads no "
-            "variable that switches it off; leave the field out, or leave the thoughts out by include_reasoning: false",
+            "variable that switches it off; leave the field out: thoughts come apart from the text",
             wishes[0].field,
         )
     return switches

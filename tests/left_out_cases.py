@@ -136,7 +136,7 @@ ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
         ({"response_format": {"type": "text", "json_schema": {"name": "a"}}}, "response_format.json_schema"),
         ({"max_output_tokens": 5}, "max_output_tokens"), ({"prompt": "a"}, "prompt"), ({"format": "json"}, "format"),
-        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images"),
+        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images[0]"),
     ],
     "/v1/completions": [
         ({"response_format": {"type": "json_object"}}, "response_format"), ({"tools": [{}]}, "tools"),
@@ -156,7 +156,7 @@ ASKED_OF: dict[str, list[tuple[dict[str, Any], str]]] = {
     "/api/chat": [
         ({"options": {"grammar": "a"}}, "options.grammar"), ({"response_format": {"type": "json_object"}},
         "response_format"),
-        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images"),
+        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, "messages[0].images[0]"),
         ({"options": {"mirostat": 1}}, "options.mirostat"), ({"max_tokens": 5}, "max_tokens"),
     ],
     "/api/generate": [
@@ -246,7 +246,9 @@ OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "it runs"}
 ITEMS: list[tuple[list[dict[str, Any]], list[tuple[str, str]]]] = [
     ([{"type": "reasoning", "id": "r", "summary": [], "encrypted_content": None}], []),
     ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "thought"}]}], []),
-    ([{"type": "web_search_call", "id": "w", "status": "completed", "action": {}}], []),
+    ([{"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "beds"}}],
+     [("assistant", "[web_search_call: beds]")]),
+    ([{"type": "mcp_list_tools", "server_label": "garden", "tools": [{"name": "beds", "description": "all"}]}], []),
     ([{"role": "assistant", "content": "Yes.", "phase": "final_answer", "status": "new"}], [("assistant", "Yes.")]),
     ([{"role": "assistant", "content": None}], [("assistant", "")]),
     ([{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}], [("assistant", "No.")]),

@@ -94,7 +94,7 @@ def _relate_history(body: dict[str, Any]) -> None:
                 block["input"] = json.dumps({"text": block["input"]})
         if turn.get("role") == "assistant":
             for call in turn.get("tool_calls") or ():
-                _write_arguments(call["function"])
+                _write_arguments(call.get("function") or {})
             _write_arguments(turn.get("function_call") or {})
     items = body.get("input")
     for item in items if isinstance(items, list) else ():

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from http_api.bodies import MAX_BODY, MAX_IMAGE_BODY
+from http_api.bodies import MAX_BODY, MAX_CHAT_BODY
 from opensled.core.images import MAX_IMAGE_BYTES, MAX_IMAGES, ImageFacts, TurnImage, digest_of
 from tests.fake_backend import FakeBackend, call, chat, refusal
 from tests.vision_models import picture
@@ -115,10 +115,10 @@ def test_usual_spellings_of_base64_are_one_picture(url):
         assert placed.image.digest == digest_of(DATA), path
 
 
-def refused(content: object, role: str = "user", status: int = 400, **info: object) -> dict:
+def refused(content: object, **info: object) -> dict:
     backend = FakeBackend(**{"images": FACTS, **info})
-    body = json.dumps(chat(messages=[{"role": role, "content": content}])).encode()
-    error = refusal(call(backend, content=body), status)
+    body = json.dumps(chat(messages=[{"role": "user", "content": content}])).encode()
+    error = refusal(call(backend, content=body))
     assert not backend.asked
     return error
 
@@ -132,15 +132,17 @@ PART = "messages[0].content[0]"
         ([shown("https://example.org/cat.png")], f"{PART}.image_url.url", "fetches nothing"),
         ([shown("data:image/png;base64,AAAA")], f"{PART}.image_url.url", "not a readable image"),
         ([shown(7)], f"{PART}.image_url.url", "string"),
-        ([shown(colour=1)], f"{PART}.image_url.colour", "colour"),
-        ([shown(detail="best")], f"{PART}.image_url.detail", "detail"),
         ([{"type": "image_url", "image_url": 7}], f"{PART}.image_url", "string"),
         ([shown("data:image/png;base64,A")], f"{PART}.image_url.url", "encode the bytes"),
         ([shown("data:image/png;base64,A*A=")], f"{PART}.image_url.url", "encode the bytes"),
         ([shown("data:image/png," + TEXT)], f"{PART}.image_url.url", "not a base64 data URL"),
-        ([{"type": "input_image", "image_url": URL}], f"{PART}.type", "text or image_url"),
-        ([{"type": "input_audio"}], f"{PART}.type", "text or image_url"),
-        ([shown()] * (MAX_IMAGES + 1), "messages", f"at most {MAX_IMAGES}"),
+        ([{"type": "input_image", "file_id": "f"}], PART, "no files are stored here"),
+        ([{"type": "input_audio"}], f"{PART}.type", "nothing here hears"),
+        (
+            [shown()] * (MAX_IMAGES + 1),
+            f"messages[0].content[{MAX_IMAGES}].image_url.url",
+            f"at most {MAX_IMAGES}",
+        ),
     ],
 )
 def test_what_is_no_picture_is_refused_by_name(content, param, message):
@@ -148,19 +150,20 @@ def test_what_is_no_picture_is_refused_by_name(content, param, message):
     assert error["param"] == param and message in error["message"]
 
 
-def test_only_a_user_shows_pictures():
-    for role in ("system", "assistant"):
-        assert refused([shown()], role)["param"] == f"{PART}.type"
+OF_OLLAMA = [
+    ("/api/chat", {"messages": [{"role": "user", "images": [TEXT, "AAAA"]}]}, "messages[0].images[1]"),
+    ("/api/chat", {"messages": [{"role": "user", "images": ["https://g/a.png"]}]}, "messages[0].images[0]"),
+    ("/api/generate", {"prompt": "a", "images": ["AAAA"]}, "images[0]"),
+    ("/api/generate", {"prompt": "a", "system": "b", "images": [TEXT, "AAAA"]}, "images[1]"),
+    ("/api/generate", {"prompt": "a", "images": [TEXT] * (MAX_IMAGES + 1)}, f"images[{MAX_IMAGES}]"),
+    ("/api/generate", {"prompt": "a", "images": [TEXT], "raw": True}, "images need a chat, and raw"),
+]
 
 
-def test_a_target_of_text_refuses_pictures_in_every_api():
-    assert refused([shown()], images=None)["param"] == f"{PART}.type"
-    for path, body in (
-        ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": [TEXT]}]}),
-        ("/api/generate", {"prompt": "a", "images": [TEXT]}),
-    ):
-        answer = call(FakeBackend(), path, content=json.dumps(body).encode())
-        assert answer.status_code == 400 and "images" in answer.json()["error"]
+@pytest.mark.parametrize(("path", "body", "named"), OF_OLLAMA)
+def test_pictures_of_ollama_s_clients_are_refused_in_their_words(path, body, named):
+    answer = call(FakeBackend(images=FACTS), path, body)
+    assert answer.status_code == 400 and answer.json()["error"].startswith(named)
 
 
 def test_a_smaller_limit_of_the_server_counts():
@@ -170,11 +173,10 @@ def test_a_smaller_limit_of_the_server_counts():
     assert MAX_IMAGE_BYTES > 10
 
 
-def test_bodies_may_be_larger_for_a_target_that_sees():
-    long = b" " * (MAX_BODY + 1)
-    assert refusal(call(FakeBackend(), content=long), 413)["code"] == "request_too_large"
-    assert refusal(call(FakeBackend(images=FACTS), content=long), 400)
-    assert refusal(call(FakeBackend(images=FACTS), content=b" " * (MAX_IMAGE_BODY + 1)), 413)
+def test_bodies_of_chats_may_be_larger_for_their_pictures():
+    for path, most in (("/v1/chat/completions", MAX_CHAT_BODY), ("/tokenize", MAX_BODY)):
+        assert refusal(call(FakeBackend(), path, content=b" " * most), 400)
+        assert refusal(call(FakeBackend(), path, content=b" " * (most + 1)), 413)
 
 
 @pytest.mark.parametrize("sees", [True, False])

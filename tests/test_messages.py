@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from http_api.app import build_app
-from http_api.bodies import MAX_BODY
+from http_api.bodies import MAX_CHAT_BODY
 from http_api.exchange import Exchanges
 from http_api.guard import Access
 from http_api.openapi import description
@@ -203,7 +203,7 @@ def test_a_ping_while_the_server_is_away():
     ("method", "path", "content", "headers", "status", "kind"),
     [
         ("POST", PATHS[0], b"{", {}, 400, "invalid_request_error"),
-        ("POST", PATHS[0], b" " * (MAX_BODY + 1), {}, 413, "request_too_large"),
+        ("POST", PATHS[0], b" " * (MAX_CHAT_BODY + 1), {}, 413, "request_too_large"),
         ("POST", PATHS[0], b"{}", {"content-type": "text/plain"}, 415, "invalid_request_error"),
         ("GET", PATHS[0], None, {}, 405, "invalid_request_error"),
         ("POST", "/v1/messages/batches", b"{}", {}, 404, "not_found_error"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -178,7 +179,7 @@ REFUSED = [
     ({"stream": 1}, "stream"),
 ]
 REFUSED_CHAT = [
-    ({"messages": [{"role": "user", "content": "Hi", "images": ["aGk="]}]}, "messages[0].images"),
+    ({"messages": [{"role": "user", "content": "Hi", "images": ["aGk="]}]}, "messages[0].images[0]"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
     ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
     ({"messages": ["Hi"]}, "messages[0]"),
@@ -212,6 +213,10 @@ def test_what_is_not_served_is_refused_by_name(path, fields, name):
     content = json.dumps({"model": "tiny", **prompt, **fields})  # httpx itself writes no NaN
     told = refusal(call(backend, path, content=content, headers={"content-type": "application/json"}))
     assert name in told and not backend.tasks
+    others = r"max_tokens|response_format|repetition_penalty|prompt_logprobs|image_url|content\["
+    assert not re.search(
+        others + ("|messages" if path == "/api/generate" and name != "context" else ""), told
+    )
 
 
 def test_the_model_with_its_tag_or_without():

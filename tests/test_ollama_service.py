@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from http_api.app import build_app
-from http_api.bodies import MAX_BODY
+from http_api.bodies import MAX_CHAT_BODY
 from http_api.guard import Access
 from opensled.core.answer import Chunk
 from opensled.core.errors import EngineError, InvalidRequest, Overloaded, Unreachable
@@ -166,7 +166,7 @@ def test_refusals_before_the_fields_are_read_speak_ollama_too():
     assert "/api/nothing" in refusal(get("/api/nothing"), 404)
     assert refusal(get("/api/chat"), 405)
     assert refusal(call(FakeBackend(), "/api/chat", content=b"{"))[0]
-    assert refusal(call(FakeBackend(), "/api/chat", content=b" " * (MAX_BODY + 1)), 413)
+    assert refusal(call(FakeBackend(), "/api/chat", content=b" " * (MAX_CHAT_BODY + 1)), 413)
     plain = {"content-type": "text/plain"}
     assert refusal(call(FakeBackend(), "/api/chat", content=b"{}", headers=plain), 415)
 

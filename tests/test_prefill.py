@@ -25,7 +25,7 @@ from tests.http_serving import HI, asking, http_serving
 from tests.outages import device_that_loses
 from tests.sessions import made
 from tests.test_offline import Slow
-from tests.test_offline_api import AwayBackend, ask, parts
+from tests.test_offline_api import AwayBackend, ask, comments_of
 from tests.three_tiers import tiers
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.options.serve_config import ServeConfig
@@ -209,7 +209,7 @@ class ReadingBackend(AwayBackend):
 
 def test_comments_say_whether_a_server_reads_or_is_away():
     response = ask(ReadingBackend(looks=2), heartbeat=0.001, stream=True)
-    comments = [part for part in parts(response) if part.startswith(":")]
+    comments = comments_of(response)
     assert comments[-3:] == [
         ": reading the prompt, 2,048 of 6,596", ": waiting for the server, 10 s", ": waiting for the server, 20 s",
     ]  # fmt: skip

@@ -97,6 +97,8 @@ def test_a_hostile_file_is_refused_and_the_next_one_answered(places, words):
         with pytest.raises(BadRequestError, match=status) as caught:
             client.chat.completions.create(model="seer", messages=[{"role": "user", "content": bad}])
         assert caught.value.param == "messages"
+        later = [{"role": "user", "content": bad}, {"role": "user", "content": QUESTION}]
+        assert client.chat.completions.create(model="seer", max_tokens=2, messages=later).choices
     test_the_official_client_shows_it_at_a_device_and_at_the_server(places, words)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-from http_api.content_parts import require_images
 from http_api.fields import Fields, fields_of, leave_out
 from http_api.guides import (
     NO_FORM,
@@ -62,9 +61,8 @@ def message_request(body: dict[str, Any], info: ModelInfo, headers: Headers) -> 
     for name, remedy in ELSEWHERE.items():
         if fields.take(name) not in (None, "", [], {}):
             raise Unsupported(f"{name} is not supported: {remedy}", name)
-    prompt = read_messages(fields, info.images is not None)
+    prompt = read_messages(fields, info.images)
     require_template(info, "messages")
-    require_images(prompt, info.images, "messages")
     guide = _guide(fields, info)
     limit, _ = token_limit(fields, info, "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)

@@ -5,6 +5,7 @@ from http_api.error_forms import BY_CODE
 from http_api.guide_schemas import NAMED, ONLY_TEXT, STRICT, json_schema
 from http_api.messages_api.message_reply import STOP_REASONS
 from http_api.messages_api.message_request import ELSEWHERE, MAX_TEMPERATURE
+from http_api.messages_api.message_turns import CALL, RESULT
 from http_api.replies import (
     COUNT,
     NATURAL,
@@ -24,7 +25,7 @@ from http_api.replies import (
     switch,
 )
 from http_api.sampling_fields import MAX_STOPS
-from http_api.schemas import CALL_ID, RESULT_ID, arguments, everywhere, thinking, without_effect
+from http_api.schemas import CALL_ID, RESULT_ID, arguments, content, everywhere, thinking, without_effect
 from opensled.core.bounds import MAX_TOOLS
 from opensled.core.messages import GUIDE, MIN_TEMPERATURE, ModelInfo
 
@@ -52,7 +53,7 @@ def _fields() -> Schema:
     elsewhere = {name: {**one_of(*EMPTY), "description": remedy} for name, remedy in ELSEWHERE.items()}
     return {
         "messages": {**items(ref("MessageTurn"), 1), "description": "The last one is not the assistant's."},
-        "system": optional(_content(), "Before the messages."),
+        "system": {**content(), "description": "Before the messages."},
         "max_tokens": number(COUNT, "Most tokens of the answer."),
         "stop_sequences": optional(
             {"anyOf": [TEXT, items(TEXT, 0, MAX_STOPS)]}, "Strings that end an answer."
@@ -119,28 +120,19 @@ def _other_tool() -> Schema:
 def _turns(info: ModelInfo) -> list[Schema]:
     """Fields that are not listed are left out."""
     pictures = [_picture()] if info.images else []
-    call = {"type": one_of("tool_use"), "id": optional(TEXT, CALL_ID), "name": TEXT, "input": arguments()}
+    call = {"type": one_of(CALL), "id": optional(TEXT, CALL_ID), "name": TEXT, "input": arguments()}
     result = {
-        "type": one_of("tool_result"),
+        "type": one_of(RESULT),
         "tool_use_id": optional(TEXT, RESULT_ID),
-        "content": optional(_content(*pictures), "None is an empty text."),
+        "content": content(*pictures),
         "is_error": switch('The result begins with "Error: " then.'),
     }
-    thought = open_object({"type": one_of("thinking", "redacted_thinking")}, "type")
     said = {
-        "system": _content(),
-        "user": _content(*pictures, open_object(result, "type")),
-        "assistant": _content(open_object(call, "type", "name"), thought),
+        "system": content(),
+        "user": content(*pictures, open_object(result, "type"), strict=(RESULT,)),
+        "assistant": content(open_object(call, "type", "name"), strict=(CALL,)),
     }
-    return [
-        open_object({"role": one_of(role), "content": optional(content, "None is an empty text.")}, "role")
-        for role, content in said.items()
-    ]
-
-
-def _content(*others: Schema) -> Schema:
-    text = open_object({"type": one_of("text", *EMPTY, False), "text": TEXT}, "text")
-    return {"anyOf": [TEXT, items({"anyOf": [text, *others, one_of(*EMPTY, False)]})]}
+    return [open_object({"role": one_of(role), "content": told}, "role") for role, told in said.items()]
 
 
 def _picture() -> Schema:

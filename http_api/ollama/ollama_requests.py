@@ -16,8 +16,7 @@ from http_api.effects import EMPTY, is_any_of
 from http_api.fields import Fields, as_integer, ignores, is_number, leave_out, require_object
 from http_api.guides import ANY_OBJECT, NO_FORM, Form, schema_text
 from http_api.model_names import asked_name
-from http_api.ollama.chat_turns import openai_turns, with_images
-from http_api.thinking_fields import EFFORT, NO_EFFORT
+from http_api.thinking_fields import EFFORT, KWARGS, NO_EFFORT
 from opensled.core.answer import Task
 from opensled.core.errors import InvalidRequest, RequestError, Unsupported
 from opensled.core.messages import ModelInfo
@@ -59,8 +58,16 @@ RENAMED = {
     "response_format": "format",
     "enable_thinking": "think",
     EFFORT: "think",
+    KWARGS: "think",
 }
-RENAMED_PROMPT = {**RENAMED, "messages": "prompt", "logprobs": "top_logprobs"}
+RENAMED_PROMPT = {
+    **RENAMED,
+    "messages": "prompt",
+    **{
+        f"messages[{index}].images": "images" for index in (0, 1)
+    },  # behind the system's turn, if there is one
+    "logprobs": "top_logprobs",
+}
 
 Reader = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
@@ -90,15 +97,17 @@ class OllamaRequest:
     def respell(self, error: Exception) -> Exception:
         """`error` with the field it names as the client spells it."""
         known = self.request.respell(error) if self.request else error
-        return rename_field(known, self.renamed) if isinstance(known, RequestError) else known
+        return _spell(known, self.renamed) if isinstance(known, RequestError) else known
 
 
 def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     """/api/chat. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
     turns = fields.take("messages")
+    several = turns if isinstance(turns, list) else []
+    filled = [{"content": "", **turn} if isinstance(turn, dict) else turn for turn in several]
     asked = {
-        "messages": openai_turns(turns, info.images is not None),
+        "messages": filled or turns,
         "tools": fields.take("tools"),
         **_thinking(fields, info),
     }
@@ -115,25 +124,29 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     fields = Fields(body)
     prompt, system = fields.text("prompt", ""), fields.text("system", "")
     is_raw = fields.flag("raw", False) or not info.has_chat_template
-    content = with_images(prompt, fields, info.images is not None and not is_raw)
+    images = fields.take("images")
     if is_raw:
+        if images is not None:
+            needs = "raw" if info.has_chat_template else "this model"
+            raise Unsupported(
+                f"images need a chat, and {needs} takes a text as it is: leave one of the two out", "images"
+            )
         if system:
             raise Unsupported("system needs a chat template: leave it out, or raw", "system")
         _thinking(fields, info)  # a text is continued, whatever it says
         raw: dict[str, Any] = {"prompt": prompt}
         return _request(fields, info, raw if prompt else None, _raw_request, False)
     turns = [{"role": "system", "content": system}] if system else []
-    asked = {"messages": [*turns, {"role": "user", "content": content}], **_thinking(fields, info)}
+    question = {"role": "user", "content": prompt, "images": images}
+    asked = {"messages": [*turns, question], **_thinking(fields, info)}
     return _request(fields, info, asked if prompt else None, _chat_request, False)
 
 
-def rename_field(error: RequestError, names: Mapping[str, str]) -> RequestError:
-    """`error` with the field as `names` has it, also in its text: Ollama's errors are a text and nothing else."""
-    if not error.field:
-        return error
-    name = names.get(re.split(r"[.\[]", error.field)[0], error.field)
-    text = str(error).replace(error.field, name, 1)
-    return type(error)(text if name in text else f"{name}: {text}", name, error.retry_after)
+def _spell(error: RequestError, names: Mapping[str, str]) -> RequestError:
+    """`error` with the field as `names` has it, and with that in its text: Ollama's errors are nothing else."""
+    known = requests.rename_field(error, names)
+    named = known.field in str(known)
+    return known if named else type(error)(f"{known.field}: {known}", known.field, error.retry_after)
 
 
 def _request(
@@ -148,8 +161,10 @@ def _request(
     renamed = RENAMED if is_chat else RENAMED_PROMPT
     try:
         request = None if asked is None else read({**shared, **asked}, info)
+        if request:
+            request.names["images"] = "images"
     except RequestError as error:
-        raise rename_field(error, renamed) from error
+        raise _spell(error, renamed) from error
     return OllamaRequest(model, is_chat, stream, unloads, request, renamed)
 
 

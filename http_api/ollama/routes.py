@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from http_api.backend import Backend
-from http_api.bodies import JSON, read_body
+from http_api.bodies import JSON, MAX_CHAT_BODY, read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import merge, read_first_chunks, run_while_connected, whole
 from http_api.failures import HANDLERS
@@ -83,7 +83,7 @@ class OllamaApi:
             request,
             partial(self._read_request, read),
             self._is_lenient,
-            self._backend.info.images is not None,
+            MAX_CHAT_BODY,
         )
         if asked.request is None:
             return _json(without_prompt(asked))

@@ -1,53 +1,51 @@
 """The turns of a chat from `input`: a text, or a list of messages, calls of functions and their outputs."""
 
-import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from http_api.call_ids import with_ids
-from http_api.content_parts import read_content
+from http_api.chat_messages import custom_call
+from http_api.content_parts import Place, Said, newest, place_images, read_content, read_part
 from http_api.fields import Fields, call_arguments, fields_of, leave_out, require_text
-from opensled.core.errors import InvalidRequest, Unsupported
+from opensled.core.errors import InvalidRequest
+from opensled.core.images import ImageFacts
 from opensled.core.messages import ChatMessage, ToolCall
 
-# What is left out of earlier answers: what tools of other services did, which a client may have kept from a turn with
-# another provider.
-LEFT_OUT = (
-    "compaction", "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call",
-    "computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call",
-    "shell_call_output", "apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_call",
-    "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output",
-)  # fmt: skip
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+OUTPUTS = (
+    "function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
+    "shell_call_output", "apply_patch_call_output",
+)  # fmt: skip
+DONE = re.compile(r"\w+_(call|output|tools|request|response)|compaction")  # items of earlier answers
 STATES = ("in_progress", "completed", "incomplete")
 
 
-def read_input(value: object, sees: bool = False) -> tuple[ChatMessage, ...]:
-    """The field `input`; `sees`: whether the target reads pictures.
+def read_input(value: object, facts: ImageFacts | None = None) -> tuple[ChatMessage, ...]:
+    """The field `input`; `facts`: of a target that reads pictures.
 
-    Calls join the assistant's turn before them, as one answer holds them, and thoughts the one behind them.
+    Calls, and what other services did, join the assistant's turn before them, as one answer holds them, and thoughts
+    the one behind them.
     """
     if isinstance(value, str):
         return (ChatMessage("user", require_text(value, "input")),)
     if not isinstance(value, list) or not value:
         raise InvalidRequest("input must be a string, or a list with at least one item", "input")
-    turns: list[ChatMessage] = []
+    turns, new, others = list[ChatMessage](), newest(value), False
     for index, item in enumerate(value):
-        turn = _turn(item, f"input[{index}]", sees)
+        turn = _turn(item, f"input[{index}]", facts, index == new)
         if turn is None:
             continue
-        if (
-            turns
-            and turn.role == turns[-1].role == "assistant"
-            and (turn.tool_calls or _only_thinks(turns[-1]))
-        ):
+        before, others = others, item.get("type") not in (None, "", "message", *READERS)
+        same = bool(turns) and turn.role == turns[-1].role == "assistant"
+        if same and (turn.tool_calls or before or others or _only_thinks(turns[-1])):
             turns[-1] = _join(turns[-1], turn)
         else:
             turns.append(turn)
     turns = [turn for turn in turns if not _only_thinks(turn)]
     if not turns:
         raise InvalidRequest("input must contain a message: none of its items has text", "input")
-    return with_ids(turns)
+    return with_ids(place_images(turns, facts))
 
 
 def _only_thinks(turn: ChatMessage) -> bool:
@@ -58,58 +56,49 @@ def _join(turn: ChatMessage, following: ChatMessage) -> ChatMessage:
     """Two items of one answer as one turn."""
     return replace(
         turn,
-        content=turn.content + following.content,
+        content="\n".join(filter(None, (turn.content, following.content))),
+        images=turn.images + following.images,
         tool_calls=turn.tool_calls + following.tool_calls,
         reasoning=turn.reasoning + following.reasoning,
     )
 
 
-def _turn(value: object, where: str, sees: bool) -> ChatMessage | None:
+def _turn(value: object, where: str, facts: ImageFacts | None, is_new: bool) -> ChatMessage | None:
     """None: an item that is left out."""
     fields = fields_of(value, where)
     kind = fields.text("type", "message")
-    if kind in LEFT_OUT:
-        leave_out(f"input[].type={kind}")
-        return None
-    if kind == "item_reference":
-        raise Unsupported(
-            f"{where}.type item_reference names an item that OpenAI stores; nothing is stored here: send the item "
-            "itself, as the answer had it",
-            f"{where}.type",
-        )
-    if kind != "message" and kind not in READERS:
-        raise Unsupported(
-            f"{where}.type must be one of message, {', '.join(READERS)}: nothing is stored or run here, send what was "
-            "said",
-            f"{where}.type",
-        )
-    has_content = isinstance(value, dict) and "content" in value
-    turn = _message(fields, sees, has_content) if kind == "message" else READERS[kind](fields)
+    turn: ChatMessage | None
+    if kind == "message":
+        turn = _message(fields, facts, is_new, isinstance(value, dict) and "content" in value)
+    elif kind in READERS:
+        turn = READERS[kind](fields, facts)
+    else:
+        said = Said(Place(facts, "assistant", is_new and not DONE.fullmatch(kind)))
+        read_part(said, kind, fields)
+        turn = None if said.is_empty else said.turn("assistant")
     fields.leave_rest()
-    if kind == "reasoning" and not turn.reasoning:
+    if kind == "reasoning" and turn and not turn.reasoning:
         leave_out(f"input[].type={kind}")
         return None
     return turn
 
 
-def _message(fields: Fields, sees: bool, has_content: bool) -> ChatMessage:
+def _message(fields: Fields, facts: ImageFacts | None, is_new: bool, has_content: bool) -> ChatMessage:
     role, where = fields.text("role", ""), fields.path("role")
     if role not in ROLES:
         raise InvalidRequest(f"{where} must be one of {', '.join(ROLES)}", where)
     if not has_content and role != "assistant":
         where = fields.path("content")
         raise InvalidRequest(f"{where} is missing: a text, or a list of parts", where)
-    pictures = "input_image" if sees and role == "user" else ""
-    read = read_content(
-        fields.take("content"), fields.path("content"), pictures, thoughts=role == "assistant"
-    )
-    return ChatMessage(ROLES[role], read.text, images=read.images, reasoning=read.thoughts)
+    place = Place(facts, ROLES[role], is_new and role == "user")
+    said = read_content(fields.take("content"), fields.path("content"), place)
+    return said.turn(ROLES[role], reasoning=said.thoughts)
 
 
-def _thoughts(fields: Fields) -> ChatMessage:
+def _thoughts(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
     """Of an earlier answer: in clear, else their summary; of encrypted ones alone there is nothing to read."""
     read = [
-        read_content(value, fields.path(name), thoughts=True)
+        read_content(value, fields.path(name), Place(role="assistant"))
         for name in ("content", "summary")
         if isinstance(value := fields.take(name), list)
     ]
@@ -117,37 +106,31 @@ def _thoughts(fields: Fields) -> ChatMessage:
     return ChatMessage("assistant", "", reasoning=next(filter(None, told), ""))
 
 
-def _call(fields: Fields) -> ChatMessage:
-    call_id, name = fields.text("call_id", ""), _require_field(fields, "name")
+def _call(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
+    call_id, name = fields.text("call_id", ""), require_text(fields.raw("name"), fields.path("name"))
     call = ToolCall(call_id, name, call_arguments(fields.take("arguments"), fields.path("arguments")))
     return ChatMessage("assistant", "", (call,))
 
 
-def _custom_call(fields: Fields) -> ChatMessage:
-    """A call with a text in place of arguments."""
-    call_id, name = fields.text("call_id", ""), _require_field(fields, "name")
-    call = ToolCall(call_id, name, json.dumps({"input": fields.text("input", "")}))
-    return ChatMessage("assistant", "", (call,))
+def _custom_call(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
+    return ChatMessage("assistant", "", (custom_call(fields, fields.text("call_id", "")),))
 
 
-def _output(fields: Fields) -> ChatMessage:
-    """A string, or the texts of a list of parts; none is an empty one.
+def _output(fields: Fields, facts: ImageFacts | None) -> ChatMessage:
+    """A string, or a list of parts, or one of them; none is an empty one.
 
     Some clients tell by one without an id what no call asked for.
     """
-    text = read_content(fields.take("output"), fields.path("output")).text
+    value = fields.take("output")
+    parts = [value] if isinstance(value, dict) else value
     call_id, name = fields.text("call_id", ""), fields.text("name", "")
-    return ChatMessage("tool", text, tool_call_id=call_id, name=name)
+    said = read_content(parts, fields.path("output"), Place(facts, "tool"))
+    return said.turn("tool", tool_call_id=call_id, name=name)
 
 
-READERS: dict[str, Callable[[Fields], ChatMessage]] = {
+READERS: dict[str, Callable[[Fields, ImageFacts | None], ChatMessage]] = {
     "reasoning": _thoughts,
     "function_call": _call,
-    "function_call_output": _output,
     "custom_tool_call": _custom_call,
-    "custom_tool_call_output": _output,
+    **dict.fromkeys(OUTPUTS, _output),
 }
-
-
-def _require_field(fields: Fields, name: str) -> str:
-    return require_text(fields.raw(name), fields.path(name))

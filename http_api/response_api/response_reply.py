@@ -90,6 +90,9 @@ class ResponseReply(Reply):
     def event(self, payload: dict[str, Any]) -> bytes:
         return named_event(payload)
 
+    def idle(self) -> dict[str, Any]:
+        return self._number([self._about("in_progress")])[0]
+
     def _events(self, choice: dict[str, Any]) -> list[Event]:
         """What a piece of a chat's stream is in events."""
         delta = choice["delta"]

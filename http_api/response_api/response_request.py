@@ -8,7 +8,7 @@ same fields as a JSON schema.
 from dataclasses import replace
 from typing import Any
 
-from http_api.content_parts import require_images
+from http_api.content_parts import Place, read_content
 from http_api.effects import is_nothing
 from http_api.fields import Fields, fields_of
 from http_api.guides import (
@@ -75,9 +75,8 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
         if fields.take(name) is not None:
             raise Unsupported(f"{name} is not supported: {remedy}", name)
     fields.only("background", False)
-    prompt = _instructions(fields) + read_input(fields.raw("input"), info.images is not None)
+    prompt = _instructions(fields) + read_input(fields.raw("input"), info.images)
     require_template(info, "input")
-    require_images(prompt, info.images, "input")
     tools, spaces = read_spaces(fields.take("tools"))
     guide = _guide(fields, tools, info)
     limit, _ = token_limit(fields, info, "max_output_tokens")
@@ -90,8 +89,8 @@ def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
 
 
 def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
-    text = fields.text("instructions", "")
-    return (ChatMessage("system", text),) if text else ()
+    said = read_content(fields.text("instructions", ""), "instructions", Place(role="system"))
+    return () if said.is_empty else (said.turn("system"),)
 
 
 def _guide(fields: Fields, tools: tuple[Tool, ...], info: ModelInfo) -> Guide | None:

@@ -14,7 +14,7 @@ from http_api.replies import (
     ref,
     request_object,
 )
-from http_api.response_api.input_items import LEFT_OUT, ROLES
+from http_api.response_api.input_items import OUTPUTS, READERS, ROLES
 from http_api.response_api.response_request import ELSEWHERE, INCLUDED, LOGPROBS
 from http_api.schemas import (
     CALL_ID,
@@ -22,6 +22,7 @@ from http_api.schemas import (
     arguments,
     content,
     everywhere,
+    part,
     picture,
     thinking,
     without_effect,
@@ -41,7 +42,7 @@ def components(info: ModelInfo) -> Schema:
     guided = _fields_with_guide() if GUIDE in info.capabilities else _fields_without_guide()
     return {
         "ResponseRequest": request_object({**fields, **guided}, "input"),
-        "InputItem": {"anyOf": [*_message(info), *_calls(), _output(), _ignored_item()]},
+        "InputItem": {"anyOf": [*_message(info), *_calls(), _output(), _other_item()]},
     }
 
 
@@ -101,17 +102,17 @@ def _message(info: ModelInfo) -> list[Schema]:
         {"type": one_of("message", *EMPTY, False)},
         content(*([picture("input_image")] if info.images else [])),
     )
-    told = content(thoughts=True)
     asked = {**kind, "role": one_of(*(role for role in ROLES if role != "assistant")), "content": said}
     return [
         open_object(asked, "role", "content"),
-        open_object({**kind, "role": one_of("assistant"), "content": told}, "role"),
+        open_object({**kind, "role": one_of("assistant"), "content": said}, "role"),
     ]
 
 
-def _ignored_item() -> Schema:
-    """Of earlier answers."""
-    return open_object({"type": one_of(*LEFT_OUT)}, "type")
+def _other_item() -> Schema:
+    """What services of others did, as text."""
+    kind = {**TEXT, "minLength": 1, "not": one_of("message", *READERS)}
+    return open_object({"type": kind}, "type")
 
 
 def _calls() -> list[Schema]:
@@ -122,11 +123,11 @@ def _calls() -> list[Schema]:
 
 
 def _output() -> Schema:
-    kind = one_of("function_call_output", "custom_tool_call_output")
+    kind = one_of(*OUTPUTS)
     fields = {
         "type": kind,
         "call_id": optional(TEXT, RESULT_ID),
         "name": optional(TEXT, ""),
-        "output": content(),
+        "output": {"anyOf": [content(), part()]},
     }
     return open_object(fields, "type")

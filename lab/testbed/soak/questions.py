@@ -20,6 +20,7 @@ from http_api.chat_messages import read_turns
 from lab.testbed.prompts import prompts_of
 from opensled.core.answer import Task
 from opensled.core.errors import Unreachable
+from opensled.core.images import ImageFacts
 from opensled.core.messages import ModelInfo, Open, SamplingParams
 from opensled.text.tokenizer import TargetTokenizer
 
@@ -49,7 +50,7 @@ class Question:
 
     def opening(self, device: str = "") -> Open:
         """The message that asks it."""
-        task = Task(read_turns(self.body["messages"], sees=True), self.params)
+        task = Task(read_turns(self.body["messages"], ImageFacts(0, 1)), self.params)
         return Open(task.prompt, task.params, device=device, images=task.images)
 
 
