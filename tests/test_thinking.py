@@ -139,7 +139,8 @@ def _of_response(response: dict[str, Any]) -> Told:
 
 
 async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
-    body = {**body, "stream": stream, "options": {"temperature": body["temperature"], "seed": body["seed"]}}
+    options = {"temperature": body["temperature"], "seed": body["seed"], **body.get("options", {})}
+    body = {**body, "stream": stream, "options": options}
     body["options"] |= {"top_k": 0, "top_p": 1, "num_predict": body.pop("max_tokens", 400)}
     for name in ("temperature", "seed"):
         del body[name]
@@ -159,6 +160,37 @@ async def ollama(client: Any, body: dict[str, Any], stream: bool) -> Told:
         told.calls += [(call["function"]["name"], call["function"]["arguments"])
                        for call in reply["message"].get("tool_calls", ())]  # fmt: skip
         told.reason = reply.get("done_reason", told.reason)
+    return told
+
+
+async def messages(client: Any, body: dict[str, Any], stream: bool) -> Told:
+    body = {"stream": stream, **body}
+    del body["seed"]
+    if "stop" in body:
+        body["stop_sequences"] = body.pop("stop")
+    tools = [tool["function"] for tool in body.pop("tools", ())]
+    body["tools"] = [{"name": tool["name"], "input_schema": tool["parameters"]} for tool in tools]
+    response = await client.post("/v1/messages", json=body)
+    assert response.status_code == 200, response.text
+    told, blocks = Told(), response.json()["content"] if not stream else []
+    told.reason = response.json()["stop_reason"] if not stream else ""
+    lines = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    for event in lines if stream else ():
+        if event["type"] == "content_block_start":
+            blocks.append({**event["content_block"], "partial_json": ""})
+        if event["type"] == "content_block_delta":
+            name = event["delta"]["type"].removesuffix("_delta").replace("input_json", "partial_json")
+            blocks[event["index"]][name] += event["delta"][name]
+        if event["type"] == "message_delta":
+            told.reason = event["delta"]["stop_reason"]
+    for block in blocks:
+        told.thoughts += block.get("thinking", "")
+        told.text += block.get("text", "")
+        if block["type"] == "tool_use":
+            given = json.loads(block["partial_json"]) if stream else block["input"]
+            told.calls.append((block["name"], given))
+    named = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+    told.reason = named[told.reason]
     return told
 
 
@@ -387,12 +419,21 @@ def test_ollama_knows_what_thinks(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_stop_string_may_stand_in_thoughts(tmp_path):
+@pytest.mark.parametrize("prompt_opens", [True, False])
+def test_stop_strings_count_in_the_answer_alone(prompt_opens, tmp_path):
+    async def check(client, api, stream):
+        body = asked(written("added", prompt_opens, "one two three|four two five"))
+        body = {**body, "options": {"stop": ["two"]}} if api is ollama else {**body, "stop": ["two"]}
+        told = await api(client, body, stream)
+        assert (told.thoughts, told.text, told.reason) == ("one two three", "four ", "stop"), (api, stream)
+
     async def scenario():
-        async with thinking(tmp_path / "m") as (server, edge, _):
-            for client in (server, edge):
-                told = await chat(client, asked("one two three</think>four", stop=["two"]), True)
-                assert (told.thoughts, told.text, told.reason) == ("one", "", "stop")
+        async with thinking(tmp_path / "m", "added", prompt_opens) as (server, edge, _):
+            for client, api in itertools.product((server, edge), (chat, ollama, messages)):
+                for stream in (False, True):
+                    await check(client, api, stream)
+            cut = asked(written("added", prompt_opens, "two " * 40), max_tokens=9, stop=["two"])
+            assert (await chat(server, cut, False)).reason == "length"
 
     asyncio.run(scenario())
 

@@ -46,7 +46,8 @@ class AnswerStream:
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
         self._text = AnswerText(tokenizer, task.stop)
         if is_chat(task.prompt):
-            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens))
+            tools = task.guide.callable if task.guide else ()
+            self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools))
         self._prompt: tuple[PromptToken, ...] = ()  # that no chunk has had yet
         session.hear_prefill = self._hear
         self._ends = end_rules(info, task, self._truth)

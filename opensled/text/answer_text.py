@@ -1,13 +1,18 @@
 """Text streams that never take a character back: the text of a growing answer, up to a stop string."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from opensled.core.protocol import common_prefix, overlap
-from opensled.text.thinking import ThoughtReader
+from opensled.text.families import MARK
 from opensled.text.tokenizer import TargetTokenizer
+
+if TYPE_CHECKING:
+    from opensled.text.thinking import ThoughtReader
 
 # Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
 CALL_TAGS = ("<tool_call>", "</tool_call>")
@@ -112,7 +117,7 @@ class Told(NamedTuple):
 
 
 class AnswerText(TextStream):
-    """The thoughts and the text of a growing answer, up to a stop string, which may stand in either."""
+    """The thoughts and the text of a growing answer, up to a stop string in the text."""
 
     def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str]) -> None:
         super().__init__(tokenizer)
@@ -152,39 +157,35 @@ class AnswerText(TextStream):
 
     def end(self) -> tuple[str, str]:
         """The thoughts and the text that were held back, at the end of the answer."""
-        text = "" if self.stopped_by else self._pass_stops(self.flush())
-        text += self._stops.flush() if self._stops else ""
-        if self._reader is None:
-            return "", text
-        (thoughts, shown), rest = self._reader.push(text), self._reader.flush()
-        return thoughts + rest.thoughts, shown + rest.text
+        if self.stopped_by:
+            return "", ""
+        text, reader = self.flush(), self._reader
+        said = [reader.push(text), reader.flush()] if reader else []
+        shown = "".join([self._show(one.text, one.call) for one in said]) if reader else self._show(text)
+        return "".join([one.thoughts for one in said]), shown + (self._stops.flush() if self._stops else "")
 
     def _commit(self, token: int) -> Told:
-        text, reader = self.push([token]), self._reader
+        reader = self._reader
         if reader is None:
-            return Told((token,), text)
+            return Told((token,), self._show(self.push([token])))
         undecided, was_inside = reader.decides, reader.inside
-        said = reader.push(text)
+        said = reader.push(self._spell(token, reader))
         self._undecided += undecided
         counted = int(was_inside)
         if undecided and not reader.decides:
             counted, self._undecided = self._undecided * reader.has_thought, 0
-        return Told((token,), said.text, said.thoughts, counted)
+        return Told((token,), self._show(said.text, said.call), said.thoughts, counted)
 
-    def _push(self, token: int) -> str:
-        return self._pass_stops(self._tag(token) or super()._push(token))
+    def _show(self, text: str, call: str = "") -> str:
+        """A text of the answer, in which stop strings count, and a call behind it, in which they do not."""
+        if self._stops is None:
+            return text + call
+        text = self._stops.push(text)
+        return text if not call or self.stopped_by else text + self._stops.flush() + call
 
-    def _pass_stops(self, text: str) -> str:
-        return self._stops.push(text) if self._stops else text
-
-    def _tag(self, token: int) -> str:
-        """What a special token adds that is a tag of thoughts, while these may begin or end; "" = another token."""
-        reader = self._reader
-        if (
-            reader is None
-            or token not in self._tokenizer.special_ids
-            or not (reader.decides or reader.inside)
-        ):
-            return ""
+    def _spell(self, token: int, reader: ThoughtReader) -> str:
+        """The text of a token for the reader: of a special one, its spelling if marks are made of it."""
+        if token not in self._tokenizer.special_ids:
+            return self.push([token])
         spelled = self._tokenizer.piece(token)
-        return super().flush() + spelled if spelled in reader.tags else ""
+        return super().flush() + MARK + spelled if spelled in reader.special else ""

@@ -70,7 +70,7 @@ class ServerBackend:
         model = self._sequences.model()
         text = AnswerText(model.tokenizer, task.stop)
         tags = model.info.thoughts if is_chat(task.prompt) else None
-        reads = partial(reader_of, tags, model.tokenizer)
+        reads = partial(reader_of, tags, model.tokenizer, tools=task.guide.callable if task.guide else ())
         answer = LocalAnswer(self._open(task, model.info), text, time.monotonic(), reads)
         committed, heard_at = 0, time.monotonic()
         while True:

@@ -20,8 +20,9 @@ from typing import Any
 from opensled.core.errors import InvalidRequest, Unsupported
 from opensled.core.messages import Guide, ThoughtTags, Tool
 from opensled.text.answer_text import CALL_TAGS
+from opensled.text.families import CHANNELS, HARMONY
 from opensled.text.held_schema import beyond, reduce
-from opensled.text.thinking import Start
+from opensled.text.thought_reader import Start
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
 # The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with
@@ -63,6 +64,11 @@ HEADER = '%llguidance {"no_forcing": true}'
 BLANKS = r"[ \t\r\n]{0,40}"
 # Free text: up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
 TAGGED_TEXT = r"TEXT: /(.|\n)*/"
+# Of calls and of the answer in harmony's channels.
+CHANNEL = r"<\|channel\|>(commentary|analysis)"
+FINAL = r"<\|channel\|>final"
+# What leads to a call has no answer and no other call in it.
+OTHER_HEAD = rf"(.|\n)*({FINAL}|to=[^<]*(<\|(channel|constrain)\|>[^<]*)*<\|message\|>)(.|\n)+"
 BARE_TEXT = r"TEXT: /[ \t\r\n]*([^{ \t\r\n](.|\n)*)?/"
 
 
@@ -103,6 +109,9 @@ def grammar_of(
     Raises InvalidRequest and Unsupported with `field` `response_format`, `tools` or `tool_choice`.
     """
     field = "tools" if guide.tool_choice in ("auto", "required") else "response_format"
+    if field == "tools" and thoughts and thoughts.tags.start == HARMONY.start:
+        rules, parts = _channel_rules(guide, coarse or {})
+        return Grammar("\n".join([HEADER, *rules]), tuple(parts), field)
     if field == "response_format":
         part = _answer_part(guide)
         rules, parts = ["start: answer", f"answer: %json {part.schema}"], [part]
@@ -114,7 +123,9 @@ def grammar_of(
 
 def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
     """`rules` for what comes behind thoughts; where the model itself begins these, other text begins otherwise."""
-    start, end = map(re.escape, thoughts.tags)
+    start, end, answer = map(re.escape, thoughts.tags[:3])
+    if thoughts.tags.start in CHANNELS:  # whatever the messages before it are
+        end, answer = answer, ""
     opening = rf"{BLANKS}{start}".replace("/", r"\/")
     inside = rf"(.|\n)*{end}".replace("/", r"\/")
     if thoughts.start.inside:
@@ -127,7 +138,8 @@ def _behind(thoughts: Thoughts, rules: Sequence[str]) -> list[str]:
     behind = [
         re.sub("^start:", "rest:", rule) if not rule.startswith("TEXT:") else rule + unlike for rule in rules
     ]
-    return [*before, f"blanks: /{BLANKS}/", *behind]
+    between = f"{BLANKS}({answer})?{BLANKS}".replace("/", r"\/") if answer else BLANKS
+    return [*before, f"blanks: /{between}/", *behind]
 
 
 def _tools_rules(
@@ -163,6 +175,28 @@ def _tools_rules(
     else:
         rules += ["start: TEXT | calls", BARE_TEXT]
     return rules, parts
+
+
+def _channel_rules(guide: Guide, coarse: Mapping[str, int]) -> tuple[list[str], list[GrammarPart]]:
+    """Rules of an answer in harmony's channels: any messages, then the final one or a call, whose head has its name."""
+    final = rf"final[lazy]: /(.|\n)*{FINAL}( ?<\|constrain\|>[a-z]*)?<\|message\|>/"
+    rules, parts, ways = [final, r"TEXT: /(.|\n)*/"], list[GrammarPart](), list[str]()
+    if guide.tool_choice == "auto":
+        ways.append("final answer" if guide.json_schema else "final TEXT")
+        if guide.json_schema:
+            parts.append(_answer_part(guide))
+            rules.append(f"answer: %json {parts[0].schema}")
+    for number, tool in enumerate(_callable(guide)):
+        schema = _schema_text(_arguments(tool, coarse.get(tool.name, 0)), "tools")
+        parts.append(GrammarPart(f"the parameters of tool {tool.name!r}", "tools", schema))
+        name = rf"to=functions\.{re.escape(tool.name)}".replace("/", r"\/")
+        head = rf"({CHANNEL} {name}|{name}{CHANNEL}) ?(<\|constrain\|>)?(json)?<\|message\|>"
+        rules += [
+            rf"head{number}[lazy]: /(.|\n)*{head}/ & ~/{OTHER_HEAD}/",
+            f"arguments{number}: %json {schema}",
+        ]
+        ways.append(f"head{number} arguments{number}")
+    return [f"start: {' | '.join(ways)}", *rules], parts
 
 
 def _tagged_calls(parallel: bool) -> list[str]:
