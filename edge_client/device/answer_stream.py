@@ -44,7 +44,7 @@ class AnswerStream:
         """
         self._session, self._thread, self._task, self._offline = session, thread, task, offline
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
-        self._text = AnswerText(tokenizer, task.stop)
+        self._text = AnswerText(tokenizer, task.stop, info.eos_ids)
         if is_chat(task.prompt):
             tools = task.guide.callable if task.guide else ()
             self._text.think(reader_of(info.thoughts, tokenizer, self._truth.tokens, tools))

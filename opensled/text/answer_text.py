@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -119,9 +119,13 @@ class Told(NamedTuple):
 class AnswerText(TextStream):
     """The thoughts and the text of a growing answer, up to a stop string in the text."""
 
-    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: TargetTokenizer, stop: Sequence[str], ends: Collection[int] = ()
+    ) -> None:
+        """`ends`: ids that end an answer; they have no text, also where they are no special tokens."""
         super().__init__(tokenizer)
         self._stops = StopStrings(stop) if stop else None
+        self._ends = ends
         self._reader: ThoughtReader | None = None
         self._undecided = 0  # tokens that may belong to a start tag
 
@@ -167,7 +171,7 @@ class AnswerText(TextStream):
     def _commit(self, token: int) -> Told:
         reader = self._reader
         if reader is None:
-            return Told((token,), self._show(self.push([token])))
+            return Told((token,), "" if token in self._ends else self._show(self.push([token])))
         undecided, was_inside = reader.decides, reader.inside
         said = reader.push(self._spell(token, reader))
         self._undecided += undecided
@@ -185,7 +189,7 @@ class AnswerText(TextStream):
 
     def _spell(self, token: int, reader: ThoughtReader) -> str:
         """The text of a token for the reader: of a special one, its spelling if marks are made of it."""
-        if token not in self._tokenizer.special_ids:
-            return self.push([token])
         spelled = self._tokenizer.piece(token)
-        return super().flush() + MARK + spelled if spelled in reader.special else ""
+        if spelled in reader.special:
+            return super().flush() + MARK + spelled
+        return "" if token in self._ends and spelled not in reader.marks else self.push([token])

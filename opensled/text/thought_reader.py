@@ -9,7 +9,7 @@ from typing import NamedTuple
 from opensled.core.messages import ThoughtTags
 from opensled.core.protocol import overlap
 from opensled.text.answer_text import CALL_TAGS
-from opensled.text.families import CHANNELS, MARK, Part
+from opensled.text.families import CHANNELS, MARK, Part, marks_of
 
 RECIPIENT = re.compile(r"\bto=(?:functions\.)?(\S+)")
 THOUGHT_CHANNEL = re.compile("analysis|thought|think|reason")
@@ -44,7 +44,7 @@ class ThoughtReader:
         tools: Collection[str] = (),
     ) -> None:
         """`special`: special tokens of which marks are made; where one comes, its text is MARK and its spelling."""
-        self.special, self._tools = special, tools
+        self.special, self._tools, self.marks = special, tools, marks_of(tags)
         self.tags = ThoughtTags(*[spelled(tag, special) for tag in tags])
         channels = CHANNELS.get(tags.start)
         self._bodies: dict[str, Part] = {
@@ -61,6 +61,7 @@ class ThoughtReader:
         self._wrapped = bool(tags.answer_end and not tags.answer_start)
         self._head = self._given = ""  # of the message now read, and what of that the prompt has
         self._name = ""  # of the tool that it calls
+        self._is_plain = bool(channels)  # no mark has come: the model may keep to no channels
         self._before: Read | None = None  # what was read before this head
         # Not bound to it: a copy reads by itself
         self._read: Read = ThoughtReader._answer
@@ -100,8 +101,8 @@ class ThoughtReader:
         return said
 
     def flush(self) -> Said:
-        """The rest at the end of the answer."""
-        text, self._held = self._held, ""
+        """The rest at the end of the answer, without a mark that was begun by a special token."""
+        text, self._held = self._held.partition(MARK)[0], ""
         if self._read is ThoughtReader._in_head:
             return Said()
         if self._read is ThoughtReader._in_call:
@@ -188,6 +189,7 @@ class ThoughtReader:
 
     def _turn(self, mark: str) -> None:
         """Begin the head that a border begins, or the body behind it."""
+        self._is_plain = self._is_plain and not mark
         if mark in self._bodies:
             self._enter(self._bodies[mark])
         elif mark in self._borders:
@@ -203,7 +205,7 @@ class ThoughtReader:
         text, mark = self._until(*self._borders, *self._bodies)
         self._head += text
         said = self._head.removeprefix(self._given)
-        if self._before is None and not mark and not re.match(r"\s*(t|to|to=.*)?$", said):
+        if self._is_plain and not mark and not re.match(r"\s*(t|to|to=.*)?$", said):
             self._held, self._read = said + self._held, ThoughtReader._answer
             return Said()
         self._turn(mark)
