@@ -5,199 +5,245 @@ Run: pytest tests/test_families.py
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from functools import cache
-from typing import NamedTuple
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
+from opensled.core.messages import ChatMessage, Guide, ToolCall
 from opensled.text.answer_text import AnswerText
 from opensled.text.thinking import reader_of, thought_tags
 from opensled.text.tokenizer import TargetTokenizer
-from tests.guiding import TINY
+from tests.guiding import LIGHT, TINY, WAIT
+from tests.test_thinking import CALLED, TOOLS, asked, chat, messages, ollama, responses
+from tests.test_thought_reader import whole
+from tests.thinking_world import thinking
+from verify_server.text.chat_template import Chats
+from verify_server.text.gguf_ends import special_ends
+from verify_server.text.guide import GuideCompiler
+from verify_server.text.template_files import Templates
 
-HARMONY = "{{ m.thinking }}<|start|>assistant<|channel|>analysis<|message|><|channel|>final<|message|>"
-HARMONY_MARKS = "<|start|> <|channel|> <|message|> <|constrain|> <|end|> <|return|> <|call|>"
+NEXT, CALL = (
+    "<|end|><|start|>assistant",
+    '<tool_call>\n{"name": "light", "arguments": {"on": true}}\n</tool_call>',
+)
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
-NEXT = "<|end|><|start|>assistant"
-SOLAR = "<|begin|>assistant<|think|><|end|><|begin|>assistant"
-SOLAR_MARKS = "<|begin|> <|end|> <|think|> <|content|> <|flush|> <|calls|> <|tool_calls|>"
-GEMMA = "{% if x %}<|channel>thought\n<channel|>{% endif %}<|think|>"
-COHERE = "<|START_THINKING|> <|END_THINKING|> <|START_RESPONSE|> <|END_RESPONSE|>"
-K3 = "{{ '<|open|>' + tag + '<|sep|>' }}{{ '<|close|>' }}"
-K3_MARKS = "<|open|> <|close|> <|sep|> <|end_of_msg|>"
-K3_OPENED = '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>'
-APRIEL = "Here are my reasoning steps:\n [BEGIN FINAL RESPONSE] ... [END FINAL RESPONSE]"
-
-
-class Case(NamedTuple):
-    """What a family writes behind the end of a prompt, and what clients are shown."""
-
-    template: str
-    marks: str  # added tokens
-    prompt: str  # its end
-    answer: str
-    thoughts: str
-    text: str
-    tools: tuple[str, ...] = ()
-
-
-CALLED = '<tool_call>\n{"name": "light", "arguments": {"on": true}}\n</tool_call>'
-LIGHT = ("light", "wait")
-CASES = {
-    "gpt-oss": Case(HARMONY, HARMONY_MARKS, "<|start|>assistant", f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.<|return|>", "Hm.", "Yes."),
-    "gpt-oss, at once": Case(HARMONY, HARMONY_MARKS, "<|start|>assistant", f"{FINAL}Yes.<|return|>", "", "Yes."),
-    "gpt-oss, two thoughts": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant", f"{ANALYSIS}a{NEXT}{ANALYSIS}b{NEXT}{FINAL}c<|return|>", "a\nb", "c"),
-    "gpt-oss, preamble": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        f"{ANALYSIS}a{NEXT}<|channel|>commentary<|message|>I look.{NEXT}{FINAL}Yes.<|return|>", "a", "I look.\nYes."),
-    "gpt-oss, prompt in thoughts": Case(
-        HARMONY, HARMONY_MARKS, f"<|start|>assistant{ANALYSIS}", f"Hm.{NEXT}{FINAL}Yes.<|return|>", "Hm.", "Yes."),
-    "gpt-oss, prompt in the answer": Case(
-        HARMONY, HARMONY_MARKS, f"<|start|>assistant{FINAL}", "Yes.<|return|>", "", "Yes."),
-    "gpt-oss, no channels": Case(HARMONY, HARMONY_MARKS, "<|start|>assistant", "Today is fine.<|return|>", "", "Today is fine."),
-    "gpt-oss, JSON": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        '<|channel|>final <|constrain|>json<|message|>{"a": 1}<|return|>', "", '{"a": 1}'),
-    "gpt-oss, call": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        f'{ANALYSIS}a{NEXT}<|channel|>commentary to=functions.light <|constrain|>json<|message|>{{"on": true}}<|call|>',
-        "a", CALLED, LIGHT),
-    "gpt-oss, recipient first": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        f'{ANALYSIS}a{NEXT} to=functions.light<|channel|>commentary json<|message|>{{"on": true}}<|call|>',
-        "a", CALLED, LIGHT),
-    "gpt-oss, recipient at once": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        ' to=functions.light<|channel|>commentary json<|message|>{"on": true}<|call|>', "", CALLED, LIGHT),
-    "gpt-oss, no arguments": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant", "<|channel|>commentary to=wait<|message|><|call|>", "",
-        '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>', LIGHT),
-    "gpt-oss, preamble and call": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        f"<|channel|>commentary<|message|>I do.{NEXT}<|channel|>commentary to=functions.light<|constrain|>json<|message|>"
-        '{"on": true}<|call|>', "", f"I do.{CALLED}", LIGHT),
-    "gpt-oss, a tool that is not there": Case(
-        HARMONY, HARMONY_MARKS, "<|start|>assistant",
-        '<|channel|>analysis to=browser.search code<|message|>{"q": 1}<|call|>', '{"q": 1}', "", LIGHT),
-    "Gemma 4": Case(GEMMA, "<|channel> <channel|> <turn|>", "<|turn>model\n", "<|channel>thought\nHm.\n<channel|>Yes.<turn|>", "Hm.", "Yes."),
-    "Gemma 4, no thoughts": Case(GEMMA, "<|channel> <channel|> <turn|>", "<|channel>thought\n<channel|>", "Yes.<turn|>", "", "Yes."),
-    "Gemma 4, empty thoughts": Case(GEMMA, "<|channel> <channel|> <turn|>", "model\n", "<|channel>thought\n<channel|>Yes.", "", "Yes."),
-    "Gemma 4, prompt in thoughts": Case(
-        GEMMA, "<|channel> <channel|> <turn|>", "<|channel>thought\n", "Hm.<channel|>Yes.", "Hm.", "Yes."),
-    "Apertus": Case(
-        "{%- set inner_token = '<|inner_prefix|>' -%}{%- set outer_token = '<|inner_suffix|>' -%}",
-        "<|inner_prefix|> <|inner_suffix|> <|assistant_end|>", "<|assistant_start|>",
-        "<|inner_prefix|>Hm.<|inner_suffix|>Yes.<|assistant_end|>", "Hm.", "Yes."),
-    "Solar Open": Case(SOLAR, SOLAR_MARKS, "<|begin|>assistant", "<|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.<|flush|>", "Hm.", "Yes."),
-    "Solar Open, no thoughts": Case(SOLAR, SOLAR_MARKS, SOLAR, "<|content|>Yes.<|flush|>", "", "Yes."),
-    "Kimi K3": Case(
-        K3, K3_MARKS, K3_OPENED,
-        "Hm.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>",
-        "Hm.", "Yes."),
-    "Kimi K3, no thoughts": Case(K3, K3_MARKS, "<|open|>response<|sep|>", "Yes.<|close|>response<|sep|><|end_of_msg|>", "", "Yes."),
-    "Command R7B": Case(
-        COHERE, COHERE, "<|CHATBOT_TOKEN|>",
-        "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>", "Hm.", "Yes."),
-    "Command R7B, at once": Case(COHERE, COHERE, "<|CHATBOT_TOKEN|>", "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", "", "Yes."),
-    "Command A, thoughts closed": Case(
-        COHERE, COHERE, "<|START_THINKING|><|END_THINKING|>", "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", "", "Yes."),
-    "Hunyuan": Case(
-        "'</think>' <answer> </answer>", "", "<｜hy_Assistant｜>", "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", "Hm.", "Yes."),
-    "Hunyuan, no thoughts": Case(
-        "</think> <answer> </answer>", "", "<think>\n\n</think>\n", "<answer>\nYes.\n</answer>", "", "Yes."),
-    "Hunyuan 3": Case(
-        "{%- set HYTK = ':opensource' %}{%- set a = '<think{}>'.format(HYTK) %}{%- set b = '</think{}>'.format(HYTK) %}",
-        "", "<think:opensource>", "Hm.</think:opensource>\n\nYes.", "Hm.", "Yes."),
-    "Granite 3.2": Case(
-        "Write your thoughts after 'Here is my thought process:' and your response after 'Here is my response:'", "",
-        "<|end_of_role|>", "Here is my thought process:\n\nHm.\n\nHere is my response:\n\nYes.", "Hm.", "Yes."),
-    "Granite 3.3": Case(
-        "<think></think> <response></response>", "", "<|end_of_role|>",
-        "<think>Hm.</think>\n<response>Yes.</response>", "Hm.", "Yes."),
-    "ERNIE": Case(
-        "'</think>' '<response>' '</response>'", "<think> </think> <response> </response>", "Assistant: <think>\n",
-        "Hm.\n</think>\n\n<response>\nYes.\n</response>\n", "Hm.", "Yes."),
-    "Apriel 1.5": Case(
-        APRIEL, "", "<|assistant|>\n", "Here are my reasoning steps:\nHm.\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]\n", "Hm.", "Yes."),
-    "Apriel 1.6": Case(
-        APRIEL, "", "<|assistant|>\nHere are my reasoning steps:\n", "Hm.\n[BEGIN FINAL RESPONSE]\nYes.\n", "Hm.", "Yes.\n"),
-    "Olmo 3": Case("<|im_start|>assistant\n<think>", "", "<|im_start|>assistant\n<think>", "Hm.</think>Yes.", "Hm.", "Yes."),
-    "LongCat": Case("'</longcat_think>'", "", "ASSISTANT:<longcat_think>\n", "Hm.\n</longcat_think>\nYes.", "Hm.", "Yes."),
-    "MiniMax M3": Case("'<mm:think>' '</mm:think>'", "", "ai\n", "<mm:think>Hm.</mm:think>Yes.", "Hm.", "Yes."),
-    "Magistral": Case("[THINK][/THINK]", "[THINK] [/THINK]", "[/INST]", "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
-    "Seed": Case("</seed:think>", "<seed:think> </seed:think>", "<seed:bos>assistant\n", "<seed:think>Hm.</seed:think>Yes.", "Hm.", "Yes."),
-    "Qwen, answer with tags": Case(
-        "</think>", "<think> </think>", "<think>\n", "Hm.\n</think>\n\n<answer>Yes.</answer>", "Hm.", "<answer>Yes.</answer>"),
-}  # fmt: skip
+TO_LIGHT = '<|channel|>commentary to=functions.light <|constrain|>json<|message|>{"on": true}<|call|>'
+LIGHT_FIRST = ' to=functions.light<|channel|>commentary json<|message|>{"on": true}<|call|>'
+SOLAR, K3 = "<|begin|>assistant<|think|><|end|><|begin|>assistant", '<|open|>message role="assistant"<|sep|>'
+AFTER_K3 = "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>"
+# What the templates have of the marks, and the added tokens. A dot stands for a template without any.
+FAMILIES = {
+    "gpt-oss": ("<|channel|>", "<|start|> <|channel|> <|message|> <|constrain|> <|end|> <|return|> <|call|>"),
+    "gemma": ("<|channel>thought\n<channel|><|think|>", "<|channel> <channel|> <turn|>"),
+    "apertus": (
+        "'<|inner_prefix|>' '<|inner_suffix|>'",
+        "<|inner_prefix|> <|inner_suffix|> <|assistant_end|>",
+    ),
+    "solar": (SOLAR, "<|begin|> <|end|> <|think|> <|content|> <|flush|> <|calls|> <|tool_calls|>"),
+    "kimi k3": ("'<|open|>' + tag + '<|sep|>' '<|close|>'", "<|open|> <|close|> <|sep|> <|end_of_msg|>"),
+    "command": 2 * ("<|START_THINKING|> <|END_THINKING|> <|START_RESPONSE|> <|END_RESPONSE|>",),
+    "hunyuan": ("'</think>' '<answer>' '</answer>'", ""),
+    "hunyuan 3": ("{% set HYTK = ':open' %}'<think{}>'.format(HYTK) '</think{}>'.format(HYTK)", ""),
+    "granite 3.2": ("'Here is my thought process:' 'Here is my response:'", ""),
+    "granite 3.3": ("<think></think> <response></response>", ""),
+    "ernie": 2 * ("<think> </think> <response> </response>",),
+    "apriel": ("[BEGIN FINAL RESPONSE] [END FINAL RESPONSE]", ""),
+    "olmo": ("assistant\n<think>", ""),
+    "longcat": ("'</longcat_think>'", ""),
+    "minimax": 2 * ("<mm:think> </mm:think>",),
+    "magistral": 2 * ("[THINK] [/THINK]",),
+    "seed": 2 * ("<seed:think> </seed:think>",),
+    "qwen": 2 * ("<think> </think>",),
+    "no template": (".", "<think> </think>"),
+}
+# The family, the end of the prompt, what the model writes, and what of it is thought and answered.
+CASES = [
+    ("gpt-oss", "<|start|>assistant", f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.<|return|>", "Hm.", "Yes."),
+    ("gpt-oss", "<|start|>assistant", f"{FINAL}Yes.<|return|>", "", "Yes."),
+    ("gpt-oss", "<|start|>assistant", f"{ANALYSIS}a{NEXT}{ANALYSIS}b{NEXT}{FINAL}c<|return|>", "a\nb", "c"),
+    ("gpt-oss", "<|start|>assistant", f"<|channel|>commentary<|message|>I{NEXT}{FINAL}c<|return|>", "", "I\nc"),
+    ("gpt-oss", f"<|start|>assistant{ANALYSIS}", f"Hm.{NEXT}{FINAL}Yes.<|return|>", "Hm.", "Yes."),
+    ("gpt-oss", f"<|start|>assistant{FINAL}", "Yes.<|return|>", "", "Yes."),
+    ("gpt-oss", "<|start|>assistant", "Today is fine.<|return|>", "", "Today is fine."),
+    ("gpt-oss", "<|start|>assistant", "<|channel|>final <|constrain|>json<|message|>{}<|return|>", "", "{}"),
+    ("gpt-oss", "<|start|>assistant", f"{ANALYSIS}a{NEXT}{TO_LIGHT}", "a", CALL),
+    ("gpt-oss", "<|start|>assistant", f"{ANALYSIS}a{NEXT}{LIGHT_FIRST}", "a", CALL),
+    ("gpt-oss", "<|start|>assistant", LIGHT_FIRST, "", CALL),
+    ("gpt-oss", "<|start|>assistant", f"<|channel|>commentary<|message|>I{NEXT}{TO_LIGHT}", "", f"I{CALL}"),
+    ("gpt-oss", "<|start|>assistant", TO_LIGHT.replace('{"on": true}', ""), "", CALL.replace('"on": true', "")),
+    ("gpt-oss", "<|start|>assistant", "<|channel|>analysis to=browser.open code<|message|>{}<|call|>", "{}", ""),
+    ("gemma", "<|turn>model\n", "<|channel>thought\nHm.\n<channel|>Yes.<turn|>", "Hm.", "Yes."),
+    ("gemma", "<|turn>model\n", "<|channel>thought\n<channel|>Yes.<turn|>", "", "Yes."),
+    ("gemma", "<|channel>thought\n<channel|>", "Yes.<turn|>", "", "Yes."),
+    ("gemma", "<|channel>thought\n", "Hm.<channel|>Yes.<turn|>", "Hm.", "Yes."),
+    ("apertus", "<|x|>", "<|inner_prefix|>Hm.<|inner_suffix|>Yes.<|assistant_end|>", "Hm.", "Yes."),
+    ("solar", SOLAR, "<|content|>Yes.<|flush|>", "", "Yes."),
+    ("solar", "<|begin|>assistant", f"<|think|>Hm.{SOLAR[-25:]}<|content|>Yes.<|flush|>", "Hm.", "Yes."),
+    ("kimi k3", f"{K3}<|open|>think<|sep|>", f"a<|close|>think<|sep|><|open|>response<|sep|>b{AFTER_K3}", "a", "b"),
+    ("kimi k3", f"{K3}<|open|>response<|sep|>", f"Yes.{AFTER_K3}", "", "Yes."),
+    ("command", "<|x|>", "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>", "a", "b"),
+    ("command", "<|x|>", "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", "", "Yes."),
+    ("command", "<|START_THINKING|><|END_THINKING|>", "<|START_RESPONSE|>Yes.<|END_RESPONSE|>", "", "Yes."),
+    ("hunyuan", "<|x|>", "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", "Hm.", "Yes."),
+    ("hunyuan", "<think>\n\n</think>\n", "<answer>\nYes.\n</answer>", "", "Yes."),
+    ("hunyuan 3", "<think:open>", "Hm.</think:open>\n\nYes.", "Hm.", "Yes."),
+    ("granite 3.2", "<|x|>", "Here is my thought process:\n\nHm.\n\nHere is my response:\n\nYes.", "Hm.", "Yes."),
+    ("granite 3.3", "<|x|>", "<think>Hm.</think>\n<response>Yes.</response>", "Hm.", "Yes."),
+    ("ernie", "<think>\n", "Hm.\n</think>\n\n<response>\nYes.\n</response>\n", "Hm.", "Yes."),
+    ("apriel", "Here are my reasoning steps:\n", "Hm.\n[BEGIN FINAL RESPONSE]\nYes.\n[END FINAL RESPONSE]", "Hm.", "Yes."),
+    ("apriel", "<|x|>", "Here are my reasoning steps:\nHm.\n[BEGIN FINAL RESPONSE]\nYes.", "Hm.", "Yes."),
+    ("olmo", "assistant\n<think>", "Hm.</think>Yes.", "Hm.", "Yes."),
+    ("longcat", "ASSISTANT:<longcat_think>\n", "Hm.\n</longcat_think>\nYes.", "Hm.", "Yes."),
+    ("minimax", "ai\n", "<mm:think>Hm.</mm:think>Yes.", "Hm.", "Yes."),
+    ("magistral", "[/INST]", "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
+    ("seed", "assistant\n", "<seed:think>Hm.</seed:think>Yes.", "Hm.", "Yes."),
+    ("qwen", "<think>\n", "Hm.\n</think>\n\n<answer>Yes.</answer>", "Hm.", "<answer>Yes.</answer>"),
+    ("no template", "assistant\n", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
+]  # fmt: skip
+EACH = pytest.mark.parametrize(("case", "special"), itertools.product(CASES, (True, False)))
 
 
 @cache
-def tokenizer(marks: str, special: bool) -> TargetTokenizer:
+def tokenizer(family: str, special: bool = True) -> TargetTokenizer:
     made = Tokenizer.from_file(str(TINY / "tokenizer.json"))
-    made.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks.split()])
+    marks = FAMILIES[family][1].split()
+    made.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
     return TargetTokenizer(made.to_str().encode())
 
 
-def read(case: Case, special: bool, size: int, stop: tuple[str, ...] = ()) -> tuple[str, str, str]:
-    """The thoughts, the text, and the stop string that ended it; `size`: tokens of a commit."""
-    known = tokenizer(case.marks, special)
-    ends = [known.encode_rendered(end)[0] for end in ("<turn|>", "<|assistant_end|>") if end in case.marks]
-    shown = AnswerText(known, stop, ends)
-    prompt = known.encode_rendered(f"hello {case.prompt}")
-    shown.think(reader_of(thought_tags(case.template), known, prompt, case.tools))
-    ids, thoughts, text = known.encode_rendered(case.answer), "", ""
+def answer_of(case: tuple[str, ...], special: bool = True, stop: tuple[str, ...] = ()) -> AnswerText:
+    """An answer that begins behind the prompt of a case."""
+    known = tokenizer(case[0], special)
+    ends = [
+        known.encode_rendered(end)[0]
+        for end in FAMILIES[case[0]][1].split()
+        if end in ("<turn|>", "<|assistant_end|>")
+    ]
+    shown, prompt = AnswerText(known, stop, ends), known.encode_rendered(f"hello {case[1]}")
+    shown.think(reader_of(thought_tags(FAMILIES[case[0]][0]), known, prompt, ("light", "wait")))
+    return shown
+
+
+def read(shown: AnswerText, ids: tuple[int, ...], size: int = 500) -> tuple[str, str]:
+    """The thoughts and the text of these ids; `size`: tokens of a commit."""
+    thoughts, text = "", ""
     for at in range(0, len(ids), size):
         told = shown.commit(ids[at : at + size])
         thoughts, text = thoughts + told.thoughts, text + told.text
         if shown.stopped_by:
             break
     rest = shown.end()
-    return thoughts + rest[0], text + rest[1], shown.stopped_by
+    return thoughts + rest[0], text + rest[1]
 
 
-@pytest.mark.parametrize("special", [True, False])
-@pytest.mark.parametrize("name", CASES)
-def test_marks_tell_thoughts_from_the_answer(name, special):
-    case = CASES[name]
-    for size in (1, 3, 500):
-        assert read(case, special, size) == (case.thoughts, case.text, "")
-
-
-@pytest.mark.parametrize("special", [True, False])
-@pytest.mark.parametrize("name", CASES)
-def test_stop_strings_count_in_no_thought_head_or_call(name, special):
-    case = CASES[name]
+@EACH
+def test_marks_tell_thoughts_from_the_answer(case, special):
+    """Nor do stop strings count in thoughts, heads of messages and calls."""
+    ids = tokenizer(case[0], special).encode_rendered(case[2])
     stop = ("Hm", "analysis", "final", "assistant", "commentary", "think", "functions", "light", '{"on')
-    assert read(case, special, 1, stop) == (case.thoughts, case.text, "")
-    if "Yes." in case.text:
-        assert read(case, special, 3, ("es.", *stop)) == (case.thoughts, case.text.split("es.")[0], "es.")
+    for size, strings in itertools.product((1, 3, 500), ((), stop)):
+        assert read(answer_of(case, special, strings), ids, size) == case[3:]
+    stopped = answer_of(case, special, ("es.", *stop))
+    assert read(stopped, ids) == (case[3], case[4].split("es.")[0]) and bool(stopped.stopped_by) == (
+        "es." in case[4]
+    )
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.marks])
-def test_an_answer_that_is_cut_shows_no_marks(name):
-    case, known = CASES[name], tokenizer(CASES[name].marks, True)
-    ids = known.encode_rendered(case.answer)
+@pytest.mark.parametrize("case", [case for case in CASES if FAMILIES[case[0]][1]])
+def test_an_answer_that_is_cut_shows_no_marks(case):
+    ids = tokenizer(case[0]).encode_rendered(case[2])
     for length in range(len(ids)):
-        shown = AnswerText(known, ())
-        prompt = known.encode_rendered(f"hello {case.prompt}")
-        shown.think(reader_of(thought_tags(case.template), known, prompt, case.tools))
-        told, rest = shown.commit(ids[:length]), shown.end()
-        thoughts, text = (told.thoughts + rest[0]).rstrip(), (told.text + rest[1]).rstrip()
-        assert case.thoughts.startswith(thoughts) and case.text.startswith(text), (length, thoughts, text)
+        thoughts, text = read(answer_of(case), ids[:length])
+        assert case[3].startswith(thoughts.rstrip()) and case[4].startswith(text.rstrip()), (
+            length,
+            thoughts,
+            text,
+        )
 
 
-@pytest.mark.parametrize("mark", (*HARMONY_MARKS.split(), *K3_MARKS.split(), "<channel|>", "<|inner_prefix|>"))
+@pytest.mark.parametrize(
+    "mark", ("<|start|>", "<|end|>", "<|channel|>", "<channel|>", "<|inner_suffix|>", "<|sep|>")
+)
 def test_a_mark_spelled_in_letters_is_text(mark):
-    case = next(case for case in CASES.values() if mark in case.marks)
-    known, thoughts = tokenizer(case.marks, True), case.thoughts
-    letters = [id for letter in f"a {mark} b" for id in known.encode_rendered(letter)]
-    for written, at in ((case.thoughts, 0), (case.text, 1)):
-        before, _, after = case.answer.partition(written)
-        ids = (*known.encode_rendered(before), *letters, *known.encode_rendered(after))
-        shown = AnswerText(known, ())
-        shown.think(reader_of(thought_tags(case.template), known, known.encode_rendered(case.prompt)))
-        told, rest = shown.commit(ids), shown.end()
-        said = [told.thoughts + rest[0], told.text + rest[1]]
-        assert said[at] == f"a {mark} b" and said[1 - at] == (thoughts, case.text)[1 - at]
+    case = next(case for case in CASES if mark in FAMILIES[case[0]][1])
+    encode = tokenizer(case[0]).encode_rendered
+    for written, said in zip(case[3:], ((f"{mark}!", case[4]), (case[3], f"{mark}!")), strict=True):
+        before, _, after = case[2].partition(written)
+        letters = [id for letter in f"{mark}!" for id in encode(letter)]
+        assert read(answer_of(case), (*encode(before), *letters, *encode(after))) == said
+
+
+FORM = Guide(json_schema='{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}')
+AUTO, MUST, ONE = (Guide(tools=(LIGHT, WAIT), tool_choice=choice, function=name)
+                   for choice, name in (("auto", ""), ("required", ""), ("required", "wait")))  # fmt: skip
+BOTH = Guide(FORM.json_schema, (LIGHT, WAIT), "auto")
+
+
+@pytest.mark.parametrize(
+    ("guide", "text", "is_whole"),
+    [(FORM, f'{FINAL}{{"a": true}}', True), (FORM, f"{FINAL}no", False), (AUTO, f"{FINAL}Hello", True),
+     (AUTO, TO_LIGHT[:-8], True), (AUTO, LIGHT_FIRST[:-8], True), (AUTO, TO_LIGHT.replace("true", "1")[:-8], False),
+     (MUST, f"{FINAL}Hello", False), (MUST, TO_LIGHT[:-8], True), (ONE, TO_LIGHT[:-8], False),
+     (BOTH, f'{FINAL}{{"a": true}}', True), (BOTH, f"{FINAL}Hello", False), (BOTH, TO_LIGHT[:-8], True)],
+)  # fmt: skip
+def test_the_grammar_of_channels(guide, text, is_whole):
+    known, ends = tokenizer("gpt-oss"), special_ends(tokenizer("gpt-oss")._tokenizer)
+    guides = GuideCompiler(known._tokenizer.to_str().encode(), 2100, ends, "<|channel|>")
+    prompt = known.encode_rendered("<|start|>assistant")
+    for thoughts in ("", f'{ANALYSIS}hm {{"a": 1}} to=functions.wait{NEXT}'):
+        ids = known.encode_rendered(thoughts + text)
+        masks = guides.start(guide, (), "", prompt).next_masks(ids)
+        allowed = all(whole(mask, id) for mask, id in zip(masks, ids))
+        assert (allowed and whole(masks[-1], ends[-1])) == is_whole
+    guides.close()
+
+
+ENDS = {"gpt-oss": ["<|return|>", "<|call|>"], "gemma": ["<|end|>", "<turn|>"], "apertus": ["<|end|>", "<|assistant_end|>"],
+        "kimi k3": ["<|end|>", "<|end_of_msg|>"], "qwen": ["<|end|>"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ENDS)
+def test_special_tokens_end_turns(family):
+    for special in (True, False):
+        known = tokenizer(family, special)
+        ends = [known.piece(end) for end in special_ends(known._tokenizer)]
+        assert ends == ([end for end in ENDS[family] if end == "<|end|>"] if not special else ENDS[family])
+
+
+def test_channels_in_every_api(tmp_path):
+    asks = [
+        (f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.", "Hm.", "Yes.", [], {}),
+        (f"{FINAL}Yes.", "", "Yes.", [], {}),
+        (f"{ANALYSIS}Hm.{NEXT}{TO_LIGHT}", "Hm.", "", CALLED, {"tools": TOOLS}),
+        (f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.", "Hm.", "Yes.", [], {"tools": TOOLS}),
+        (f"<|channel|>commentary<|message|>I do.{NEXT}{LIGHT_FIRST}", "", "I do.", CALLED, {"tools": TOOLS}),
+        (f"{ANALYSIS}{'and ' * 90}", "and" + 5 * " and", "", [], {"max_tokens": 9}),
+    ]
+
+    async def scenario():
+        async with thinking(tmp_path / "m", "channels", False) as (server, edge, _):
+            for written, thoughts, text, calls, more in asks:
+                kinds = itertools.product((chat, responses, ollama, messages), (server, edge), (False, True))
+                kinds = list(kinds)
+                told = await asyncio.gather(
+                    *(api(at, asked(written, **more), stream) for api, at, stream in kinds)
+                )
+                for kind, one in zip(kinds, told, strict=True):
+                    assert (one.thoughts, one.text, one.calls) == (thoughts, text, calls), (kind, one)
+                    assert (one.reason == "length") == ("max_tokens" in more)
+
+    asyncio.run(scenario())
+
+
+def test_a_text_beside_thoughts_and_a_call_is_no_dead_end():
+    """As gpt-oss has it."""
+    template = (
+        "{% for m in messages %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') }}{% endif %}"
+        "[{{ m.content or m.thinking }}]{{ m.tool_calls[0].function.name }}{% else %}{{ m.content }};{% endif %}{% endfor %}{{ tools }}"
+    )
+    chats = Chats(Templates(template, template), {}, "test")
+    said = ChatMessage("assistant", "I do.", (ToolCall("1", "light", "{}"),), reasoning="Hm.")
+    assert chats.render([ChatMessage("user", "on"), said], ()).startswith("on;[Hm.\n\nI do.]light")

@@ -1,18 +1,14 @@
 """Text streams that never take a character back: the text of a growing answer, up to a stop string."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from copy import copy
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from opensled.core.protocol import common_prefix, overlap
 from opensled.text.families import MARK
+from opensled.text.thought_reader import ThoughtReader
 from opensled.text.tokenizer import TargetTokenizer
-
-if TYPE_CHECKING:
-    from opensled.text.thinking import ThoughtReader
 
 # Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
 CALL_TAGS = ("<tool_call>", "</tool_call>")
@@ -119,9 +115,7 @@ class Told(NamedTuple):
 class AnswerText(TextStream):
     """The thoughts and the text of a growing answer, up to a stop string in the text."""
 
-    def __init__(
-        self, tokenizer: TargetTokenizer, stop: Sequence[str], ends: Collection[int] = ()
-    ) -> None:
+    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str], ends: Collection[int] = ()) -> None:
         """`ends`: ids that end an answer; they have no text, also where they are no special tokens."""
         super().__init__(tokenizer)
         self._stops = StopStrings(stop) if stop else None

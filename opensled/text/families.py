@@ -28,13 +28,8 @@ SIGNS: dict[str, ThoughtTags] = {
 # Those of published chat templates.
 KNOWN = (
     ThoughtTags("<think>", "</think>"),  # DeepSeek, Qwen, GLM, SmolLM3, Hunyuan, Nemotron
-    ThoughtTags("[THINK]", "[/THINK]"),  # Magistral
-    ThoughtTags("<seed:think>", "</seed:think>"),
+    ThoughtTags("[THINK]", "[/THINK]"),  # Magistral, Ministral
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A Reasoning
-    ThoughtTags("◁think▷", "◁/think▷"),  # Kimi
-    ThoughtTags("<thought>", "</thought>"),  # EXAONE Deep
-    ThoughtTags("<thinking>", "</thinking>"),
-    ThoughtTags("<reasoning>", "</reasoning>"),
     ThoughtTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ThoughtTags("Here is my thought process:", "Here is my response:"),  # Granite 3.2
 )
@@ -45,11 +40,14 @@ ANSWERS = (
     ("<answer>", "</answer>"),
     ("<response>", "</response>"),
 )
-# Tags of families that come: <mm:think>, <longcat_think>, <think:abc>.
+# Tags of others, and of families that come: <thought>, <seed:think>, ◁think▷, <longcat_think>, <think:abc>.
 WORDS = r"((?:\w+[:_])?(?:think(?:ing)?|thoughts?|reason(?:ing)?)(?::\w+)?)"
 BRACKETS = (("<", ">"), ("[", "]"), ("<|", "|>"), ("◁", "▷"))
 # Keys by which templates read the thoughts of earlier answers.
 KEYS = ("reasoning_content", "reasoning", "thinking", "thought")
+
+# A call in a channel, in the form that readers of calls know: before its arguments, with the name, and behind them.
+CALL = ('<tool_call>\n{{"name": "{}", "arguments": ', "}\n</tool_call>")
 
 Part = Literal["thoughts", "answer", "head"]
 

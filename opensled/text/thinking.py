@@ -57,8 +57,9 @@ def reader_of(
 ) -> ThoughtReader | None:
     """The reader of the answer to a chat whose ids are `prompt`; None: the model writes no known thoughts.
 
-    `tools`: names of those that it may call.
+    `tags`: None = the template has none, but the tokenizer may. `tools`: names of those that it may call.
     """
+    tags = tags or next((known for known in KNOWN if tokenizer.added_pieces.issuperset(known[:2])), None)
     if tags is None:
         return None
     tail = tail_of(prompt, tokenizer.token_bytes)

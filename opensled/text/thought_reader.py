@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from opensled.core.messages import ThoughtTags
 from opensled.core.protocol import overlap
-from opensled.text.answer_text import CALL_TAGS
-from opensled.text.families import CHANNELS, MARK, Part, marks_of
+from opensled.text.families import CALL, CHANNELS, MARK, Part, marks_of
 
 RECIPIENT = re.compile(r"\bto=(?:functions\.)?(\S+)")
 THOUGHT_CHANNEL = re.compile("analysis|thought|think|reason")
@@ -226,7 +225,7 @@ class ThoughtReader:
         text, mark = self._until(*self._borders, *self._bodies)
         call = self._called(text)
         if mark:
-            call += ("" if self._began else self._called("{}")) + "}\n" + CALL_TAGS[1]
+            call += ("" if self._began else self._called("{}")) + CALL[1]
             self._turn(mark)
         return Said(call=call) if call else None
 
@@ -235,7 +234,7 @@ class ThoughtReader:
         if self._began or not arguments.strip():
             return arguments if self._began else ""
         self._began = True
-        return f'{CALL_TAGS[0]}\n{{"name": "{self._name}", "arguments": {arguments.lstrip()}'
+        return CALL[0].format(self._name) + arguments.lstrip()
 
     def _until(self, *marks: str) -> tuple[str, str]:
         """The text before the first mark, and this; without one, up to what may begin one."""

@@ -94,6 +94,7 @@ class TargetTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self.special_pieces = frozenset(added[id].content for id in self.special_ids)
+        self.added_pieces = frozenset(token.content for token in added.values())
 
     @property
     def pieces(self) -> list[str]:

@@ -20,6 +20,7 @@ from opensled.core.template_variables import RESERVED
 from opensled.text.answer_text import CALL_TAGS
 from opensled.text.chat_forms import Turn, first_taken, one_leading, short_ids
 from opensled.text.chat_render import ChatRenderer
+from opensled.text.families import KEYS
 from opensled.text.thinking import thoughts_by_key
 from verify_server.text.template_files import Templates
 
@@ -117,7 +118,7 @@ def template_input(
     versions = [plain]
     if mentions(template, "tool_calls"):
         turns = [_turn(message, template) for message in messages]
-        versions = [turns, _with_texts(turns), short_ids(turns), plain]
+        versions = [turns, _with_texts(turns), short_ids(turns), _in_thoughts(turns), plain]
     functions = [_function(tool) for tool in tools]
     if functions and not mentions(template, "tools"):
         text = _tools_text(functions, template)
@@ -179,6 +180,16 @@ def _turn(message: ChatMessage, template: str) -> Turn:
     if message.name:
         turn["name"] = message.name
     return turn
+
+
+def _in_thoughts(turns: Sequence[Turn]) -> list[Turn]:
+    """With the text beside a call behind the thoughts before it, for templates that take one of both (gpt-oss)."""
+    made = []
+    for turn in turns:
+        keys = [key for key in KEYS if key in turn and "tool_calls" in turn and turn["content"]]
+        moved = {key: f"{turn[key]}\n\n{turn['content']}" for key in keys}
+        made.append({**turn, **moved, "content": ""} if keys else turn)
+    return made
 
 
 def _with_texts(turns: Sequence[Turn]) -> list[Turn]:

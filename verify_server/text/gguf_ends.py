@@ -69,7 +69,7 @@ EXCEPT = (
 def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
     """In ascending order; a stated id beyond the vocabulary counts for nothing."""
     ids = {piece: id for id, piece in enumerate(metadata.get("tokenizer.ggml.tokens", ()))}
-    spelled = SPELLINGS - _exceptions(ids)
+    spelled = SPELLINGS - excepted(ids)
     found = set()
     for role, others in ROLES.items():
         stated = metadata.get(f"tokenizer.ggml.{role}_token_id")
@@ -84,10 +84,10 @@ def special_ends(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Special tokens that end a turn by their spelling, in ascending order."""
     added = tokenizer.get_added_tokens_decoder()
     ids = {token.content: id for id, token in added.items() if token.special}
-    ends = (SPELLINGS | OF_FAMILIES) - _exceptions({token.content for token in added.values()})
+    ends = (SPELLINGS | OF_FAMILIES) - excepted({token.content for token in added.values()})
     return tuple(sorted(ids[end] for end in ends & ids.keys()))
 
 
-def _exceptions(pieces: Collection[str]) -> set[str]:
-    """What is no end in a vocabulary."""
+def excepted(pieces: Collection[str]) -> set[str]:
+    """The spellings that end nothing in a vocabulary."""
     return {end for beside, end in EXCEPT if all(some.intersection(pieces) for some in beside)}

@@ -64,11 +64,10 @@ HEADER = '%llguidance {"no_forcing": true}'
 BLANKS = r"[ \t\r\n]{0,40}"
 # Free text: up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
 TAGGED_TEXT = r"TEXT: /(.|\n)*/"
-# Of calls and of the answer in harmony's channels.
-CHANNEL = r"<\|channel\|>(commentary|analysis)"
-FINAL = r"<\|channel\|>final"
-# What leads to a call has no answer and no other call in it.
-OTHER_HEAD = rf"(.|\n)*({FINAL}|to=[^<]*(<\|(channel|constrain)\|>[^<]*)*<\|message\|>)(.|\n)+"
+# Heads of harmony's messages: of the answer, of a call up to the tool's name, of a call elsewhere; the end of a head.
+FINAL, TO_TOOL = r"<\|channel\|>final", r"( ?|(.|\n)*<\|(start|channel)\|>[a-z]* ?)to=functions\."
+ELSEWHERE = r"(.|\n)*<\|(start|channel)\|>[a-z]* ?to=[^f](.|\n)*"
+HEAD_ENDS = r"( ?<\|channel\|>(commentary|analysis))?( ?<\|constrain\|>)?( ?json)?<\|message\|>"
 BARE_TEXT = r"TEXT: /[ \t\r\n]*([^{ \t\r\n](.|\n)*)?/"
 
 
@@ -179,24 +178,24 @@ def _tools_rules(
 
 def _channel_rules(guide: Guide, coarse: Mapping[str, int]) -> tuple[list[str], list[GrammarPart]]:
     """Rules of an answer in harmony's channels: any messages, then the final one or a call, whose head has its name."""
-    final = rf"final[lazy]: /(.|\n)*{FINAL}( ?<\|constrain\|>[a-z]*)?<\|message\|>/"
-    rules, parts, ways = [final, r"TEXT: /(.|\n)*/"], list[GrammarPart](), list[str]()
+    rules = [
+        "start: to_tool call",
+        rf"to_tool[lazy]: /{TO_TOOL}/ & ~/(.|\n)*{FINAL}(.|\n)*/ & ~/{ELSEWHERE}/",
+        rf"final[lazy]: /(.|\n)*{FINAL}{HEAD_ENDS}/",
+        r"TEXT: /(.|\n)*/",
+    ]
+    parts, calls = list[GrammarPart](), list[str]()
     if guide.tool_choice == "auto":
-        ways.append("final answer" if guide.json_schema else "final TEXT")
-        if guide.json_schema:
-            parts.append(_answer_part(guide))
-            rules.append(f"answer: %json {parts[0].schema}")
+        parts += [_answer_part(guide)] if guide.json_schema else []
+        rules[0] += f" | final {'answer' if parts else 'TEXT'}"
+        rules += [f"answer: %json {part.schema}" for part in parts]
     for number, tool in enumerate(_callable(guide)):
         schema = _schema_text(_arguments(tool, coarse.get(tool.name, 0)), "tools")
         parts.append(GrammarPart(f"the parameters of tool {tool.name!r}", "tools", schema))
-        name = rf"to=functions\.{re.escape(tool.name)}".replace("/", r"\/")
-        head = rf"({CHANNEL} {name}|{name}{CHANNEL}) ?(<\|constrain\|>)?(json)?<\|message\|>"
-        rules += [
-            rf"head{number}[lazy]: /(.|\n)*{head}/ & ~/{OTHER_HEAD}/",
-            f"arguments{number}: %json {schema}",
-        ]
-        ways.append(f"head{number} arguments{number}")
-    return [f"start: {' | '.join(ways)}", *rules], parts
+        name = re.escape(tool.name).replace("/", r"\/")
+        rules += [f"head{number}: /{name}{HEAD_ENDS}/", f"arguments{number}: %json {schema}"]
+        calls.append(f"head{number} arguments{number}")
+    return [*rules, f"call: {' | '.join(calls)}"], parts
 
 
 def _tagged_calls(parallel: bool) -> list[str]:
